@@ -1,0 +1,55 @@
+# make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
+# make test     the default tests
+# make lint     style, docstrings and types
+# make slow     the tests that take minutes
+# make gpu      the tests that need a CUDA device
+# make wheel    build the wheel and prove that it works alone
+# make bench    compare with stable-baselines3 on fixed work
+.PHONY: train test lint slow gpu wheel bench clean
+.DEFAULT_GOAL := train
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+train: $(VENV)/installed
+	$(BIN)/python scripts/train_cartpole.py $(ARGS)
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest $(ARGS)
+
+slow: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
+
+gpu: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m wheel $(ARGS)
+
+bench: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/fixed_work.py $(ARGS)
+
+# torch comes first and by its exact version, so that nothing asks for a build with CUDA on its own.
+$(VENV)/installed: setup.cfg constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) torch
+	$(INSTALL) --editable ".[plot]"
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(INSTALL) --editable ".[dev,plot]"
+	touch $@
+
+$(VENV)/installed-bench: $(VENV)/installed-dev
+	$(INSTALL) --editable ".[benchmark]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,114 @@
+"""The configuration of PPO. Defaults are CleanRL's published ones where the field agrees on them."""
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hybridppo.errors import ConfigurationError
+from hybridppo.networks import ACTIVATIONS, Activation
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO's settings, checked when made: what cannot work is refused with the field and the rule."""
+
+    num_envs: int = 4
+    """Environments stepped side by side."""
+    num_steps: int = 128
+    """Steps of each environment per rollout."""
+    num_epochs: int = 4
+    """Passes over each rollout."""
+    num_minibatches: int = 4
+    """Minibatches per pass; must divide num_envs * num_steps."""
+    learning_rate: float = 2.5e-4
+    """Adam's step size."""
+    anneal_learning_rate: bool = True
+    """Lower the learning rate linearly to zero over the training."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """Trade-off of advantage estimates: 0 trusts the critic, 1 the observed return."""
+    clip_range: float = 0.2
+    """How far the probability ratio may move from 1 in one update."""
+    anneal_clip_range: bool = False
+    """Lower the clip range linearly to zero over the training."""
+    clip_range_vf: float | None = None
+    """How far a value may move in one update; None for no limit. The field disagrees: CleanRL clips at 0.2,
+    stable-baselines3 does not, and studies found no gain in it, so the default is not to."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss, which is half the squared error."""
+    max_grad_norm: float = 0.5
+    """Norm above which the gradient of actor and critic together is scaled down."""
+    target_kl: float | None = None
+    """Stop an update after the pass whose mean approximate KL divergence exceeds this; None for never."""
+    normalize_advantage: bool = True
+    """Normalise advantages within each minibatch."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of actor and critic each."""
+    activation: Activation = "tanh"
+    """Activation after each hidden layer."""
+    torch_threads: int = 1
+    """CPU threads of torch while training. More than one slows small networks down many times over; try more
+    from layers of about 512 and minibatches of about 1024 on."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        self._check_types()
+        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threads"):
+            self._require(name, getattr(self, name) >= 1, "must be at least 1")
+        for name in ("learning_rate", "clip_range", "max_grad_norm"):
+            self._require(name, getattr(self, name) > 0, "must be greater than 0")
+        for name in ("entropy_coef", "value_coef"):
+            self._require(name, getattr(self, name) >= 0, "must not be negative")
+        for name in ("clip_range_vf", "target_kl"):
+            self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
+        for name in ("gamma", "gae_lambda"):
+            self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
+        self._require("activation", self.activation in ACTIVATIONS, f"must be one of {', '.join(ACTIVATIONS)}")
+        self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
+        self._require(
+            "num_minibatches",
+            self.batch_size % self.num_minibatches == 0,
+            f"must divide num_envs * num_steps = {self.num_envs} * {self.num_steps} = {self.batch_size}",
+        )
+        self._require(
+            "normalize_advantage",
+            not self.normalize_advantage or self.minibatch_size > 1,
+            f"needs minibatches of at least 2 samples, but num_envs * num_steps / num_minibatches = "
+            f"{self.num_envs} * {self.num_steps} / {self.num_minibatches} = 1: use fewer minibatches",
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """Rows of a minibatch, where every row is a step."""
+        return self.batch_size // self.num_minibatches
+
+    def _check_types(self) -> None:
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            if field.name in ("clip_range_vf", "target_kl") and value is None:
+                continue
+            if isinstance(default, bool):
+                self._require(field.name, isinstance(value, bool), "must be True or False")
+            elif isinstance(default, int):
+                self._require(field.name, type(value) is int, "must be a whole number")
+            elif isinstance(default, float) or default is None:
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                self._require(field.name, is_number and math.isfinite(value), "must be a finite number")
+        sizes_are_whole = all(type(size) is int for size in self.hidden_sizes)
+        self._require("hidden_sizes", sizes_are_whole, "must be whole numbers")
+
+    def _require(self, field: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ConfigurationError(f"{field} {rule}, got {getattr(self, field)!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them; `PPOConfig(**fields)` makes it again."""
+        return asdict(self)

@@ -1,0 +1,73 @@
+"""Advantages: generalised advantage estimation (GAE) with exact episode ends.
+
+Source: Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage Estimation",
+2016, equations 11 to 16.
+"""
+
+from torch import Tensor
+
+
+def next_values(*, values: Tensor, final_rows: Tensor, final_values: Tensor) -> Tensor:
+    """The value of what followed each step, `[T, N]`, also where the environment was reset in between.
+
+    Args:
+        values: `[T + 1, N]`, the value of every observation the sampler saw, the one after the last
+            step included.
+        final_rows: `[K]`, flat indices `t * N + n` of the steps whose true final observation is not
+            row `t + 1` of the rollout, because the environment was reset within the step.
+        final_values: `[K]`, the values of those final observations.
+    """
+    following = values[1:].clone()
+    following.view(-1)[final_rows] = final_values
+    return following
+
+
+def discounted_sums(*, terms: Tensor, decay: Tensor) -> Tensor:
+    """Solve `s[t] = terms[t] + decay[t] * s[t + 1]` backwards in time, `s[T] = 0`; both `[T, N]`.
+
+    Takes `log2(T)` passes over the whole block instead of `T` passes over its rows (each row an
+    operation too small to be worth its launch, above all on a GPU): after the pass with stride `k`,
+    `sums[t]` holds the terms of `2k` steps and `decay[t]` the product of their decays.
+    """
+    sums, decay = terms.clone(), decay.clone()
+    stride, length = 1, terms.shape[0]
+    while stride < length:
+        # Right-hand sides are made before they are written: rows t and t + stride overlap.
+        sums[:-stride] += decay[:-stride] * sums[stride:]
+        # Rows within `stride` of the end have reached it; what they would multiply by is zero.
+        decay[:-stride] = decay[:-stride] * decay[stride:]
+        decay[-stride:] = 0.0
+        stride *= 2
+    return sums
+
+
+def gae(
+    *,
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """Generalised advantage estimates, `[T, N]`; add `values` for the returns.
+
+    A terminated step is followed by nothing: its return is its reward. A truncated one is followed by
+    `next_values`, the value of the true final observation. Neither lets anything of the next
+    episode through. Where both flags are set, terminated wins.
+
+    Args:
+        rewards: `[T, N]`.
+        values: `[T, N]`, the value of the observation each step acted on.
+        next_values: `[T, N]`, the value of the observation each step led to.
+        terminated: `[T, N]`, bool.
+        truncated: `[T, N]`, bool.
+        gamma: discount, 0 to 1.
+        gae_lambda: 0 (one-step TD error) to 1 (Monte Carlo return).
+    """
+    # delta[t] = r[t] + gamma * V(s[t+1]) * (1 - terminated[t]) - V(s[t])
+    deltas = rewards + gamma * next_values * ~terminated - values
+    # A[t] = delta[t] + gamma * lambda * (1 - done[t]) * A[t+1]
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
+    return discounted_sums(terms=deltas, decay=decay)

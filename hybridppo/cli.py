@@ -1,0 +1,243 @@
+"""The command line.
+
+    hybridppo train CartPole-v1 --total-steps 100000
+    hybridppo resume runs/CartPole-v1-20260101-120000-seed0
+    hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
+    hybridppo placements CartPole-v1
+
+Flags are made from the dataclasses below and from `PPOConfig`. Exit codes: 0 done; 1 an error, in one message;
+2 wrong usage; 130 interrupted and saved.
+"""
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+
+from hybridppo import placement as placements
+from hybridppo import training
+from hybridppo.agents import PPOConfig
+from hybridppo.envs import AutoresetName, Vectorization
+from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.measuring import as_markdown, measure_placements
+from hybridppo.placement import Placement
+from hybridppo.plotting import has_matplotlib, plot_learning_curve
+
+PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
+
+EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train PPO in a gymnasium environment."""
+
+    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    """The environment, as registered with gymnasium."""
+    total_steps: int = 500_000
+    """Environment steps, of all copies together."""
+    seed: int | None = None
+    """Of everything random; without it, one is taken from the operating system and written down."""
+    placement: PlacementName = "auto"
+    """Where to sample and where to learn; README.md has a table."""
+    sampling_device: str = "cpu"
+    """Where migrate, hybrid and overlap sample."""
+    learning_device: str = "cuda"
+    """Where migrate, hybrid and overlap learn."""
+    run_dir: Path | None = None
+    """The folder to make and write to; without it, a fresh one under runs/."""
+    evaluation_episodes: int = 0
+    """Deterministic episodes to run after training."""
+    vectorization: Vectorization = "auto"
+    """How copies are stepped: the environment's own vectorised form where it has one, else in turn (auto); in turn
+    (sync); in a process each (async)."""
+    autoreset_mode: AutoresetName | None = None
+    """For vector environments that do not declare how they reset."""
+    checkpoint_seconds: float = 60.0
+    """How often to save, at least."""
+    keep_checkpoints: int = 3
+    """How many of the newest checkpoints to keep."""
+    plot: bool = False
+    """Draw the learning curve into the run directory, where matplotlib is installed."""
+    progress: bool = True
+    """Show a progress bar."""
+    debug: bool = False
+    """Show the traceback of an error."""
+    config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+
+    def run(self) -> int:
+        """Train, and say where the run lies."""
+        seed = int(np.random.SeedSequence().generate_state(1)[0]) if self.seed is None else self.seed
+        result = training.train(
+            self.env_id,
+            total_steps=self.total_steps,
+            seed=seed,
+            placement=self._placement(),
+            config=self.config,
+            run_dir=self.run_dir or training.default_run_dir(self.env_id, seed),
+            evaluation_episodes=self.evaluation_episodes,
+            vectorization=self.vectorization,
+            autoreset_mode=self.autoreset_mode,
+            checkpoint_seconds=self.checkpoint_seconds,
+            keep_checkpoints=self.keep_checkpoints,
+            progress=self.progress,
+        )
+        if self.plot and result.run_dir is not None:
+            if has_matplotlib():
+                print(f"learning curve: {plot_learning_curve(result.run_dir)}")
+            else:
+                print("no learning curve: matplotlib is not installed (pip install hybridppo[plot])")
+        return _report(result)
+
+    def _placement(self) -> Placement:
+        return placements.make_placement(
+            self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device
+        )
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run from its newest checkpoint."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
+    """The run's folder."""
+    total_steps: int | None = None
+    """A new goal; without it, the run's own."""
+    placement: PlacementName | None = None
+    """Another placement than the run's own."""
+    progress: bool = True
+    """Show a progress bar."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def run(self) -> int:
+        """Resume, and say where the run lies."""
+        result = training.resume(
+            self.run_dir, total_steps=self.total_steps, placement=self.placement, progress=self.progress
+        )
+        return _report(result)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Run whole episodes with the newest checkpoint of a run."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
+    """The run's folder."""
+    episodes: int = 20
+    """How many episodes."""
+    seed: int = 0
+    """Of the environments, and of random actions."""
+    deterministic: bool = True
+    """Take the most probable actions."""
+    json: bool = False
+    """Print the result as JSON."""
+    progress: bool = True
+    """Show a progress bar."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def run(self) -> int:
+        """Evaluate, and print mean and deviation."""
+        evaluation = training.evaluate(
+            self.run_dir,
+            episodes=self.episodes,
+            seed=self.seed,
+            deterministic=self.deterministic,
+            progress=self.progress,
+        )
+        if self.json:
+            print(json.dumps(asdict(evaluation) | {"return_mean": evaluation.return_mean}))
+        else:
+            mean, deviation = evaluation.return_mean, evaluation.return_std
+            print(f"return {mean:.2f} +- {deviation:.2f} over {self.episodes} episodes")
+        return EXIT_DONE
+
+
+@dataclass(frozen=True)
+class Placements:
+    """Train for a few seconds under each placement that this machine can run, and compare."""
+
+    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    """The environment, as registered with gymnasium."""
+    seconds: float = 3.0
+    """How long to train under each, after a warm-up."""
+    json: bool = False
+    """Print the table as JSON."""
+    progress: bool = True
+    """Show a progress bar."""
+    debug: bool = False
+    """Show the traceback of an error."""
+    config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+
+    def run(self) -> int:
+        """Measure, and print the table."""
+        rows = measure_placements(self.env_id, self.config, seconds=self.seconds, progress=self.progress)
+        print(json.dumps(rows, indent=1) if self.json else as_markdown(rows))
+        return EXIT_DONE
+
+
+Command = Train | Resume | Evaluate | Placements
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; never returns."""
+    commands = Annotated[Train, tyro.conf.subcommand("train")] | Annotated[Resume, tyro.conf.subcommand("resume")]
+    commands |= Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    commands |= Annotated[Placements, tyro.conf.subcommand("placements")]
+
+    def parse() -> Command:
+        parsed: Command = tyro.cli(
+            commands,
+            args=arguments,
+            prog="hybridppo",
+            description=__doc__,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+        return parsed
+
+    sys.exit(run_command(parse))
+
+
+def run_command(parse: Callable[[], Command]) -> int:
+    """Parse and run a command; its exit code, after one clear message where there is an error."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        command = parse()
+    except ConfigurationError as error:  # a value that its flag admits, and the configuration does not
+        return _fail(error, EXIT_USAGE)
+    try:
+        return command.run()
+    except ConfigurationError as error:
+        return _fail(error, EXIT_USAGE, command.debug)
+    except HybridPPOError as error:
+        return _fail(error, EXIT_ERROR, command.debug)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _fail(error: HybridPPOError, code: int, debug: bool = False) -> int:
+    if debug:
+        traceback.print_exception(error)
+    else:
+        print(f"hybridppo: error: {error}", file=sys.stderr)
+    return code
+
+
+def _report(result: training.TrainResult) -> int:
+    if result.interrupted:
+        print(f"interrupted; go on with: hybridppo resume {result.run_dir}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if result.evaluation is not None:
+        mean, deviation = result.evaluation.return_mean, result.evaluation.return_std
+        print(f"evaluation: return {mean:.2f} +- {deviation:.2f} over {len(result.evaluation.returns)} episodes")
+    print(f"run directory: {result.run_dir}")
+    return EXIT_DONE

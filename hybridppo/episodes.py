@@ -1,0 +1,77 @@
+"""Episode statistics, counted by the library itself, for every autoreset mode alike."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class EpisodeStatistics:
+    """Undiscounted returns and lengths of whole episodes, over the rollouts in which they lie.
+
+    Args:
+        num_envs: `N`.
+        window: how many of the latest episodes the means are over.
+    """
+
+    def __init__(self, num_envs: int, window: int = 100) -> None:
+        self.episodes = 0
+        self._running_return = np.zeros(num_envs)
+        self._running_length = np.zeros(num_envs, dtype=np.int64)
+        self._returns: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+
+    def add(self, rewards: Array, ended: Array, valid: Array) -> None:
+        """Count a block of steps, each `[T, N]`; rows that are not `valid` are no steps."""
+        returns = self._running_return + np.cumsum(rewards * valid, axis=0, dtype=np.float64)
+        lengths = self._running_length + np.cumsum(valid, axis=0)
+        self._running_return, self._running_length = returns[-1].copy(), lengths[-1].copy()
+        finished: list[tuple[int, int, float, int]] = []
+        for env in np.flatnonzero(ended.any(axis=0)).tolist():
+            before_return, before_length = 0.0, 0
+            for step in np.flatnonzero(ended[:, env]).tolist():
+                total_return, total_length = float(returns[step, env]), int(lengths[step, env])
+                finished.append((step, env, total_return - before_return, total_length - before_length))
+                before_return, before_length = total_return, total_length
+            self._running_return[env] -= before_return
+            self._running_length[env] -= before_length
+        for _, _, episode_return, length in sorted(finished):  # in the order in which they ended
+            self._returns.append(episode_return)
+            self._lengths.append(length)
+        self.episodes += len(finished)
+
+    def drop_running(self) -> None:
+        """Forget the unfinished episodes, because their environments were started anew."""
+        self._running_return[:] = 0.0
+        self._running_length[:] = 0
+
+    @property
+    def return_mean(self) -> float:
+        """Mean return of the latest episodes; not a number before the first has ended."""
+        return float(np.mean(self._returns)) if self._returns else float("nan")
+
+    @property
+    def length_mean(self) -> float:
+        """Mean length of the latest episodes, in steps; not a number before the first has ended."""
+        return float(np.mean(self._lengths)) if self._lengths else float("nan")
+
+    def state(self) -> dict[str, Any]:
+        """What `load_state` takes, as JSON can hold it."""
+        return {
+            "episodes": self.episodes,
+            "running_return": self._running_return.tolist(),
+            "running_length": self._running_length.tolist(),
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+        }
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.episodes = state["episodes"]
+        self._running_return = np.array(state["running_return"], dtype=np.float64)
+        self._running_length = np.array(state["running_length"], dtype=np.int64)
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])

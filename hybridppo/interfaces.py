@@ -1,0 +1,53 @@
+"""What the parts ask of each other, so that neither agent nor placement knows who calls it."""
+
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hybridppo.distributions import Distribution
+from hybridppo.parameters import FlatParameters
+from hybridppo.rollout import Rollout
+
+Array = NDArray[Any]
+Metrics = dict[str, float]
+
+
+class SamplingActor(Protocol):
+    """An actor as a sampler sees it: on whatever device, called with host arrays."""
+
+    version: int
+    """The version of the parameters that act."""
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, obs] -> [N, outputs]`, float32; the result may be reused by the next call."""
+        ...
+
+
+class Agent(Protocol):
+    """An algorithm: its networks, its optimizer, `update(rollout) -> metrics`."""
+
+    actor: nn.Module
+    critic: nn.Module
+    distribution: Distribution
+    parameters: FlatParameters
+    optimizer: torch.optim.Optimizer
+    version: int
+    """How many updates the parameters have had."""
+
+    def anneal(self, progress: float) -> None:
+        """Set what is scheduled; `progress` goes from 0 at the start of training to 1 at its end."""
+        ...
+
+    def update(self, rollout: Rollout) -> Metrics:
+        """Learn from a rollout on the agent's own device, and add one to `version`."""
+        ...
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything needed to go on exactly: tensors, and what JSON can hold."""
+        ...
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Take over what `state` gave."""
+        ...

@@ -1,0 +1,71 @@
+"""The terms of PPO's loss, as pure functions of tensors.
+
+Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details after Huang et al.,
+"The 37 Implementation Details of Proximal Policy Optimization", 2022.
+"""
+
+import torch
+from torch import Tensor
+
+
+def normalize(advantages: Tensor) -> Tensor:
+    """Zero mean and unit standard deviation over the minibatch `[B]` (detail 7; unbiased deviation).
+
+    A single advantage has no deviation and becomes zero.
+    """
+    if len(advantages) == 1:
+        return torch.zeros_like(advantages)
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    """The clipped surrogate (2017, equation 7), negated so that less is better; a scalar.
+
+    Args:
+        log_ratio: `[B]`, the action's log-probability now less that at the time it was taken.
+        advantages: `[B]`.
+        clip_range: how far the ratio may leave 1 before its gradient stops.
+    """
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+    return -torch.minimum(ratio * advantages, clipped * advantages).mean()
+
+
+def value_loss(*, values: Tensor, returns: Tensor) -> Tensor:
+    """Half the mean squared error of the critic, a scalar; arguments `[B]`.
+
+    The half follows the original implementation and CleanRL; stable-baselines3 has none, so its
+    `vf_coef=0.5` is `value_coef=1.0` here.
+    """
+    return 0.5 * (values - returns).square().mean()
+
+
+def clipped_value_loss(*, values: Tensor, returns: Tensor, old_values: Tensor, clip_range: float) -> Tensor:
+    """The value loss with the step away from `old_values` clipped (detail 9); arguments `[B]`.
+
+    The worse of the clipped and the unclipped error counts, as in the original implementation.
+    """
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square()).mean()
+
+
+def approx_kl(log_ratio: Tensor) -> Tensor:
+    """An unbiased, low-variance estimate of KL(old, new) from `[B]` log-ratios, a scalar.
+
+    `E[(r - 1) - log r]`, estimator k3 of Schulman, "Approximating KL Divergence", 2020.
+    """
+    return (log_ratio.expm1() - log_ratio).mean()
+
+
+def clip_fraction(log_ratio: Tensor, clip_range: float) -> Tensor:
+    """The share of `[B]` samples whose ratio lies outside the clip range, a scalar."""
+    return ((log_ratio.exp() - 1.0).abs() > clip_range).to(log_ratio.dtype).mean()
+
+
+def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
+    """`1 - Var(returns - values) / Var(returns)`, a scalar; 1 is perfect, 0 no better than the mean.
+
+    Not a number where the returns do not vary.
+    """
+    variance = returns.var()
+    return torch.where(variance > 0, 1.0 - (returns - values).var() / variance, torch.nan)

@@ -1,0 +1,67 @@
+"""The networks: multilayer perceptrons for actor and critic, orthogonally initialised."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+
+class MLP(nn.Sequential):
+    """`[..., inputs] -> [..., outputs]` through `hidden_sizes`, an activation after each hidden layer.
+
+    Weights are orthogonal with gain sqrt(2), biases zero, and the last layer's gain is `output_gain`:
+    0.01 for an actor, so that every action is about as likely at first, and 1 for a critic ("37 details",
+    detail 2). Rows are drawn from `generator` alone, never from torch's global one.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden_sizes: Sequence[int],
+        outputs: int,
+        *,
+        activation: Activation = "tanh",
+        output_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        layers: list[nn.Module] = []
+        sizes = [inputs, *hidden_sizes]
+        for size, next_size in pairwise(sizes):
+            layers += [_linear(size, next_size, math.sqrt(2.0), generator), ACTIVATIONS[activation]()]
+        layers.append(_linear(sizes[-1], outputs, output_gain, generator))
+        super().__init__(*layers)
+
+
+class GaussianActor(nn.Module):
+    """`[..., inputs] -> [..., 2 * d]`: means from an MLP, log standard deviations that depend on no state."""
+
+    def __init__(self, mean: MLP, size: int, initial_log_std: float = 0.0) -> None:
+        super().__init__()
+        self.mean = mean
+        self.log_std = nn.Parameter(torch.full((size,), initial_log_std))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Means, then log standard deviations, along the last dimension."""
+        mean = self.mean(observations)
+        return torch.cat((mean, self.log_std.expand_as(mean)), dim=-1)
+
+
+def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    # By way of "meta": no draw from the global generator for weights that are replaced at once.
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,392 @@
+"""Placements: where the actor samples, where the agent learns, and when parameters cross.
+
+    placement = Mirrored(sampling="cpu", learning="cuda")
+    placement.prepare(agent)
+    with placement.sampling(agent) as actor:        # parameters where the environments are
+        rollout = sampler.collect(actor)
+    with placement.learning(agent):                 # parameters where the FLOPs are
+        metrics = agent.update(placement.to_learner(rollout))
+
+This is the only file that moves a module or a rollout between devices. Every crossing is counted in
+`placement.counters`. Only the actor ever crosses: sampling needs nothing else.
+"""
+
+import copy
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.acting import TorchActor
+from hybridppo.errors import ConfigurationError, DeviceError
+from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.parameters import FlatParameters
+from hybridppo.rollout import Rollout
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Counters:
+    """What crossed between devices since the placement was made."""
+
+    publishes: int = 0
+    """Copies of the actor's parameters towards the sampling device."""
+    bytes_copied: int = 0
+    """Parameters, rollouts and single observations, in either direction."""
+    seconds_copying: float = 0.0
+    """Host seconds spent on it."""
+
+
+def available_device(device: str | torch.device) -> torch.device:
+    """The device, if this machine has it.
+
+    Raises:
+        DeviceError: where it has not, with the remedy; never another device instead.
+    """
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise DeviceError(f"{device!r} is no device: write cpu, cuda or cuda:0") from error
+    if resolved.type == "cuda":
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                f"device {str(resolved)!r} was asked for, but torch {torch.__version__} sees no CUDA device: "
+                "use placement 'cpu', or install a CUDA build of torch and check `nvidia-smi`"
+            )
+        if resolved.index is not None and resolved.index >= torch.cuda.device_count():
+            raise DeviceError(
+                f"device {str(resolved)!r} was asked for, but this machine has {torch.cuda.device_count()} "
+                f"CUDA device(s): use cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+            )
+    return resolved
+
+
+def _wait_for(*devices: torch.device) -> None:
+    """Block the host until the devices have done what they were given."""
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+
+
+class Crossing:
+    """Host arrays to one device and back, counted. On the CPU both ways are views."""
+
+    def __init__(self, device: torch.device, counters: Counters) -> None:
+        self._device = device
+        self._counters = counters
+
+    def to_device(self, array: NDArray[Any]) -> Tensor:
+        """The array as a tensor on the device."""
+        tensor = torch.from_numpy(array)
+        if self._device.type == "cpu":
+            return tensor
+        start = time.perf_counter()
+        tensor = tensor.to(self._device)
+        self._count(tensor.nbytes, start)
+        return tensor
+
+    def to_host(self, tensor: Tensor) -> NDArray[Any]:
+        """The tensor as an array on the host."""
+        if self._device.type == "cpu":
+            return tensor.numpy()
+        _wait_for(self._device)  # the host needs the result: computing it is not the crossing's time
+        start = time.perf_counter()
+        array = tensor.cpu().numpy()
+        self._count(tensor.nbytes, start)
+        return array
+
+    def _count(self, num_bytes: int, start: float) -> None:
+        self._counters.bytes_copied += num_bytes
+        self._counters.seconds_copying += time.perf_counter() - start
+
+
+class Placement(ABC):
+    """What all placements share: two devices, the counters, and the rollout's way to the learner."""
+
+    name: ClassVar[str]
+    """What the command line calls it."""
+
+    def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
+        self.sampling_device = available_device(sampling)
+        self.learning_device = available_device(learning)
+        self.counters = Counters()
+
+    @property
+    def pins_rollouts(self) -> bool:
+        """Whether rollouts should lie in page-locked host memory, from where a GPU copies fastest."""
+        return self.learning_device.type == "cuda"
+
+    def prepare(self, agent: Agent) -> None:
+        """Put the agent where it learns. Once, before the first `sampling`."""
+        parameters = agent.parameters
+        parameters.rebind(parameters.values.data.to(self.learning_device))
+        for module in (agent.actor, agent.critic):
+            module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
+        for slots in agent.optimizer.state.values():
+            for name, slot in slots.items():
+                if isinstance(slot, Tensor):
+                    slots[name] = slot.to(self.learning_device)
+
+    @abstractmethod
+    def sampling(self, agent: Agent) -> Any:
+        """A context with the actor on the sampling device, for a sampler to call."""
+
+    @contextmanager
+    def learning(self, agent: Agent) -> Iterator[None]:
+        """A context in which the agent is on the learning device; between samplings it always is."""
+        yield
+
+    def to_learner(self, rollout: Rollout) -> Rollout:
+        """The rollout on the learning device; itself where it is there already."""
+        if rollout.observations.device == self.learning_device:
+            return rollout
+        start = time.perf_counter()
+        moved = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
+        # The sampler may write its buffers again as soon as this returns.
+        _wait_for(self.learning_device)
+        self.counters.bytes_copied += rollout.num_bytes
+        self.counters.seconds_copying += time.perf_counter() - start
+        return moved
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that would make this placement again, as JSON can hold them."""
+        return {
+            "name": self.name,
+            "sampling": str(self.sampling_device),
+            "learning": str(self.learning_device),
+        }
+
+    def __repr__(self) -> str:
+        settings = self.settings()
+        del settings["name"]
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
+
+
+class SingleDevice(Placement):
+    """Both halves on one device, one set of parameters. On a GPU, observations cross every step."""
+
+    name = "single"
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        super().__init__(device, device)
+
+    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
+        super().prepare(agent)
+        self._actor = TorchActor(agent.actor, Crossing(self.sampling_device, self.counters))
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        self._actor.version = agent.version
+        yield self._actor
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        return {"name": self.name, "device": str(self.learning_device)}
+
+
+class Migrating(Placement):
+    """The actor itself moves: to the sampling device for the rollout, and home again to learn.
+
+    The textbook form, tensor by tensor as `module.to` does it, kept as the reference that mirrors are
+    measured against. `force_copy=True` moves between equal devices too, which is how the move is
+    tested without a GPU.
+    """
+
+    name = "migrate"
+
+    def __init__(
+        self,
+        sampling: str | torch.device = "cpu",
+        learning: str | torch.device = "cuda",
+        *,
+        force_copy: bool = False,
+    ) -> None:
+        super().__init__(sampling, learning)
+        self.force_copy = force_copy
+        self._moves = force_copy or self.sampling_device != self.learning_device
+
+    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
+        super().prepare(agent)
+        self._actor = TorchActor(agent.actor, Crossing(self.sampling_device, self.counters))
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        self._actor.version = agent.version
+        if not self._moves:
+            yield self._actor
+            return
+        tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
+        homes = [tensor.data for tensor in tensors]
+        start = time.perf_counter()
+        for tensor in tensors:
+            tensor.data = tensor.data.to(self.sampling_device, copy=True)
+        self._count(homes, start)
+        self.counters.publishes += 1
+        try:
+            yield self._actor
+        finally:  # also when sampling raised: an agent is never left scattered
+            start = time.perf_counter()
+            for tensor, home in zip(tensors, homes, strict=True):
+                home.copy_(tensor.data)
+                tensor.data = home
+            self._count(homes, start)
+
+    def _count(self, tensors: list[Tensor], start: float) -> None:
+        _wait_for(self.sampling_device, self.learning_device)
+        self.counters.bytes_copied += sum(tensor.nbytes for tensor in tensors)
+        self.counters.seconds_copying += time.perf_counter() - start
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        return {**super().settings(), "force_copy": self.force_copy}
+
+
+class Mirrored(Placement):
+    """The actor has a replica on the sampling device, brought up to date by publishing.
+
+    A publish is one flat copy of the actor's parameters, and one of each of its buffers. It happens when a
+    rollout is about to start and the replica is `publish_every` updates behind (and before the first).
+    Where both devices are the same, the replica is the actor itself, unless `force_copy`.
+
+    Args:
+        sampling: device of the replica.
+        learning: device of the agent.
+        publish_every: updates per publish; above 1, rollouts come from older parameters (`policy_lag`).
+        max_lag: 0 samples and learns by turns.
+        verify: compare both sides after each publish, and raise where they differ.
+        force_copy: a real replica even on one device, with which mirroring is tested without a GPU.
+    """
+
+    name = "hybrid"
+
+    def __init__(
+        self,
+        sampling: str | torch.device = "cpu",
+        learning: str | torch.device = "cuda",
+        *,
+        publish_every: int = 1,
+        max_lag: int = 0,
+        verify: bool = False,
+        force_copy: bool = False,
+    ) -> None:
+        if publish_every < 1:
+            raise ConfigurationError(f"publish_every must be at least 1, got {publish_every}")
+        if max_lag != 0:
+            raise ConfigurationError(
+                f"max_lag must be 0, got {max_lag}: sampling while learning is not available in this version"
+            )
+        super().__init__(sampling, learning)
+        self.publish_every = publish_every
+        self.max_lag = max_lag
+        self.verify = verify
+        self.force_copy = force_copy
+        self._is_alias = self.sampling_device == self.learning_device and not force_copy
+
+    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
+        super().prepare(agent)
+        self._replica = agent.actor if self._is_alias else self._make_replica(agent)
+        self._actor = TorchActor(self._replica, Crossing(self.sampling_device, self.counters))
+        if not self._is_alias:
+            self._publish(agent)
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        if self._is_alias:
+            self._actor.version = agent.version
+        elif agent.version - self._actor.version >= self.publish_every:
+            self._publish(agent)
+        yield self._actor
+
+    def _make_replica(self, agent: Agent) -> torch.nn.Module:
+        replica = copy.deepcopy(agent.actor).to(self.sampling_device)
+        self._values = FlatParameters({"actor": replica})
+        if self.sampling_device.type == "cpu" and self.learning_device.type == "cuda":
+            self._values.rebind(self._values.values.data.pin_memory())
+        return replica
+
+    def _publish(self, agent: Agent) -> None:
+        start = time.perf_counter()
+        num_bytes = 0
+        for theirs, ours in self._pairs(agent):
+            theirs.copy_(ours, non_blocking=True)
+            num_bytes += ours.nbytes
+        # Not a step of sampling may see half a copy: wait here, on purpose.
+        _wait_for(self.sampling_device, self.learning_device)
+        self.counters.publishes += 1
+        self.counters.bytes_copied += num_bytes
+        self.counters.seconds_copying += time.perf_counter() - start
+        self._actor.version = agent.version
+        if self.verify:
+            self._verify(agent)
+
+    def _verify(self, agent: Agent) -> None:
+        # Compared through the modules, not the flat buffers: views that came loose show here.
+        replica = self._replica.state_dict()
+        for name, tensor in agent.actor.state_dict().items():
+            if not torch.equal(tensor.cpu(), replica[name].cpu()):
+                raise DeviceError(
+                    f"the replica on {self.sampling_device} differs from the actor on {self.learning_device} in "
+                    f"{name!r} after publishing version {agent.version}: its rollouts would be stale"
+                )
+
+    def _pairs(self, agent: Agent) -> list[tuple[Tensor, Tensor]]:
+        buffers = zip(self._replica.buffers(), agent.actor.buffers(), strict=True)
+        return [(self._values.values.data, agent.parameters.of("actor")), *buffers]
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        options = {name: getattr(self, name) for name in ("publish_every", "max_lag", "verify", "force_copy")}
+        return {**super().settings(), **options}
+
+
+class Auto:
+    """Chooses a placement for this machine, and logs what and why.
+
+    For now it goes by what is there and measures nothing: `hybrid` where there is a CUDA device, `cpu`
+    where there is none.
+    """
+
+    name = "auto"
+
+    def resolve(self) -> Placement:
+        """The placement to use."""
+        if torch.cuda.is_available():
+            chosen: Placement = Mirrored("cpu", "cuda")
+            reason = f"a CUDA device is there ({torch.cuda.get_device_name()})"
+        else:
+            chosen, reason = SingleDevice("cpu"), "no CUDA device is there"
+        logger.info("placement auto: chose %r because %s; chosen by availability, not measured", chosen, reason)
+        return chosen
+
+
+PLACEMENT_NAMES = ("cpu", "cuda", "migrate", "hybrid", "overlap", "auto")
+
+
+def make_placement(name: str, *, sampling_device: str = "cpu", learning_device: str = "cuda") -> Placement:
+    """The placement that the command line calls `name`; the devices fill in those that take two.
+
+    Raises:
+        ConfigurationError: for an unknown name.
+        DeviceError: where a device is not there.
+    """
+    if name in ("cpu", "cuda"):
+        return SingleDevice(name)
+    if name == "migrate":
+        return Migrating(sampling_device, learning_device)
+    if name in ("hybrid", "overlap"):
+        return Mirrored(sampling_device, learning_device, max_lag=int(name == "overlap"))
+    if name == "auto":
+        return Auto().resolve()
+    raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
+
+
+def placement_from_settings(settings: dict[str, Any]) -> Placement:
+    """The placement whose `settings()` these are."""
+    kinds: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}
+    arguments = dict(settings)
+    return kinds[arguments.pop("name")](**arguments)

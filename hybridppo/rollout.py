@@ -1,0 +1,52 @@
+"""A rollout: what a sampler brings and an agent learns from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """`T` steps of `N` environments, time-major, on one device.
+
+    Not every row need be a step: where the environments reset themselves on the step after an episode's
+    end (gymnasium's `NEXT_STEP`), that row took an action that nothing obeyed. `valid_rows` lists the
+    others, and only those may count in a loss or a statistic.
+    """
+
+    observations: Tensor
+    """`[T + 1, N, obs]`: what each action was chosen on, and what followed the last."""
+    actions: Tensor
+    """`[T, N, *action]`, as drawn, before any clipping to the bounds of the space."""
+    log_probs: Tensor
+    """`[T, N]`, under the parameters that acted."""
+    rewards: Tensor
+    """`[T, N]`."""
+    terminated: Tensor
+    """`[T, N]` bool: the episode ended and nothing follows."""
+    truncated: Tensor
+    """`[T, N]` bool: the episode was cut short; what would have followed is bootstrapped."""
+    valid_rows: Tensor
+    """`[M]` int64, flat indices `t * N + n`, ascending, of the rows that are real steps."""
+    final_rows: Tensor
+    """`[K]` int64, flat indices of truncated steps whose final observation is not row `t + 1`."""
+    final_observations: Tensor
+    """`[K, obs]`, those final observations."""
+    version: int
+    """The version of the actor's parameters that acted."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
+        """The rollout with `function` applied to each of its tensors."""
+        changes: dict[str, Any] = {name: function(tensor) for name, tensor in self._tensors()}
+        return replace(self, **changes)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all tensors together."""
+        return sum(tensor.nbytes for _, tensor in self._tensors())
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return [(name, value) for name, value in values if isinstance(value, Tensor)]

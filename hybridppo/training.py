@@ -1,0 +1,408 @@
+"""The public face: train, resume, evaluate, load.
+
+result = hybridppo.train("CartPole-v1", total_steps=100_000)
+action = result.agent.act(observation)
+"""
+
+import logging
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from hybridppo import run_directory as run_directories
+from hybridppo._version import __version__
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
+from hybridppo.envs import AutoresetName, Environments, EnvSource, Vectorization, make_environments
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from hybridppo.interfaces import Metrics
+from hybridppo.placement import Auto, Placement, SingleDevice, make_placement, placement_from_settings
+from hybridppo.run_directory import RunDirectory, space_from_json, space_to_json
+from hybridppo.runners import Evaluation, Runner, Sampler
+from hybridppo.runners import evaluate as run_episodes
+
+logger = logging.getLogger(__name__)
+
+PlacementChoice = str | Placement | Auto
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run gives back."""
+
+    agent: PPO
+    """The trained agent, on its learning device."""
+    metrics: Metrics
+    """The last iteration's metrics; a run directory's `metrics.jsonl` holds those of all."""
+    run_dir: Path | None
+    """Where everything was written, or None."""
+    seed: int
+    """The seed used, also where none was given."""
+    evaluation: Evaluation | None
+    """The evaluation after training, where one was asked for."""
+    interrupted: bool
+    """Whether Ctrl-C ended the training early; `resume` goes on."""
+
+
+def train(
+    env: EnvSource,
+    *,
+    total_steps: int,
+    seed: int | None = None,
+    placement: PlacementChoice = "auto",
+    config: PPOConfig | None = None,
+    run_dir: str | Path | None = None,
+    evaluation_episodes: int = 0,
+    vectorization: Vectorization = "auto",
+    autoreset_mode: AutoresetName | None = None,
+    checkpoint_seconds: float = 60.0,
+    keep_checkpoints: int = 3,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+) -> TrainResult:
+    """Train PPO.
+
+    Args:
+        env: an environment's id, or a function that makes an environment (or a vector of `num_envs`).
+        total_steps: environment steps, of all environments together, after which to stop.
+        seed: of everything random; None takes one from the operating system, and the result tells it.
+        placement: where to sample and where to learn: a name of the command line's, or a placement.
+        config: PPO's settings.
+        run_dir: a folder to make and write to; None writes nothing.
+        evaluation_episodes: deterministic episodes to run after training; 0 for none.
+        vectorization: how the copies of the environment are stepped, see `make_environments`.
+        autoreset_mode: for vector environments that do not declare theirs.
+        checkpoint_seconds: how often to save, at least.
+        keep_checkpoints: how many of the newest checkpoints to keep.
+        progress: whether to show a progress bar.
+        on_iteration: called with each iteration's metrics.
+
+    Raises:
+        HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
+    """
+    config = config if config is not None else PPOConfig()
+    _require_whole(total_steps=total_steps, keep_checkpoints=keep_checkpoints)
+    _require_whole(0, evaluation_episodes=evaluation_episodes)
+    seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+    _require_whole(0, seed=seed)
+    resolved = resolve_placement(placement)
+    environments = make_environments(env, config.num_envs, vectorization=vectorization, autoreset_mode=autoreset_mode)
+    try:
+        agent = PPO(environments.observation_space, environments.action_space, config, seed=_seed(seed, "agent"))
+        settings = {
+            "format_version": FORMAT_VERSION,
+            "env_id": _name_of(env),
+            "env_is_registered": isinstance(env, str),
+            "seed": seed,
+            "total_steps": total_steps,
+            "placement": resolved.settings(),
+            "config": config.to_json(),
+            "vectorization": vectorization,
+            "autoreset_mode": autoreset_mode,
+            "evaluation_episodes": evaluation_episodes,
+            "checkpoint_seconds": checkpoint_seconds,
+            "keep_checkpoints": keep_checkpoints,
+            "observation_space": space_to_json(environments.observation_space),
+            "action_space": space_to_json(environments.action_space),
+            "versions": {
+                "hybridppo": __version__,
+                "torch": torch.__version__,
+                "gymnasium": gym.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+        directory = RunDirectory.create(run_dir, settings) if run_dir is not None else None
+        return _run(env, settings, environments, agent, resolved, directory, None, progress, on_iteration)
+    finally:
+        environments.close()
+
+
+def resume(
+    run_dir: str | Path,
+    *,
+    total_steps: int | None = None,
+    env: EnvSource | None = None,
+    placement: PlacementChoice | None = None,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+) -> TrainResult:
+    """Go on with a run from its newest checkpoint.
+
+    Networks, optimizer, schedules, counters and random generators go on exactly. The environments' own state
+    is not saved: they start new episodes.
+
+    Args:
+        run_dir: of the run.
+        total_steps: a new goal; None keeps the run's own.
+        env: the function that makes the environment, where the run was started with one.
+        placement: another placement than the run's own.
+        progress: whether to show a progress bar.
+        on_iteration: called with each iteration's metrics.
+
+    Raises:
+        CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in.
+    """
+    directory = RunDirectory.open(run_dir)
+    settings = dict(directory.config)
+    config = PPOConfig(**settings["config"])
+    env = _source(settings, env)
+    if total_steps is not None:
+        _require_whole(total_steps=total_steps)
+        settings["total_steps"] = total_steps
+    resolved = placement_from_settings(settings["placement"]) if placement is None else resolve_placement(placement)
+    checkpoint = directory.load_checkpoint()
+    environments = _environments(settings, env, config.num_envs)
+    try:
+        agent = _restored_agent(settings, checkpoint)
+        directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
+        logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
+        return _run(env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration)
+    finally:
+        environments.close()
+
+
+def _run(
+    env: EnvSource,
+    settings: dict[str, Any],
+    environments: Environments,
+    agent: PPO,
+    placement: Placement,
+    directory: RunDirectory | None,
+    checkpoint: Checkpoint | None,
+    progress: bool,
+    on_iteration: Callable[[Metrics], object],
+) -> TrainResult:
+    """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
+    config, seed = agent.config, settings["seed"]
+    with torch_threads(config.torch_threads):
+        placement.prepare(agent)
+        sampler = Sampler(
+            environments,
+            agent.distribution,
+            num_steps=config.num_steps,
+            env_seed=_seed(seed, "environments"),
+            noise=np.random.default_rng(_seed(seed, "noise")),
+            pin_memory=placement.pins_rollouts,
+        )
+        runner = Runner(
+            agent,
+            sampler,
+            placement,
+            total_steps=settings["total_steps"],
+            run_directory=directory,
+            checkpoint_seconds=settings["checkpoint_seconds"],
+            keep_checkpoints=settings["keep_checkpoints"],
+            progress=progress,
+            on_iteration=on_iteration,
+        )
+        if checkpoint is not None:
+            runner.load_state(checkpoint.state["runner"])
+            env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
+            sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
+        try:
+            metrics = runner.run()
+            evaluation = None
+            if settings["evaluation_episodes"] > 0 and not runner.interrupted:
+                evaluation = evaluate_agent(
+                    agent,
+                    env,
+                    episodes=settings["evaluation_episodes"],
+                    seed=_seed(seed, "evaluation"),
+                    autoreset_mode=settings["autoreset_mode"],
+                    placement=placement,
+                    progress=progress,
+                )
+            if directory is not None and not runner.interrupted:
+                directory.write_result(_result(settings, runner, evaluation, placement))
+        finally:
+            if directory is not None:
+                directory.close()
+    run_dir = directory.path if directory is not None else None
+    return TrainResult(agent, metrics, run_dir, seed, evaluation, runner.interrupted)
+
+
+def _result(
+    settings: dict[str, Any], runner: Runner, evaluation: Evaluation | None, placement: Placement
+) -> dict[str, Any]:
+    result = {
+        "env_id": settings["env_id"],
+        "seed": settings["seed"],
+        "env_steps": runner.sampler.env_steps,
+        "seconds": runner.seconds,
+        "placement": placement.settings(),
+        "episode_return_mean": runner.sampler.statistics.return_mean,
+    }
+    if evaluation is not None:
+        result |= {
+            "evaluation_return_mean": evaluation.return_mean,
+            "evaluation_return_std": evaluation.return_std,
+            "evaluation_episodes": len(evaluation.returns),
+        }
+    return result
+
+
+def evaluate_agent(
+    agent: PPO,
+    env: EnvSource,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    autoreset_mode: AutoresetName | None = None,
+    placement: Placement | None = None,
+    progress: bool = True,
+) -> Evaluation:
+    """Run whole episodes with an agent, in environments made for it and closed again.
+
+    Args:
+        agent: what to evaluate.
+        env: an environment's id, or a function that makes one.
+        episodes: how many; up to 32 run side by side.
+        seed: of the environments, and of random actions.
+        deterministic: take the most probable actions.
+        autoreset_mode: for vector environments that do not declare theirs.
+        placement: one that the agent is prepared for; None samples where the agent is.
+        progress: whether to show a progress bar.
+    """
+    _require_whole(episodes=episodes)
+    if placement is None:
+        placement = SingleDevice(agent.parameters.values.device)
+        placement.prepare(agent)
+    # A function may make a vector of the training's size only.
+    num_envs = agent.config.num_envs if not isinstance(env, str) else min(episodes, 32)
+    environments = make_environments(env, num_envs, autoreset_mode=autoreset_mode)
+    bar = tqdm(total=episodes, unit="episode", desc="evaluation", disable=not progress, leave=False)
+    try:
+        with bar, placement.sampling(agent) as actor:
+            return run_episodes(
+                actor,
+                agent.distribution,
+                environments,
+                episodes=episodes,
+                seed=seed,
+                deterministic=deterministic,
+                on_episode=bar.update,
+            )
+    finally:
+        environments.close()
+
+
+def evaluate(
+    run_dir: str | Path,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    env: EnvSource | None = None,
+    progress: bool = True,
+) -> Evaluation:
+    """Evaluate the newest checkpoint of a run, on the CPU; arguments as for `evaluate_agent`."""
+    settings = RunDirectory.open(run_dir).config
+    return evaluate_agent(
+        load(run_dir),
+        _source(settings, env),
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        autoreset_mode=settings["autoreset_mode"],
+        progress=progress,
+    )
+
+
+def load(run_dir: str | Path) -> PPO:
+    """The agent of a run's newest checkpoint, on the CPU, wherever it was trained.
+
+    Raises:
+        CheckpointError: where no checkpoint is whole.
+        RunDirectoryError: where `run_dir` is no run directory.
+    """
+    directory = RunDirectory.open(run_dir)
+    return _restored_agent(directory.config, directory.load_checkpoint())
+
+
+def resolve_placement(placement: PlacementChoice) -> Placement:
+    """The placement meant by a name, by `Auto`, or by itself."""
+    if isinstance(placement, str):
+        return make_placement(placement)
+    return placement.resolve() if isinstance(placement, Auto) else placement
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Within it, torch's CPU operations use `count` threads; afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def default_run_dir(env: EnvSource, seed: int) -> Path:
+    """A fresh folder under `runs/`."""
+    return run_directories.fresh_path(_name_of(env), seed)
+
+
+def _restored_agent(settings: dict[str, Any], checkpoint: Checkpoint) -> PPO:
+    agent = PPO(
+        space_from_json(settings["observation_space"]),
+        space_from_json(settings["action_space"]),
+        PPOConfig(**settings["config"]),
+    )
+    try:
+        agent.load_state(checkpoint.tensors, checkpoint.state["agent"])
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint does not fit the network that config.json describes: {error}") from error
+    return agent
+
+
+def _environments(settings: dict[str, Any], env: EnvSource, num_envs: int) -> Environments:
+    """The environments of a run, refused where their spaces are not those it was trained with."""
+    environments = make_environments(
+        env, num_envs, vectorization=settings["vectorization"], autoreset_mode=settings["autoreset_mode"]
+    )
+    differences = [
+        f"{name} was {settings[name]} and is {found}"
+        for name in ("observation_space", "action_space")
+        if (found := space_to_json(getattr(environments, name))) != settings[name]
+    ]
+    if differences:
+        environments.close()
+        raise CheckpointError(f"the environment is not the one that was trained in: {'; '.join(differences)}")
+    return environments
+
+
+def _source(settings: dict[str, Any], env: EnvSource | None) -> EnvSource:
+    if settings["env_is_registered"]:
+        if env is not None and env != settings["env_id"]:
+            raise CheckpointError(f"the run was trained in {settings['env_id']!r}, not in {_name_of(env)!r}")
+        return str(settings["env_id"])
+    if env is None:
+        raise RunDirectoryError(
+            f"the run's environment was made by a function, {settings['env_id']!r}: pass it again, as env=..., in Python"
+        )
+    return env
+
+
+def _name_of(env: EnvSource) -> str:
+    return env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+
+
+def _seed(seed: int, owner: str) -> int:
+    """A seed of its own for each owner of random numbers: far apart also where seeds are neighbours."""
+    return int(np.random.SeedSequence([seed, *owner.encode()]).generate_state(1)[0] >> 1)
+
+
+def _require_whole(minimum: int = 1, **values: int) -> None:
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise ConfigurationError(f"{name} must be a whole number of at least {minimum}, got {value!r}")

@@ -1,0 +1,136 @@
+"""The loop: sample, learn, log, save, until enough steps are done."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from hybridppo.interfaces import Agent, Metrics
+from hybridppo.interruption import Interruption
+from hybridppo.placement import Placement
+from hybridppo.run_directory import RunDirectory
+from hybridppo.runners.sampler import Sampler
+
+
+class Runner:
+    """Drives sampler and agent by turns, as the placement says.
+
+    Args:
+        agent: learns; prepared by the placement.
+        sampler: brings rollouts.
+        placement: says where each works.
+        total_steps: environment steps after which to stop; an iteration once begun is ended.
+        run_directory: where metrics and checkpoints go; None keeps nothing.
+        checkpoint_seconds: a checkpoint at least this often, and at the end.
+        keep_checkpoints: how many of the newest stay.
+        progress: whether to show a progress bar.
+        on_iteration: called with the metrics of each iteration.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        sampler: Sampler,
+        placement: Placement,
+        *,
+        total_steps: int,
+        run_directory: RunDirectory | None = None,
+        checkpoint_seconds: float = 60.0,
+        keep_checkpoints: int = 3,
+        progress: bool = True,
+        on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+    ) -> None:
+        self.agent, self.sampler, self.placement = agent, sampler, placement
+        self.total_steps = total_steps
+        self.iteration = 0
+        self.seconds = 0.0
+        self.metrics: Metrics = {}
+        self.interrupted = False
+        self._run_directory = run_directory
+        self._checkpoint_seconds = checkpoint_seconds
+        self._keep_checkpoints = keep_checkpoints
+        self._progress = progress
+        self._on_iteration = on_iteration
+
+    def run(self) -> Metrics:
+        """Train until `total_steps`, or the first Ctrl-C; the metrics of the last iteration."""
+        saved_at = time.perf_counter()
+        bar = tqdm(
+            total=self.total_steps, initial=self.sampler.env_steps, unit="step", disable=not self._progress,
+            unit_scale=True, dynamic_ncols=True,
+        )  # fmt: skip
+        with bar, Interruption() as interruption:
+            while self.sampler.env_steps < self.total_steps and not interruption.requested:
+                self.metrics = self.iterate()
+                self._on_iteration(self.metrics)
+                if self._run_directory is not None:
+                    self._run_directory.log(self.metrics)
+                    if time.perf_counter() - saved_at > self._checkpoint_seconds:
+                        self.save()
+                        saved_at = time.perf_counter()
+                bar.update(min(self.sampler.env_steps, self.total_steps) - bar.n)
+                bar.set_postfix_str(_summary(self.metrics), refresh=False)
+            self.interrupted = interruption.requested and self.sampler.env_steps < self.total_steps
+            self.save()
+        return self.metrics
+
+    def iterate(self) -> Metrics:
+        """One rollout, one update; what both measured, with the time that each took."""
+        agent, placement, counters = self.agent, self.placement, self.placement.counters
+        agent.anneal(self.sampler.env_steps / self.total_steps)
+        steps_before, start, copying_start = (
+            self.sampler.env_steps,
+            time.perf_counter(),
+            counters.seconds_copying,
+        )
+        with placement.sampling(agent) as actor:
+            rollout = self.sampler.collect(actor)
+        sampled, copying_sampled = time.perf_counter(), counters.seconds_copying
+        with placement.learning(agent):
+            lag = agent.version - rollout.version
+            learned = agent.update(placement.to_learner(rollout))
+        end, copying_end = time.perf_counter(), counters.seconds_copying
+
+        self.iteration += 1
+        self.seconds += end - start
+        statistics = self.sampler.statistics
+        return {
+            "iteration": self.iteration,
+            "env_steps": self.sampler.env_steps,
+            "seconds": self.seconds,
+            "steps_per_second": (self.sampler.env_steps - steps_before) / (end - start),
+            "episodes": statistics.episodes,
+            "episode_return_mean": statistics.return_mean,
+            "episode_length_mean": statistics.length_mean,
+            **learned,
+            "policy_lag": lag,
+            "seconds_sampling": sampled - start - (copying_sampled - copying_start),
+            "seconds_learning": end - sampled - (copying_end - copying_sampled),
+            "seconds_copying": copying_end - copying_start,
+            "publishes": counters.publishes,
+            "bytes_copied": counters.bytes_copied,
+        }
+
+    def save(self) -> None:
+        """Write a checkpoint, where there is a run directory."""
+        if self._run_directory is not None and self.iteration > 0:
+            tensors, agent_state = self.agent.state()
+            state = {"agent": agent_state, "sampler": self.sampler.state(), "runner": self.state()}
+            self._run_directory.save_checkpoint(self.sampler.env_steps, tensors, state, self._keep_checkpoints)
+
+    def state(self) -> dict[str, Any]:
+        """The loop's own counters, as JSON can hold them."""
+        return {"iteration": self.iteration, "seconds": self.seconds}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from saved counters."""
+        self.iteration, self.seconds = state["iteration"], state["seconds"]
+
+
+def _summary(metrics: Metrics) -> str:
+    """What the progress bar says: return, and the shares of sampling, learning and copying."""
+    parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
+    shares = "/".join(f"{part / sum(parts):.0%}" for part in parts)
+    speed = f"{metrics['steps_per_second']:,.0f} steps/s"
+    return f"return {metrics['episode_return_mean']:.1f}, {speed}, sample/learn/copy {shares}"

@@ -388,7 +388,7 @@ def _source(settings: dict[str, Any], env: EnvSource | None) -> EnvSource:
         return str(settings["env_id"])
     if env is None:
         raise RunDirectoryError(
-            f"the run's environment was made by a function, {settings['env_id']!r}: pass it again, as env=..., in Python"
+            f"the run's environment was made by a function, {settings['env_id']!r}: pass it again in Python, as env=..."
         )
     return env
 

@@ -10,7 +10,6 @@ mean over a pass, after it (CleanRL looks at its last minibatch, stable-baseline
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any
 
@@ -21,42 +20,16 @@ from torch import Tensor, nn
 
 from hybridppo.acting import TorchActor
 from hybridppo.advantages import gae, next_values
+from hybridppo.agents.gradient_steps import STATISTICS, AutogradStep, Batch, GradientStep, NumpyStep
 from hybridppo.agents.ppo_config import PPOConfig
 from hybridppo.distributions import DiagonalGaussian, Distribution, distribution_for
 from hybridppo.envs import ObservationEncoder
 from hybridppo.interfaces import Metrics
-from hybridppo.losses import (
-    approx_kl,
-    clip_fraction,
-    clipped_value_loss,
-    explained_variance,
-    normalize,
-    policy_loss,
-    value_loss,
-)
+from hybridppo.losses import explained_variance
 from hybridppo.networks import MLP, GaussianActor
 from hybridppo.parameters import FlatParameters
 from hybridppo.placement import Counters, Crossing
 from hybridppo.rollout import Rollout
-
-STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
-"""What `PPO._step` measures, in order; metrics hold their means over an update."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The steps of a rollout, flattened to `[B, ...]`, with what PPO adds to them."""
-
-    observations: Tensor
-    actions: Tensor
-    log_probs: Tensor
-    values: Tensor
-    advantages: Tensor
-    returns: Tensor
-
-    def rows(self, index: Tensor | slice) -> "Batch":
-        """The rows at `index`."""
-        return Batch(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 class PPO:
@@ -94,6 +67,8 @@ class PPO:
         )
         self.version = 0
         self._clip_range = config.clip_range
+        self._step: GradientStep | None = None
+        self._step_storage = 0
 
     def _make_networks(self, generator: torch.Generator) -> None:
         config, size = self.config, self._encode.size
@@ -145,10 +120,11 @@ class PPO:
 
     def update(self, rollout: Rollout) -> Metrics:
         """`num_epochs` passes over the rollout in freshly shuffled minibatches, by clipped surrogate."""
-        batch = self._prepare(rollout)
+        step = self._gradient_step()
+        batch = self._prepare(rollout, step)
         statistics: list[Tensor] = []
         for minibatches in self._epochs(batch):
-            epoch = [self._step(minibatch) for minibatch in minibatches]
+            epoch = [step(minibatch, self._clip_range) for minibatch in minibatches]
             statistics += epoch
             if self._has_gone_too_far(epoch):
                 break
@@ -160,6 +136,16 @@ class PPO:
         metrics = dict(zip(STATISTICS, values, strict=True))
         return {**metrics, "explained_variance": explained_now, "learning_rate": self.learning_rate}
 
+    def _gradient_step(self) -> GradientStep:
+        """The fastest form of a gradient step for where the parameters are now."""
+        storage = self.parameters.values.data_ptr()
+        if self._step is None or self._step_storage != storage:
+            by_hand = self.config.fast_updates and NumpyStep.supports(self.actor, self.critic, self.distribution)
+            form = NumpyStep if by_hand else AutogradStep
+            self._step = form(self.actor, self.critic, self.distribution, self.parameters, self.optimizer, self.config)
+            self._step_storage = storage
+        return self._step
+
     def _has_gone_too_far(self, epoch: list[Tensor]) -> bool:
         if self.config.target_kl is None:
             return False
@@ -167,13 +153,13 @@ class PPO:
         return float(torch.stack(epoch)[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
 
     @torch.no_grad()
-    def _prepare(self, rollout: Rollout) -> Batch:
+    def _prepare(self, rollout: Rollout, step: GradientStep) -> Batch:
         """Values in one batched pass, advantages, and everything flattened to the rows that are steps."""
         config = self.config
         num_steps, num_envs = rollout.rewards.shape
         # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
         seen = torch.cat((rollout.observations.flatten(0, 1), rollout.final_observations))
-        values, final_values = self.critic(seen).squeeze(-1).tensor_split([(num_steps + 1) * num_envs])
+        values, final_values = step.values(seen).tensor_split([(num_steps + 1) * num_envs])
         values = values.view(num_steps + 1, num_envs)
         advantages = gae(
             rewards=rollout.rewards,
@@ -206,35 +192,6 @@ class PPO:
             order = torch.as_tensor(self._order.permutation(size), device=batch.returns.device)
             shuffled = batch.rows(order)  # one gather per pass; minibatches are views
             yield (shuffled.rows(slice(start, end)) for start, end in pairwise(bounds))
-
-    def _step(self, batch: Batch) -> Tensor:
-        """One gradient step on a minibatch; its `STATISTICS`, left on the device."""
-        config = self.config
-        outputs = self.actor(batch.observations)
-        log_prob, entropy = self.distribution.log_prob_and_entropy(outputs, batch.actions)
-        log_ratio = log_prob - batch.log_probs
-        advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
-        policy = policy_loss(log_ratio=log_ratio, advantages=advantages, clip_range=self._clip_range)
-        values = self.critic(batch.observations).squeeze(-1)
-        if config.clip_range_vf is None:
-            value = value_loss(values=values, returns=batch.returns)
-        else:
-            value = clipped_value_loss(
-                values=values, returns=batch.returns, old_values=batch.values, clip_range=config.clip_range_vf
-            )
-        mean_entropy = entropy.mean()
-        loss = policy - config.entropy_coef * mean_entropy + config.value_coef * value
-
-        gradient = self.parameters.values.grad
-        assert gradient is not None  # made with the buffer, and never dropped
-        gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = gradient.norm()
-        gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self.optimizer.step()
-        with torch.no_grad():
-            kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, self._clip_range)
-            return torch.stack((policy, value, mean_entropy, kl, clipped, norm))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""

@@ -49,6 +49,9 @@ class PPOConfig:
     """Widths of the hidden layers, of actor and critic each."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
+    fast_updates: bool = True
+    """Use the fastest form of the update that gives the same result up to rounding: for these networks on a CPU,
+    gradients written out by hand. False always takes plain autograd, the reference."""
     torch_threads: int = 1
     """CPU threads of torch while training. More than one slows small networks down many times over; try more
     from layers of about 512 and minibatches of about 1024 on."""

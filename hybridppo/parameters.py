@@ -42,6 +42,12 @@ class FlatParameters:
             self._ranges[name] = slice(start, offset)
         self.values.grad = gradient
 
+    @property
+    def gradient(self) -> Tensor:
+        """`[P]`, what `backward` fills."""
+        assert self.values.grad is not None  # made with the buffer, and never dropped
+        return self.values.grad
+
     def of(self, name: str) -> Tensor:
         """The values of one network, `[P_name]`, a view."""
         return self.values.data[self._ranges[name]]

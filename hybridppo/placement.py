@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.acting import TorchActor
+from hybridppo.acting import sampling_actor
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.parameters import FlatParameters
@@ -118,6 +118,7 @@ class Placement(ABC):
         self.sampling_device = available_device(sampling)
         self.learning_device = available_device(learning)
         self.counters = Counters()
+        self._crossing = Crossing(self.sampling_device, self.counters)
 
     @property
     def pins_rollouts(self) -> bool:
@@ -178,14 +179,9 @@ class SingleDevice(Placement):
     def __init__(self, device: str | torch.device = "cpu") -> None:
         super().__init__(device, device)
 
-    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
-        super().prepare(agent)
-        self._actor = TorchActor(agent.actor, Crossing(self.sampling_device, self.counters))
-
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
-        self._actor.version = agent.version
-        yield self._actor
+        yield sampling_actor(agent.actor, self._crossing, agent.version)
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         return {"name": self.name, "device": str(self.learning_device)}
@@ -212,15 +208,10 @@ class Migrating(Placement):
         self.force_copy = force_copy
         self._moves = force_copy or self.sampling_device != self.learning_device
 
-    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
-        super().prepare(agent)
-        self._actor = TorchActor(agent.actor, Crossing(self.sampling_device, self.counters))
-
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
-        self._actor.version = agent.version
         if not self._moves:
-            yield self._actor
+            yield sampling_actor(agent.actor, self._crossing, agent.version)
             return
         tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
         homes = [tensor.data for tensor in tensors]
@@ -230,7 +221,7 @@ class Migrating(Placement):
         self._count(homes, start)
         self.counters.publishes += 1
         try:
-            yield self._actor
+            yield sampling_actor(agent.actor, self._crossing, agent.version)
         finally:  # also when sampling raised: an agent is never left scattered
             start = time.perf_counter()
             for tensor, home in zip(tensors, homes, strict=True):
@@ -291,17 +282,16 @@ class Mirrored(Placement):
     def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
         super().prepare(agent)
         self._replica = agent.actor if self._is_alias else self._make_replica(agent)
-        self._actor = TorchActor(self._replica, Crossing(self.sampling_device, self.counters))
         if not self._is_alias:
             self._publish(agent)
 
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
         if self._is_alias:
-            self._actor.version = agent.version
-        elif agent.version - self._actor.version >= self.publish_every:
+            self._published = agent.version
+        elif agent.version - self._published >= self.publish_every:
             self._publish(agent)
-        yield self._actor
+        yield sampling_actor(self._replica, self._crossing, self._published)
 
     def _make_replica(self, agent: Agent) -> torch.nn.Module:
         replica = copy.deepcopy(agent.actor).to(self.sampling_device)
@@ -321,7 +311,7 @@ class Mirrored(Placement):
         self.counters.publishes += 1
         self.counters.bytes_copied += num_bytes
         self.counters.seconds_copying += time.perf_counter() - start
-        self._actor.version = agent.version
+        self._published = agent.version
         if self.verify:
             self._verify(agent)
 

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from hybridppo import run_directory as run_directories
@@ -338,11 +339,12 @@ def resolve_placement(placement: PlacementChoice) -> Placement:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Within it, torch's CPU operations use `count` threads; afterwards as many as before."""
+    """Within it, CPU operations of torch and NumPy use `count` threads; afterwards as many as before."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with threadpool_limits(count, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -1,0 +1,304 @@
+"""One gradient step of PPO on a minibatch: the plain form by autograd, and the same by hand for MLPs on a CPU.
+
+Both fill `parameters.values.grad` with the gradient of
+
+    policy_loss - entropy_coef * mean(entropy) + value_coef * value_loss
+
+scale it down to `max_grad_norm`, step the optimizer, and return `STATISTICS`.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hybridppo.agents.ppo_config import PPOConfig
+from hybridppo.distributions import Categorical, DiagonalGaussian, Distribution
+from hybridppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
+from hybridppo.networks import GaussianActor
+from hybridppo.numpy_mlp import HiddenLayers, activation_of, array_of, is_supported, linears, stacked
+from hybridppo.parameters import FlatParameters
+
+Array = NDArray[Any]
+
+STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+"""What a step measures, in order; `grad_norm` is that before it was scaled down."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The steps of a rollout, flattened to `[B, ...]`, with what PPO adds to them."""
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def rows(self, index: Tensor | slice) -> "Batch":
+        """The rows at `index`."""
+        return Batch(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+class GradientStep(Protocol):
+    """What PPO asks of either form."""
+
+    def values(self, observations: Tensor) -> Tensor:
+        """The critic's values `[B]` of observations `[B, obs]`, without a gradient."""
+        ...
+
+    def __call__(self, batch: Batch, clip_range: float) -> Tensor:
+        """Step once; `STATISTICS` as a tensor on the agent's device."""
+        ...
+
+
+class AutogradStep:
+    """The plain form, for any networks on any device, and the reference for others."""
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        distribution: Distribution,
+        parameters: FlatParameters,
+        optimizer: torch.optim.Optimizer,
+        config: PPOConfig,
+    ) -> None:
+        self._actor, self._critic, self._distribution = actor, critic, distribution
+        self._parameters, self._optimizer, self._config = parameters, optimizer, config
+
+    @torch.no_grad()
+    def values(self, observations: Tensor) -> Tensor:
+        """The critic's values."""
+        values: Tensor = self._critic(observations).squeeze(-1)
+        return values
+
+    def __call__(self, batch: Batch, clip_range: float) -> Tensor:
+        """Loss, gradient, clipping, step."""
+        config = self._config
+        outputs = self._actor(batch.observations)
+        log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, batch.actions)
+        log_ratio = log_prob - batch.log_probs
+        advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
+        policy = policy_loss(log_ratio=log_ratio, advantages=advantages, clip_range=clip_range)
+        values = self._critic(batch.observations).squeeze(-1)
+        if config.clip_range_vf is None:
+            value = value_loss(values=values, returns=batch.returns)
+        else:
+            value = clipped_value_loss(
+                values=values, returns=batch.returns, old_values=batch.values, clip_range=config.clip_range_vf
+            )
+        mean_entropy = entropy.mean()
+        loss = policy - config.entropy_coef * mean_entropy + config.value_coef * value
+
+        gradient = self._parameters.gradient
+        gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = gradient.norm()
+        gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._optimizer.step()
+        with torch.no_grad():
+            kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
+            return torch.stack((policy, value, mean_entropy, kl, clipped, norm))
+
+
+class NumpyStep:
+    """The same by hand: forward and backward passes in NumPy, actor and critic in one where their shapes agree.
+
+    Equal to `AutogradStep` up to rounding. Views the parameters' memory as it is when made: make another after
+    parameters have moved.
+    """
+
+    def __init__(
+        self,
+        actor: nn.Module,
+        critic: nn.Module,
+        distribution: Distribution,
+        parameters: FlatParameters,
+        optimizer: torch.optim.Optimizer,
+        config: PPOConfig,
+    ) -> None:
+        self._optimizer, self._config = optimizer, config
+        *actor_layers, actor_head = linears(actor)
+        *critic_layers, critic_head = linears(critic)
+        weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
+        biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
+        self._hidden = HiddenLayers(
+            stacked(*weights), [bias[:, None] for bias in stacked(*biases)], activation_of(actor)
+        )
+        self._hidden_gradients = (
+            stacked(*([_gradient(weight) for weight in side] for side in weights)),
+            [bias[:, None] for bias in stacked(*([_gradient(bias) for bias in side] for side in biases))],
+        )
+        self._critic_hidden = HiddenLayers(
+            [array_of(layer.weight)[None] for layer in critic_layers],
+            [array_of(layer.bias)[None, None] for layer in critic_layers],
+            activation_of(critic),
+        )
+        self._head: _CategoricalHead | _GaussianHead
+        if isinstance(distribution, DiagonalGaussian):
+            assert isinstance(actor, GaussianActor)
+            self._head = _GaussianHead(actor_head, actor.log_std)
+        else:
+            self._head = _CategoricalHead(actor_head)
+        self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
+        self._value_weight_gradient = array_of(_gradient(critic_head.weight))[0]
+        self._value_bias_gradient = array_of(_gradient(critic_head.bias))
+        self._gradient = array_of(parameters.gradient)
+
+    @staticmethod
+    def supports(actor: nn.Module, critic: nn.Module, distribution: Distribution) -> bool:
+        """Whether networks and distribution are such as this form knows: MLPs of equal hidden layers, on the CPU."""
+        return (
+            is_supported(actor)
+            and is_supported(critic)
+            and isinstance(distribution, (Categorical, DiagonalGaussian))
+            and activation_of(actor) is activation_of(critic)
+            and [layer.weight.shape for layer in linears(actor)[:-1]]
+            == [layer.weight.shape for layer in linears(critic)[:-1]]
+        )
+
+    def values(self, observations: Tensor) -> Tensor:
+        """The critic's values."""
+        last = self._critic_hidden.forward(array_of(observations))[-1][0]
+        return torch.from_numpy(last @ self._value_weight + self._value_bias)
+
+    def __call__(self, batch: Batch, clip_range: float) -> Tensor:
+        """Forward, the loss's gradient by hand, backward, clipping, step."""
+        config, size = self._config, len(batch.returns)
+        observations = array_of(batch.observations)
+        activations = self._hidden.forward(observations)
+        actor_last, critic_last = activations[-1]
+
+        log_prob, entropy = self._head.forward(actor_last, array_of(batch.actions))
+        log_ratio = log_prob - array_of(batch.log_probs)
+        ratio = np.exp(log_ratio)
+        advantages = array_of(batch.advantages)
+        if config.normalize_advantage:
+            advantages = _normalize(advantages)
+        surrogate = ratio * advantages
+        clipped_surrogate = np.clip(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages
+        # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
+        d_log_prob = np.where(surrogate <= clipped_surrogate, surrogate, 0.0) * np.float32(-1.0 / size)
+
+        values = critic_last @ self._value_weight + self._value_bias
+        value_errors, d_values = self._value_errors(values, array_of(batch.returns), array_of(batch.values))
+
+        d_last = self._hidden.gradient_buffer(size)
+        # The entropy enters with -entropy_coef * mean.
+        self._head.backward(d_log_prob, np.float32(-config.entropy_coef / size), actor_last, out=d_last[0])
+        d_values *= np.float32(config.value_coef / size)
+        np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
+        np.matmul(d_values, critic_last, out=self._value_weight_gradient)
+        self._value_bias_gradient[0] = d_values.sum()
+        self._hidden.backward(observations, activations, *self._hidden_gradients)
+
+        norm = float(np.sqrt(np.dot(self._gradient, self._gradient)))
+        if norm + 1e-6 > config.max_grad_norm:
+            self._gradient *= np.float32(config.max_grad_norm / (norm + 1e-6))
+        self._optimizer.step()
+        statistics = (
+            -np.minimum(surrogate, clipped_surrogate).mean(),
+            0.5 * value_errors.mean(),
+            entropy.mean(),
+            (np.expm1(log_ratio) - log_ratio).mean(),
+            np.count_nonzero(np.abs(ratio - 1.0) > clip_range) / size,
+            norm,
+        )
+        return torch.tensor(statistics, dtype=torch.float32)
+
+    def _value_errors(self, values: Array, returns: Array, old_values: Array) -> tuple[Array, Array]:
+        """Squared errors, clipped where configured, and half their derivatives, both `[B]`."""
+        errors = values - returns
+        squared = errors * errors
+        limit = self._config.clip_range_vf
+        if limit is None:
+            return squared, errors
+        moved = values - old_values
+        clipped_errors = old_values + np.clip(moved, -limit, limit) - returns
+        clipped_squared = clipped_errors * clipped_errors
+        # Where the clipped error is the worse, the value lies outside the limits, and no gradient passes.
+        return np.maximum(squared, clipped_squared), np.where(squared >= clipped_squared, errors, 0.0)
+
+
+class _CategoricalHead:
+    """Last layer and softmax of an actor with discrete actions. Logits are kept transposed, `[A, B]`: reductions over
+    few actions are far faster along the first axis.
+    """  # noqa: D205
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
+        self._weight_gradient = array_of(_gradient(layer.weight))
+        self._bias_gradient = array_of(_gradient(layer.bias))
+        self._choices = np.arange(len(self._weight))[:, None]
+
+    def forward(self, last: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, `[B]`."""
+        logits = self._weight @ last.T
+        logits += self._bias
+        logits -= logits.max(0)
+        self._log_probs = logits - np.log(np.exp(logits).sum(0))
+        self._probs = np.exp(self._log_probs)
+        self._chosen = self._choices == actions
+        self._entropy = -(self._probs * self._log_probs).sum(0)
+        return np.where(self._chosen, self._log_probs, 0.0).sum(0), self._entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
+        """Fill the layer's gradients, and that of `last` into `out`."""
+        # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
+        d_logits = d_log_prob * (self._chosen - self._probs)
+        if d_entropy:
+            d_logits -= d_entropy * self._probs * (self._log_probs + self._entropy)
+        np.matmul(d_logits, last, out=self._weight_gradient)
+        np.sum(d_logits, axis=1, out=self._bias_gradient)
+        np.matmul(d_logits.T, self._weight, out=out)
+
+
+class _GaussianHead:
+    """Last layer and log standard deviations of an actor with continuous actions, kept transposed likewise."""
+
+    def __init__(self, layer: nn.Linear, log_std: Tensor) -> None:
+        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
+        self._weight_gradient = array_of(_gradient(layer.weight))
+        self._bias_gradient = array_of(_gradient(layer.bias))
+        self._log_std, self._log_std_gradient = array_of(log_std)[:, None], array_of(_gradient(log_std))
+        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * len(self._log_std))
+
+    def forward(self, last: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, `[B]`."""
+        mean = self._weight @ last.T
+        mean += self._bias
+        self._precision = np.exp(-self._log_std)
+        self._noise = (actions.T - mean) * self._precision
+        log_scale = self._log_std.sum()
+        log_prob = -0.5 * (self._noise * self._noise).sum(0) - (log_scale + self._constant)
+        entropy = np.full(len(last), log_scale + self._constant + 0.5 * len(self._log_std), np.float32)
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
+        """Fill the layer's gradients, and that of `last` into `out`."""
+        # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
+        weighted = d_log_prob * self._noise
+        d_mean = weighted * self._precision
+        self._log_std_gradient[:] = (weighted * self._noise - d_log_prob).sum(1) + d_entropy * len(last)
+        np.matmul(d_mean, last, out=self._weight_gradient)
+        np.sum(d_mean, axis=1, out=self._bias_gradient)
+        np.matmul(d_mean.T, self._weight, out=out)
+
+
+def _normalize(advantages: Array) -> Array:
+    if len(advantages) == 1:
+        return np.zeros_like(advantages)
+    centred = advantages - advantages.mean()
+    deviation = np.sqrt(np.dot(centred, centred) / (len(centred) - 1))
+    normalized: Array = centred / np.float32(deviation + 1e-8)
+    return normalized
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None  # a view of the flat gradient, made with it and never dropped
+    return parameter.grad

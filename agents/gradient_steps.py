@@ -7,19 +7,21 @@ Both fill `parameters.values.grad` with the gradient of
 scale it down to `max_grad_norm`, step the optimizer, and return `STATISTICS`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo_config import PPOConfig
 from hybridppo.distributions import Categorical, DiagonalGaussian, Distribution
 from hybridppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
-from hybridppo.networks import GaussianActor
-from hybridppo.numpy_mlp import HiddenLayers, activation_of, array_of, is_supported, linears, stacked
+from hybridppo.networks import GaussianActor, is_plain_mlp, linears, numpy_activation
+from hybridppo.numpy_mlp import HiddenLayers
 from hybridppo.parameters import FlatParameters
 
 Array = NDArray[Any]
@@ -128,16 +130,16 @@ class NumpyStep:
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
         biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
         self._hidden = HiddenLayers(
-            stacked(*weights), [bias[:, None] for bias in stacked(*biases)], activation_of(actor)
+            _stacked(*weights), [bias[:, None] for bias in _stacked(*biases)], numpy_activation(actor)
         )
         self._hidden_gradients = (
-            stacked(*([_gradient(weight) for weight in side] for side in weights)),
-            [bias[:, None] for bias in stacked(*([_gradient(bias) for bias in side] for side in biases))],
+            _stacked(*([_gradient(weight) for weight in side] for side in weights)),
+            [bias[:, None] for bias in _stacked(*([_gradient(bias) for bias in side] for side in biases))],
         )
         self._critic_hidden = HiddenLayers(
-            [array_of(layer.weight)[None] for layer in critic_layers],
-            [array_of(layer.bias)[None, None] for layer in critic_layers],
-            activation_of(critic),
+            [_array(layer.weight)[None] for layer in critic_layers],
+            [_array(layer.bias)[None, None] for layer in critic_layers],
+            numpy_activation(critic),
         )
         self._head: _CategoricalHead | _GaussianHead
         if isinstance(distribution, DiagonalGaussian):
@@ -145,39 +147,39 @@ class NumpyStep:
             self._head = _GaussianHead(actor_head, actor.log_std)
         else:
             self._head = _CategoricalHead(actor_head)
-        self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
-        self._value_weight_gradient = array_of(_gradient(critic_head.weight))[0]
-        self._value_bias_gradient = array_of(_gradient(critic_head.bias))
-        self._gradient = array_of(parameters.gradient)
+        self._value_weight, self._value_bias = _array(critic_head.weight)[0], _array(critic_head.bias)
+        self._value_weight_gradient = _array(_gradient(critic_head.weight))[0]
+        self._value_bias_gradient = _array(_gradient(critic_head.bias))
+        self._gradient = _array(parameters.gradient)
 
     @staticmethod
     def supports(actor: nn.Module, critic: nn.Module, distribution: Distribution) -> bool:
         """Whether networks and distribution are such as this form knows: MLPs of equal hidden layers, on the CPU."""
         return (
-            is_supported(actor)
-            and is_supported(critic)
+            is_plain_mlp(actor)
+            and is_plain_mlp(critic)
             and isinstance(distribution, (Categorical, DiagonalGaussian))
-            and activation_of(actor) is activation_of(critic)
+            and numpy_activation(actor) == numpy_activation(critic)
             and [layer.weight.shape for layer in linears(actor)[:-1]]
             == [layer.weight.shape for layer in linears(critic)[:-1]]
         )
 
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values."""
-        last = self._critic_hidden.forward(array_of(observations))[-1][0]
+        last = self._critic_hidden.forward(_array(observations))[-1][0]
         return torch.from_numpy(last @ self._value_weight + self._value_bias)
 
     def __call__(self, batch: Batch, clip_range: float) -> Tensor:
         """Forward, the loss's gradient by hand, backward, clipping, step."""
         config, size = self._config, len(batch.returns)
-        observations = array_of(batch.observations)
+        observations = _array(batch.observations)
         activations = self._hidden.forward(observations)
         actor_last, critic_last = activations[-1]
 
-        log_prob, entropy = self._head.forward(actor_last, array_of(batch.actions))
-        log_ratio = log_prob - array_of(batch.log_probs)
+        log_prob, entropy = self._head.forward(actor_last, _array(batch.actions))
+        log_ratio = log_prob - _array(batch.log_probs)
         ratio = np.exp(log_ratio)
-        advantages = array_of(batch.advantages)
+        advantages = _array(batch.advantages)
         if config.normalize_advantage:
             advantages = _normalize(advantages)
         surrogate = ratio * advantages
@@ -186,7 +188,7 @@ class NumpyStep:
         d_log_prob = np.where(surrogate <= clipped_surrogate, surrogate, 0.0) * np.float32(-1.0 / size)
 
         values = critic_last @ self._value_weight + self._value_bias
-        value_errors, d_values = self._value_errors(values, array_of(batch.returns), array_of(batch.values))
+        value_errors, d_values = self._value_errors(values, _array(batch.returns), _array(batch.values))
 
         d_last = self._hidden.gradient_buffer(size)
         # The entropy enters with -entropy_coef * mean.
@@ -231,9 +233,9 @@ class _CategoricalHead:
     """  # noqa: D205
 
     def __init__(self, layer: nn.Linear) -> None:
-        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
-        self._weight_gradient = array_of(_gradient(layer.weight))
-        self._bias_gradient = array_of(_gradient(layer.bias))
+        self._weight, self._bias = _array(layer.weight), _array(layer.bias)[:, None]
+        self._weight_gradient = _array(_gradient(layer.weight))
+        self._bias_gradient = _array(_gradient(layer.bias))
         self._choices = np.arange(len(self._weight))[:, None]
 
     def forward(self, last: Array, actions: Array) -> tuple[Array, Array]:
@@ -262,10 +264,10 @@ class _GaussianHead:
     """Last layer and log standard deviations of an actor with continuous actions, kept transposed likewise."""
 
     def __init__(self, layer: nn.Linear, log_std: Tensor) -> None:
-        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
-        self._weight_gradient = array_of(_gradient(layer.weight))
-        self._bias_gradient = array_of(_gradient(layer.bias))
-        self._log_std, self._log_std_gradient = array_of(log_std)[:, None], array_of(_gradient(log_std))
+        self._weight, self._bias = _array(layer.weight), _array(layer.bias)[:, None]
+        self._weight_gradient = _array(_gradient(layer.weight))
+        self._bias_gradient = _array(_gradient(layer.bias))
+        self._log_std, self._log_std_gradient = _array(log_std)[:, None], _array(_gradient(log_std))
         self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * len(self._log_std))
 
     def forward(self, last: Array, actions: Array) -> tuple[Array, Array]:
@@ -302,3 +304,18 @@ def _normalize(advantages: Array) -> Array:
 def _gradient(parameter: Tensor) -> Tensor:
     assert parameter.grad is not None  # a view of the flat gradient, made with it and never dropped
     return parameter.grad
+
+
+def _array(tensor: Tensor) -> Array:
+    """The tensor's own memory."""
+    array: Array = tensor.detach().numpy()
+    return array
+
+
+def _stacked(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
+    """Pairs of equal shape, `[2, *shape]` each, without a copy: both lie in one buffer, some distance apart."""
+    arrays = []
+    for a, b in zip(first, second, strict=True):
+        array, distance = _array(a), b.data_ptr() - a.data_ptr()
+        arrays.append(as_strided(array, (2, *array.shape), (distance, *array.strides)))
+    return arrays

@@ -9,16 +9,19 @@ The noise that makes actions random is drawn for a whole rollout at once and han
 depends on nothing but the outputs and its own slice of the noise: not on the device, nor on who samples.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hybridppo.errors import EnvError
+
+if TYPE_CHECKING:  # worker processes choose actions without torch: importing it would cost each a second
+    from torch import Tensor
 
 Array = NDArray[Any]
 
@@ -127,7 +130,7 @@ class DiagonalGaussian:
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the `d` independent dimensions."""
         mean, log_std = outputs[..., : self.size], outputs[..., self.size :]
-        noise = (actions - mean) * torch.exp(-log_std)
+        noise = (actions - mean) * (-log_std).exp()
         # log p = -noise^2 / 2 - log std - log sqrt(2 pi), summed over dimensions
         log_scale = log_std.sum(-1)
         log_prob = -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI

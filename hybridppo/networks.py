@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from hybridppo.numpy_mlp import NumpyActivation
+
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -57,6 +59,32 @@ class GaussianActor(nn.Module):
         """Means, then log standard deviations, along the last dimension."""
         mean = self.mean(observations)
         return torch.cat((mean, self.log_std.expand_as(mean)), dim=-1)
+
+
+def linears(network: nn.Module) -> list[nn.Linear]:
+    """The linear layers of an `MLP`, or of a `GaussianActor`'s, first to last."""
+    return [layer for layer in _mlp_of(network) if isinstance(layer, nn.Linear)]
+
+
+def is_plain_mlp(network: nn.Module) -> bool:
+    """Whether NumPy can stand in for the network: an MLP with hidden layers of tanh or ReLU, on the CPU, no hooks."""
+    if type(network) not in (MLP, GaussianActor) or type(_mlp_of(network)) is not MLP:
+        return False
+    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    activations = [layer for layer in _mlp_of(network) if not isinstance(layer, nn.Linear)]
+    on_cpu = all(parameter.device.type == "cpu" for parameter in network.parameters())
+    return on_cpu and not has_hooks and bool(activations) and all(type(a) in (nn.Tanh, nn.ReLU) for a in activations)
+
+
+def numpy_activation(network: nn.Module) -> NumpyActivation:
+    """The activation of a plain MLP's hidden layers."""
+    return "tanh" if any(isinstance(layer, nn.Tanh) for layer in _mlp_of(network)) else "relu"
+
+
+def _mlp_of(network: nn.Module) -> MLP:
+    mlp = network.mean if isinstance(network, GaussianActor) else network
+    assert isinstance(mlp, MLP)
+    return mlp
 
 
 def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:

@@ -1,55 +1,69 @@
-"""Multilayer perceptrons in NumPy, on the very memory of torch's parameters: no copy, no dispatcher.
+"""Multilayer perceptrons in NumPy: the same arithmetic as `networks.MLP` to rounding, without torch's dispatcher.
 
-For small networks on a CPU most of torch's time is overhead, and its tanh is slow on some machines. These passes do
-the same arithmetic as `networks.MLP` and the backward pass of autograd, to rounding, into arrays that are reused.
+For small networks on a CPU most of torch's time is overhead, and its tanh is slow on some machines. Arrays may be views
+of torch's own parameters. This file does not import torch, so that worker processes need not.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from hybridppo.networks import MLP, GaussianActor
 
 Array = NDArray[Any]
-
-ACTIVATIONS = (nn.Tanh, nn.ReLU)
-
-
-def is_supported(network: nn.Module) -> bool:
-    """Whether these passes can stand in for the network's own: a plain MLP on the CPU, tanh or ReLU."""
-    mlp = network.mean if isinstance(network, GaussianActor) else network
-    if type(mlp) is not MLP or type(network) not in (MLP, GaussianActor) or len(mlp) < 3:
-        return False
-    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
-    return (
-        not has_hooks
-        and all(parameter.device.type == "cpu" for parameter in network.parameters())
-        and all(isinstance(activation, ACTIVATIONS) for activation in list(mlp)[1::2])
-    )
+NumpyActivation = Literal["tanh", "relu"]
 
 
-def linears(network: nn.Module) -> list[nn.Linear]:
-    """The linear layers of a supported network, first to last."""
-    mlp = network.mean if isinstance(network, GaussianActor) else network
-    assert isinstance(mlp, MLP)
-    return [layer for layer in mlp if isinstance(layer, nn.Linear)]
+class NumpyActor:
+    """An MLP actor as a sampler sees it: host arrays in, host arrays out.
+
+    Its parameters are copied when it is made (a rollout does not change them), each weight with its bias as a last
+    row, against which the layer's input has a last column of ones: one product instead of a product and a sum.
+
+    Args:
+        parameters: weights `[outputs, inputs]` and biases `[outputs]` in turn, first layer to last, in torch's order;
+            before them the log standard deviations `[d]` of a Gaussian actor.
+        activation: of every hidden layer.
+        version: of these parameters.
+    """
+
+    def __init__(self, parameters: Sequence[Array], activation: NumpyActivation, version: int = 0) -> None:
+        self.parameters, self.activation, self.version = parameters, activation, version
+        is_gaussian = len(parameters) % 2 == 1
+        self._log_std = parameters[0] if is_gaussian else None
+        weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
+        # [outputs, inputs] and [outputs] -> [inputs + 1, outputs]
+        self._layers = [np.vstack((weight.T, bias)) for weight, bias in zip(weights, biases, strict=True)]
+        self._activate = np.tanh if activation == "tanh" else _relu
+        self._num_rows = -1
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, obs] -> [N, outputs]`; the result is reused by the next call."""
+        if len(observations) != self._num_rows:
+            self._allocate(len(observations))
+        self._first[:] = observations
+        for inputs, layer, outputs in self._hidden:
+            np.matmul(inputs, layer, out=outputs)
+            self._activate(outputs, out=outputs)
+        np.matmul(self._last, self._layers[-1], out=self._means)
+        return self._outputs
+
+    def _allocate(self, num_rows: int) -> None:
+        """Arrays for `num_rows` observations: a layer's inputs `[N, inputs + 1]`, of which the last column stays 1."""
+        self._num_rows = num_rows
+        inputs = [np.ones((num_rows, len(layer)), np.float32) for layer in self._layers]
+        self._first, self._last = inputs[0][:, :-1], inputs[-1]
+        outputs = [following[:, :-1] for following in inputs[1:]]
+        self._hidden = list(zip(inputs[:-1], self._layers[:-1], outputs, strict=True))
+        width = self._layers[-1].shape[1]
+        self._outputs = np.empty((num_rows, width if self._log_std is None else 2 * width), np.float32)
+        self._means = self._outputs[:, :width]
+        if self._log_std is not None:
+            self._outputs[:, width:] = self._log_std
 
 
-def activation_of(network: nn.Module) -> type[nn.Module]:
-    """The activation of a supported network."""
-    mlp = network.mean if isinstance(network, GaussianActor) else network
-    assert isinstance(mlp, MLP)
-    return type(mlp[1])
-
-
-def array_of(tensor: Tensor) -> Array:
-    """The tensor's own memory as an array."""
-    array: Array = tensor.detach().numpy()
-    return array
+def _relu(inputs: Array, out: Array) -> None:
+    np.maximum(inputs, 0.0, out=out)
 
 
 class HiddenLayers:
@@ -58,13 +72,13 @@ class HiddenLayers:
     Args:
         weights: one `[S, outputs, inputs]` per layer.
         biases: one `[S, 1, outputs]` per layer.
-        activation: `nn.Tanh` or `nn.ReLU`.
+        activation: of every layer.
     """
 
-    def __init__(self, weights: Sequence[Array], biases: Sequence[Array], activation: type[nn.Module]) -> None:
+    def __init__(self, weights: Sequence[Array], biases: Sequence[Array], activation: NumpyActivation) -> None:
         self._weights, self._biases = weights, biases
         self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
-        self._is_tanh = activation is nn.Tanh
+        self._is_tanh = activation == "tanh"
         self._memory: dict[str, list[Array]] = {}
         self._views: dict[tuple[str, int], list[Array]] = {}
 
@@ -125,47 +139,3 @@ class HiddenLayers:
                 self._views.clear()
             self._views[purpose, size] = views
         return views
-
-
-class NumpyActor:
-    """A supported actor as a sampler sees it: host arrays in, host arrays out, parameters where torch has them."""
-
-    def __init__(self, network: nn.Module, version: int = 0) -> None:
-        self.version = version
-        *hidden, head = linears(network)
-        weights = [array_of(layer.weight)[None] for layer in hidden]
-        biases = [array_of(layer.bias)[None, None] for layer in hidden]
-        self._hidden = HiddenLayers(weights, biases, activation_of(network))
-        self._head_weight, self._head_bias = array_of(head.weight).T, array_of(head.bias)
-        self._log_std = array_of(network.log_std) if isinstance(network, GaussianActor) else None
-        self._size = len(self._head_bias)
-        self._outputs = np.empty((0, 0), np.float32)
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, obs] -> [N, outputs]`; the result is reused by the next call."""
-        last = self._hidden.forward(observations)[-1][0]
-        if len(self._outputs) != len(observations):
-            width = self._size * (1 if self._log_std is None else 2)
-            self._outputs = np.empty((len(observations), width), np.float32)
-        outputs = self._outputs
-        if self._log_std is None:
-            np.matmul(last, self._head_weight, out=outputs)
-            outputs += self._head_bias
-        else:
-            np.matmul(last, self._head_weight, out=outputs[:, : self._size])
-            outputs[:, : self._size] += self._head_bias
-            outputs[:, self._size :] = self._log_std
-        return outputs
-
-
-def stacked(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
-    """Pairs of equal shape in one buffer, `[2, *shape]` each, without a copy."""
-    return [_stack(a, b) for a, b in zip(first, second, strict=True)]
-
-
-def _stack(first: Tensor, second: Tensor) -> Array:
-    array = array_of(first)
-    if first.shape != second.shape or first.stride() != second.stride():
-        raise ValueError(f"cannot stack {tuple(first.shape)} and {tuple(second.shape)}")
-    distance = second.data_ptr() - first.data_ptr()
-    return as_strided(array, (2, *array.shape), (distance, *array.strides))

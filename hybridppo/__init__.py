@@ -4,8 +4,10 @@ import hybridppo
 result = hybridppo.train("CartPole-v1", total_steps=100_000)
 """
 
+from typing import TYPE_CHECKING
+
+from hybridppo._lazy import lazy_attributes
 from hybridppo._version import __version__
-from hybridppo.agents import PPO, PPOConfig
 from hybridppo.errors import (
     CheckpointError,
     ConfigurationError,
@@ -14,8 +16,12 @@ from hybridppo.errors import (
     HybridPPOError,
     RunDirectoryError,
 )
-from hybridppo.placement import Auto, Migrating, Mirrored, Placement, SingleDevice
-from hybridppo.training import TrainResult, evaluate, load, resume, train
+
+if TYPE_CHECKING:
+    from hybridppo.agents.ppo import PPO
+    from hybridppo.agents.ppo_config import PPOConfig
+    from hybridppo.placement import Auto, Migrating, Mirrored, Placement, SingleDevice
+    from hybridppo.training import TrainResult, evaluate, load, resume, train
 
 __all__ = [
     "PPO",
@@ -38,3 +44,17 @@ __all__ = [
     "resume",
     "train",
 ]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "PPO": "hybridppo.agents.ppo",
+        "PPOConfig": "hybridppo.agents.ppo_config",
+        **dict.fromkeys(("Auto", "Migrating", "Mirrored", "Placement", "SingleDevice"), "hybridppo.placement"),
+        **dict.fromkeys(("TrainResult", "evaluate", "load", "resume", "train"), "hybridppo.training"),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

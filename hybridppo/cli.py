@@ -55,6 +55,9 @@ class Train:
     """The folder to make and write to; without it, a fresh one under runs/."""
     evaluation_episodes: int = 0
     """Deterministic episodes to run after training."""
+    num_workers: int | None = None
+    """Processes that step the environments, each its share; 0 for none. By default one where sampling and learning
+    overlap, and else none."""
     vectorization: Vectorization = "auto"
     """How copies are stepped: the environment's own vectorised form where it has one, else in turn (auto); in turn
     (sync); in a process each (async)."""
@@ -83,6 +86,7 @@ class Train:
             config=self.config,
             run_dir=self.run_dir or training.default_run_dir(self.env_id, seed),
             evaluation_episodes=self.evaluation_episodes,
+            num_workers=self.num_workers,
             vectorization=self.vectorization,
             autoreset_mode=self.autoreset_mode,
             checkpoint_seconds=self.checkpoint_seconds,

@@ -33,11 +33,13 @@ class Distribution(Protocol):
 
     output_size: int
     """How many numbers the actor gives per observation."""
+    noise_size: int
+    """How many random numbers an action takes."""
     action_shape: tuple[int, ...]
     action_dtype: Any
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Noise for a block of actions, `[*shape, ...]`."""
+        """Noise for a block of actions, `[*shape, noise_size]`."""
         ...
 
     def sample(self, outputs: Array, noise: Array) -> Array:
@@ -64,7 +66,7 @@ class Categorical:
     action_dtype = np.int64
 
     def __init__(self, n: int, start: int = 0) -> None:
-        self.output_size = n
+        self.output_size = self.noise_size = n
         self.start = start
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -106,7 +108,7 @@ class DiagonalGaussian:
         self.shape = low.shape
         self.size = int(np.prod(low.shape))
         self.action_shape: tuple[int, ...] = (self.size,)
-        self.output_size = 2 * self.size
+        self.output_size, self.noise_size = 2 * self.size, self.size
         self.low, self.high, self.dtype = low, high, dtype
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -113,6 +113,8 @@ class Placement(ABC):
 
     name: ClassVar[str]
     """What the command line calls it."""
+    max_lag: int = 0
+    """How many updates the parameters that sample may be behind because sampling and learning overlap."""
 
     def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
         self.sampling_device = available_device(sampling)
@@ -249,7 +251,8 @@ class Mirrored(Placement):
         sampling: device of the replica.
         learning: device of the agent.
         publish_every: updates per publish; above 1, rollouts come from older parameters (`policy_lag`).
-        max_lag: 0 samples and learns by turns.
+        max_lag: 0 samples and learns by turns; 1 samples the next rollout while learning from the last, so that each
+            rollout comes from parameters at most one update old.
         verify: compare both sides after each publish, and raise where they differ.
         force_copy: a real replica even on one device, with which mirroring is tested without a GPU.
     """
@@ -268,16 +271,17 @@ class Mirrored(Placement):
     ) -> None:
         if publish_every < 1:
             raise ConfigurationError(f"publish_every must be at least 1, got {publish_every}")
-        if max_lag != 0:
-            raise ConfigurationError(
-                f"max_lag must be 0, got {max_lag}: sampling while learning is not available in this version"
-            )
+        if max_lag not in (0, 1):
+            raise ConfigurationError(f"max_lag must be 0 or 1, got {max_lag}")
+        if max_lag > 0 and publish_every > 1:
+            raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
         super().__init__(sampling, learning)
         self.publish_every = publish_every
         self.max_lag = max_lag
         self.verify = verify
         self.force_copy = force_copy
-        self._is_alias = self.sampling_device == self.learning_device and not force_copy
+        # A sampler that works while the agent learns needs parameters that stay as they are.
+        self._is_alias = self.sampling_device == self.learning_device and not force_copy and max_lag == 0
 
     def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
         super().prepare(agent)

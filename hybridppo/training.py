@@ -27,8 +27,12 @@ from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 from hybridppo.interfaces import Metrics
 from hybridppo.placement import Auto, Placement, SingleDevice, make_placement, placement_from_settings
 from hybridppo.run_directory import RunDirectory, space_from_json, space_to_json
-from hybridppo.runners import Evaluation, Runner, Sampler
-from hybridppo.runners import evaluate as run_episodes
+from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.runners.overlapping import OverlappingRunner
+from hybridppo.runners.runner import Runner
+from hybridppo.runners.sampler import BaseSampler, Sampler, ThreadSampler
+from hybridppo.runners.workers import WorkerSampler, can_work
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +66,7 @@ def train(
     config: PPOConfig | None = None,
     run_dir: str | Path | None = None,
     evaluation_episodes: int = 0,
+    num_workers: int | None = None,
     vectorization: Vectorization = "auto",
     autoreset_mode: AutoresetName | None = None,
     checkpoint_seconds: float = 60.0,
@@ -79,6 +84,8 @@ def train(
         config: PPO's settings.
         run_dir: a folder to make and write to; None writes nothing.
         evaluation_episodes: deterministic episodes to run after training; 0 for none.
+        num_workers: processes that step the environments, each its share; 0 steps them in this one. None takes one
+            where sampling and learning overlap, and else none. Workers pay where a step is slow.
         vectorization: how the copies of the environment are stepped, see `make_environments`.
         autoreset_mode: for vector environments that do not declare theirs.
         checkpoint_seconds: how often to save, at least.
@@ -95,6 +102,8 @@ def train(
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     _require_whole(0, seed=seed)
     resolved = resolve_placement(placement)
+    if num_workers is not None:
+        _require_whole(0, num_workers=num_workers)
     environments = make_environments(env, config.num_envs, vectorization=vectorization, autoreset_mode=autoreset_mode)
     try:
         agent = PPO(environments.observation_space, environments.action_space, config, seed=_seed(seed, "agent"))
@@ -106,6 +115,7 @@ def train(
             "total_steps": total_steps,
             "placement": resolved.settings(),
             "config": config.to_json(),
+            "num_workers": num_workers,
             "vectorization": vectorization,
             "autoreset_mode": autoreset_mode,
             "evaluation_episodes": evaluation_episodes,
@@ -186,15 +196,17 @@ def _run(
     config, seed = agent.config, settings["seed"]
     with torch_threads(config.torch_threads):
         placement.prepare(agent)
-        sampler = Sampler(
+        sampler = make_sampler(
+            env,
             environments,
-            agent.distribution,
-            num_steps=config.num_steps,
+            agent,
+            placement,
+            num_workers=settings["num_workers"],
+            options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
             env_seed=_seed(seed, "environments"),
             noise=np.random.default_rng(_seed(seed, "noise")),
-            pin_memory=placement.pins_rollouts,
         )
-        runner = Runner(
+        runner = make_runner(
             agent,
             sampler,
             placement,
@@ -205,11 +217,11 @@ def _run(
             progress=progress,
             on_iteration=on_iteration,
         )
-        if checkpoint is not None:
-            runner.load_state(checkpoint.state["runner"])
-            env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
-            sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
         try:
+            if checkpoint is not None:
+                runner.load_state(checkpoint.state["runner"])
+                env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
+                sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
             metrics = runner.run()
             evaluation = None
             if settings["evaluation_episodes"] > 0 and not runner.interrupted:
@@ -225,10 +237,60 @@ def _run(
             if directory is not None and not runner.interrupted:
                 directory.write_result(_result(settings, runner, evaluation, placement))
         finally:
+            sampler.close()
             if directory is not None:
                 directory.close()
     run_dir = directory.path if directory is not None else None
     return TrainResult(agent, metrics, run_dir, seed, evaluation, runner.interrupted)
+
+
+def make_sampler(
+    env: EnvSource,
+    environments: Environments,
+    agent: PPO,
+    placement: Placement,
+    *,
+    num_workers: int | None,
+    options: dict[str, Any],
+    env_seed: int,
+    noise: np.random.Generator,
+) -> BaseSampler:
+    """The sampler that a placement and a number of workers call for.
+
+    In this process, where nothing overlaps and no workers are asked for; in workers, where they are, or one where
+    sampling overlaps and the actor can sample there; else in a thread.
+    """
+    num_steps = agent.config.num_steps
+    with placement.sampling(agent) as actor:
+        in_workers = num_workers > 0 if num_workers is not None else placement.max_lag > 0 and can_work(actor)
+        if in_workers:
+            return WorkerSampler(
+                env,
+                environments,
+                agent.distribution,
+                actor,
+                num_envs=agent.config.num_envs,
+                num_workers=num_workers or 1,
+                num_steps=num_steps,
+                env_seed=env_seed,
+                noise=noise,
+                options=options,
+            )
+    kind = ThreadSampler if placement.max_lag > 0 else Sampler
+    return kind(
+        environments,
+        agent.distribution,
+        num_steps=num_steps,
+        env_seed=env_seed,
+        noise=noise,
+        pin_memory=placement.pins_rollouts,
+    )
+
+
+def make_runner(agent: PPO, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+    """The loop that a placement calls for: by turns, or overlapping."""
+    kind = OverlappingRunner if placement.max_lag > 0 else Runner
+    return kind(agent, sampler, placement, **options)
 
 
 def _result(

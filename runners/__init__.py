@@ -1,7 +1,25 @@
 """What drives: the loops and the samplers."""
 
-from hybridppo.runners.evaluation import Evaluation, evaluate
-from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import Sampler
+from typing import TYPE_CHECKING
 
-__all__ = ["Evaluation", "Runner", "Sampler", "evaluate"]
+from hybridppo._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from hybridppo.runners.evaluation import Evaluation, evaluate
+    from hybridppo.runners.overlapping import OverlappingRunner
+    from hybridppo.runners.runner import Runner
+    from hybridppo.runners.sampler import Sampler
+    from hybridppo.runners.workers import WorkerSampler
+
+__all__ = ["Evaluation", "OverlappingRunner", "Runner", "Sampler", "WorkerSampler", "evaluate"]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        **dict.fromkeys(("Evaluation", "evaluate"), "hybridppo.runners.evaluation"),
+        "OverlappingRunner": "hybridppo.runners.overlapping",
+        "Runner": "hybridppo.runners.runner",
+        "Sampler": "hybridppo.runners.sampler",
+        "WorkerSampler": "hybridppo.runners.workers",
+    },
+)

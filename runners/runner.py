@@ -10,7 +10,7 @@ from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption
 from hybridppo.placement import Placement
 from hybridppo.run_directory import RunDirectory
-from hybridppo.runners.sampler import Sampler
+from hybridppo.runners.sampler import BaseSampler
 
 
 class Runner:
@@ -31,7 +31,7 @@ class Runner:
     def __init__(
         self,
         agent: Agent,
-        sampler: Sampler,
+        sampler: BaseSampler,
         placement: Placement,
         *,
         total_steps: int,
@@ -91,23 +91,29 @@ class Runner:
             lag = agent.version - rollout.version
             learned = agent.update(placement.to_learner(rollout))
         end, copying_end = time.perf_counter(), counters.seconds_copying
+        seconds = {
+            "seconds_sampling": sampled - start - (copying_sampled - copying_start),
+            "seconds_learning": end - sampled - (copying_end - copying_sampled),
+            "seconds_copying": copying_end - copying_start,
+        }
+        return self._completed(learned, lag, self.sampler.env_steps - steps_before, seconds)
 
+    def _completed(self, learned: Metrics, lag: int, num_steps: int, seconds: Metrics) -> Metrics:
+        """Count an iteration; all its metrics. `seconds` are its parts, which add up to the whole."""
+        statistics, counters, whole = self.sampler.statistics, self.placement.counters, sum(seconds.values())
         self.iteration += 1
-        self.seconds += end - start
-        statistics = self.sampler.statistics
+        self.seconds += whole
         return {
             "iteration": self.iteration,
             "env_steps": self.sampler.env_steps,
             "seconds": self.seconds,
-            "steps_per_second": (self.sampler.env_steps - steps_before) / (end - start),
+            "steps_per_second": num_steps / whole,
             "episodes": statistics.episodes,
             "episode_return_mean": statistics.return_mean,
             "episode_length_mean": statistics.length_mean,
             **learned,
             "policy_lag": lag,
-            "seconds_sampling": sampled - start - (copying_sampled - copying_start),
-            "seconds_learning": end - sampled - (copying_end - copying_sampled),
-            "seconds_copying": copying_end - copying_start,
+            **seconds,
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
         }

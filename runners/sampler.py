@@ -1,5 +1,10 @@
-"""The in-process sampler: steps environments with an actor and fills a rollout."""
+"""Samplers: environments, an actor, and the rollouts that they make.
 
+A sampler's work is started and finished: a runner may learn in between, where the sampler works elsewhere.
+"""
+
+from abc import ABC, abstractmethod
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,117 +16,116 @@ from hybridppo.envs import Environments
 from hybridppo.episodes import EpisodeStatistics
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollout import Rollout
+from hybridppo.runners.stepping import Block, Finals, Stepper
 
 Array = NDArray[Any]
 
 
-class Sampler:
-    """Steps `N` environments `T` times per rollout, where the last rollout left them.
+class BaseSampler(ABC):
+    """What samplers share: from the arrays of a rollout to the rollout, its statistics and its noise.
 
     Args:
-        environments: the `N` environments.
+        blocks: the arrays that rollouts are written to, in turn; a rollout is good until its arrays' next turn.
         distribution: of the action space.
-        num_steps: `T`.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
+        skips_row_after_end: whether environments spend the row after an episode's end on their reset.
         noise: owner of the actions' randomness; one `[T, N]` block is drawn from it per rollout.
-        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
     """
 
     def __init__(
         self,
-        environments: Environments,
+        blocks: list[Block],
         distribution: Distribution,
         *,
-        num_steps: int,
-        env_seed: int,
+        skips_row_after_end: bool,
         noise: np.random.Generator,
-        pin_memory: bool = False,
     ) -> None:
-        self.environments = environments
-        self.statistics = EpisodeStatistics(environments.num_envs)
+        self._blocks, self._turn = blocks, 0
+        self.num_steps, self.num_envs = blocks[0].rewards.shape
+        self.statistics = EpisodeStatistics(self.num_envs)
         self.env_steps = 0
         self._distribution = distribution
         self._noise = noise
-        self._allocate(num_steps, pin_memory)
-        self._observation = environments.reset(env_seed)
-        # Environments about to spend a row on their reset; only where that is how they reset.
-        self._resetting = np.zeros(environments.num_envs, dtype=np.bool_)
-
-    def _allocate(self, num_steps: int, pin_memory: bool) -> None:
-        leading = (num_steps, self.environments.num_envs)
-        distribution = self._distribution
-
-        def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
-            array = torch.from_numpy(np.empty(shape, dtype=dtype))
-            return (array.pin_memory() if pin_memory else array).numpy()
-
-        self._observations = empty((num_steps + 1, leading[1], self.environments.encode.size))
-        self._outputs = empty((*leading, distribution.output_size))
-        self._actions = empty((*leading, *distribution.action_shape), distribution.action_dtype)
-        self._rewards = empty(leading)
-        self._terminated = empty(leading, np.bool_)
-        self._truncated = empty(leading, np.bool_)
+        self._skips_row_after_end = skips_row_after_end
+        self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
+        self._started: tuple[Block, int] | None = None
 
     def collect(self, actor: SamplingActor) -> Rollout:
-        """The next `T` steps of every environment. The rollout's arrays are reused by the next call."""
-        num_steps, num_envs = self._rewards.shape
-        distribution, step = self._distribution, self.environments.step
-        noise = distribution.draw_noise(self._noise, (num_steps, num_envs))
-        final_rows: list[int] = []
-        final_observations: list[Array] = []
-        self._observations[0] = self._observation
-        for t in range(num_steps):
-            self._outputs[t] = actor(self._observations[t])
-            self._actions[t] = distribution.sample(self._outputs[t], noise[t])
-            (
-                self._observations[t + 1],
-                self._rewards[t],
-                self._terminated[t],
-                self._truncated[t],
-                final_envs,
-                finals,
-            ) = step(distribution.to_env(self._actions[t]))
-            if final_envs:
-                final_rows += [t * num_envs + env for env in final_envs]
-                final_observations += finals
-        self._observation = self._observations[-1].copy()
+        """The next `T` steps of every environment."""
+        self.start(actor)
+        return self.finish()
 
-        ended = self._terminated | self._truncated
+    def start(self, actor: SamplingActor) -> None:
+        """Begin the next rollout. The actor's parameters must stay as they are until `finish`."""
+        assert self._started is None, "a rollout is under way: finish it first"
+        block = self._blocks[self._turn]
+        self._turn = (self._turn + 1) % len(self._blocks)
+        block.noise[:] = self._distribution.draw_noise(self._noise, (self.num_steps, self.num_envs))
+        self._begin(block, actor)
+        self._started = block, actor.version
+
+    def finish(self) -> Rollout:
+        """Wait for the rollout that was begun."""
+        assert self._started is not None, "no rollout is under way: start one first"
+        (block, version), self._started = self._started, None
+        finals = self._end()
+        ended = block.terminated | block.truncated
         valid = self._valid_rows(ended)
-        self.statistics.add(self._rewards, ended & valid, valid)
+        self.statistics.add(block.rewards, ended & valid, valid)
         self.env_steps += int(valid.sum())
-        return self._rollout(valid, final_rows, final_observations, actor.version)
+        return self._rollout(block, valid, finals, version)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a rollout was started and not finished."""
+        return self._started is not None
+
+    @property
+    @abstractmethod
+    def seconds_filling(self) -> float:
+        """How long the last rollout took its sampler, waited for or not."""
+
+    @abstractmethod
+    def _begin(self, block: Block, actor: SamplingActor) -> None:
+        """Begin to fill the block."""
+
+    @abstractmethod
+    def _end(self) -> Finals:
+        """Wait until it is filled; the final observations that it does not hold."""
+
+    @abstractmethod
+    def restart(self, env_seed: int) -> None:
+        """Start every environment anew, the `i`-th from `env_seed + i`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
 
     def _valid_rows(self, ended: Array) -> Array:
         """Which rows are steps, `[T, N]`: all, or all but those that environments spend on their reset."""
         valid = np.ones_like(ended)
-        if self.environments.skips_row_after_end:
+        if self._skips_row_after_end:
             valid[0] = ~self._resetting
             valid[1:] = ~ended[:-1]
             self._resetting = ended[-1].copy()
         return valid
 
-    def _rollout(self, valid: Array, final_rows: list[int], final_observations: list[Array], version: int) -> Rollout:
-        actions = torch.from_numpy(self._actions)
+    def _rollout(self, block: Block, valid: Array, finals: Finals, version: int) -> Rollout:
+        actions = torch.from_numpy(block.actions)
         # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
-        log_probs, _ = self._distribution.log_prob_and_entropy(torch.from_numpy(self._outputs), actions)
-        finals = np.stack(final_observations) if final_observations else self._observations[:0, 0]
+        log_probs, _ = self._distribution.log_prob_and_entropy(torch.from_numpy(block.outputs), actions)
+        observations = [observation for _, _, observation in finals]
         return Rollout(
-            observations=torch.from_numpy(self._observations),
+            observations=torch.from_numpy(block.observations),
             actions=actions,
             log_probs=log_probs,
-            rewards=torch.from_numpy(self._rewards),
-            terminated=torch.from_numpy(self._terminated),
-            truncated=torch.from_numpy(self._truncated),
+            rewards=torch.from_numpy(block.rewards),
+            terminated=torch.from_numpy(block.terminated),
+            truncated=torch.from_numpy(block.truncated),
             valid_rows=torch.from_numpy(np.flatnonzero(valid)),
-            final_rows=torch.tensor(final_rows, dtype=torch.int64),
-            final_observations=torch.from_numpy(finals),
+            final_rows=torch.tensor([step * self.num_envs + env for step, env, _ in finals], dtype=torch.int64),
+            final_observations=torch.from_numpy(np.stack(observations) if finals else block.observations[:0, 0]),
             version=version,
         )
-
-    def close(self) -> None:
-        """Release the environments; a second call does nothing."""
-        self.environments.close()
 
     def state(self) -> dict[str, Any]:
         """What `load_state` takes, as JSON can hold it. The environments' own state is not in it."""
@@ -137,5 +141,103 @@ class Sampler:
         self._noise.bit_generator.state = state["noise"]
         self.statistics.load_state(state["statistics"])
         self.statistics.drop_running()
-        self._observation = self.environments.reset(env_seed)
         self._resetting[:] = False
+        self.restart(env_seed)
+
+
+class Sampler(BaseSampler):
+    """Steps environments in this process, when the rollout is waited for.
+
+    Args:
+        environments: the `N` environments; closed with the sampler.
+        distribution: of the action space.
+        num_steps: `T`.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+        noise: owner of the actions' randomness.
+        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        distribution: Distribution,
+        *,
+        num_steps: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        pin_memory: bool = False,
+    ) -> None:
+        blocks = [allocate(environments, distribution, num_steps, pin_memory)]
+        super().__init__(blocks, distribution, skips_row_after_end=environments.skips_row_after_end, noise=noise)
+        self._environments = environments
+        self._stepper = Stepper(environments, distribution, env_seed)
+
+    def _begin(self, block: Block, actor: SamplingActor) -> None:
+        self._work = block, actor
+
+    def _end(self) -> Finals:
+        return self._stepper.fill(*self._work)
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._stepper.seconds
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._stepper.restart(env_seed)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._environments.close()
+
+
+class ThreadSampler(BaseSampler):
+    """Steps environments in a thread of this process, for overlap where the actor cannot go to another process.
+
+    Arguments as for `Sampler`. It gains where learning leaves Python alone, as on a GPU.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        distribution: Distribution,
+        *,
+        num_steps: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        pin_memory: bool = False,
+    ) -> None:
+        # One to fill while the other is learned from.
+        blocks = [allocate(environments, distribution, num_steps, pin_memory) for _ in range(2)]
+        super().__init__(blocks, distribution, skips_row_after_end=environments.skips_row_after_end, noise=noise)
+        self._environments = environments
+        self._stepper = Stepper(environments, distribution, env_seed)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
+        self._future: Future[Finals] | None = None
+
+    def _begin(self, block: Block, actor: SamplingActor) -> None:
+        self._future = self._thread.submit(self._stepper.fill, block, actor)
+
+    def _end(self) -> Finals:
+        assert self._future is not None  # begun, or the base would not have asked
+        return self._future.result()
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._stepper.seconds
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._stepper.restart(env_seed)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._thread.shutdown(wait=True)
+        self._environments.close()
+
+
+def allocate(environments: Environments, distribution: Distribution, num_steps: int, pin_memory: bool) -> Block:
+    """Arrays for one rollout."""
+    layout = Block.layout(num_steps, environments.num_envs, environments.encode.size, distribution)
+
+    def empty(shape: tuple[int, ...], dtype: str) -> Array:
+        array = torch.from_numpy(np.empty(shape, dtype))
+        return (array.pin_memory() if pin_memory else array).numpy()
+
+    return Block(**{name: empty(shape, dtype) for name, (shape, dtype) in layout.items()})

@@ -1,0 +1,40 @@
+"""The loop with overlap: the sampler works on the next rollout while the agent learns from the last."""
+
+import time
+
+from hybridppo.interfaces import Metrics
+from hybridppo.runners.runner import Runner
+
+
+class OverlappingRunner(Runner):
+    """Like `Runner`, but always one rollout ahead.
+
+    The rollout that the `k`-th update learns from was sampled by parameters of at most one update before: the policy
+    lag is 1, and 0 for the first. What is measured differs in one thing: `seconds_sampling` is the time spent waiting
+    for the sampler, and `seconds_overlapped` what else it spent sampling, while the agent learned.
+    """
+
+    def iterate(self) -> Metrics:
+        """One update, with the next rollout begun before it; what both measured."""
+        agent, placement, counters, sampler = self.agent, self.placement, self.placement.counters, self.sampler
+        agent.anneal(sampler.env_steps / self.total_steps)
+        steps_before, start, copying_start = sampler.env_steps, time.perf_counter(), counters.seconds_copying
+        if not sampler.is_under_way:
+            self._start_sampling()
+        rollout = sampler.finish()
+        waited = time.perf_counter() - start - (counters.seconds_copying - copying_start)
+        overlapped = max(0.0, sampler.seconds_filling - waited)
+        num_steps = sampler.env_steps - steps_before
+        if sampler.env_steps < self.total_steps:
+            self._start_sampling()
+        with placement.learning(agent):
+            lag = agent.version - rollout.version
+            learned = agent.update(placement.to_learner(rollout))
+        copying = counters.seconds_copying - copying_start
+        learning = time.perf_counter() - start - waited - copying
+        seconds = {"seconds_sampling": waited, "seconds_learning": learning, "seconds_copying": copying}
+        return {**self._completed(learned, lag, num_steps, seconds), "seconds_overlapped": overlapped}
+
+    def _start_sampling(self) -> None:
+        with self.placement.sampling(self.agent) as actor:
+            self.sampler.start(actor)

@@ -1,0 +1,99 @@
+"""The inner loop of sampling: `T` steps of some environments, written into arrays. Free of torch, for workers."""
+
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.distributions import Distribution
+from hybridppo.envs import Environments
+from hybridppo.interfaces import SamplingActor
+
+Array = NDArray[Any]
+
+Finals = list[tuple[int, int, Array]]
+"""Step, environment and observation `[obs]` of truncated episodes whose final observation is not the step's next."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """The arrays of one rollout, time-major."""
+
+    observations: Array
+    """`[T + 1, N, obs]`."""
+    outputs: Array
+    """`[T, N, outputs]`, of the actor."""
+    actions: Array
+    """`[T, N, *action]`, as drawn."""
+    rewards: Array
+    """`[T, N]`, like the two below."""
+    terminated: Array
+    truncated: Array
+    noise: Array
+    """`[T, N, noise]`, drawn beforehand."""
+
+    @staticmethod
+    def layout(
+        num_steps: int, num_envs: int, observation_size: int, distribution: Distribution
+    ) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of every array, by name."""
+        leading, float32 = (num_steps, num_envs), "float32"
+        return {
+            "observations": ((num_steps + 1, num_envs, observation_size), float32),
+            "outputs": ((*leading, distribution.output_size), float32),
+            "actions": ((*leading, *distribution.action_shape), np.dtype(distribution.action_dtype).name),
+            "rewards": (leading, float32),
+            "terminated": (leading, "bool"),
+            "truncated": (leading, "bool"),
+            "noise": ((*leading, distribution.noise_size), float32),
+        }
+
+    def of(self, envs: slice) -> "Block":
+        """The part of some environments, a view."""
+        return Block(**{field.name: getattr(self, field.name)[:, envs] for field in fields(self)})
+
+
+class Stepper:
+    """Steps environments from where they were left.
+
+    Args:
+        environments: the `N` environments.
+        distribution: of the action space.
+        seed: the `i`-th environment starts from `seed + i`.
+    """
+
+    def __init__(self, environments: Environments, distribution: Distribution, seed: int) -> None:
+        self._environments = environments
+        self._distribution = distribution
+        self._observation = environments.reset(seed)
+        self.seconds = 0.0
+        """How long the last `fill` took."""
+
+    def restart(self, seed: int) -> None:
+        """Start every environment anew."""
+        self._observation = self._environments.reset(seed)
+
+    def fill(self, block: Block, actor: SamplingActor) -> Finals:
+        """The next `T` steps of every environment."""
+        sample, to_env, step = self._distribution.sample, self._distribution.to_env, self._environments.step
+        finals: Finals = []
+        start = time.perf_counter()
+        block.observations[0] = self._observation
+        for t in range(len(block.rewards)):
+            outputs = actor(block.observations[t])
+            actions = sample(outputs, block.noise[t])
+            observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
+            block.outputs[t] = outputs
+            block.actions[t] = actions
+            block.observations[t + 1] = observations
+            block.rewards[t] = rewards
+            block.terminated[t] = terminated
+            block.truncated[t] = truncated
+            if final_envs:
+                pairs = zip(final_envs, final_observations, strict=True)
+                finals += [(t, env, observation) for env, observation in pairs]
+        self._observation = block.observations[-1].copy()
+        self.seconds = time.perf_counter() - start
+        return finals

@@ -1,0 +1,79 @@
+"""A worker process: steps its environments with its own actor, and writes its part of the rollout.
+
+Started by `WorkerSampler` as `python -m hybridppo.runners.worker_process ADDRESS`, with the key of the connection in
+its environment. It loads neither torch nor the script that started the training. It ends when told to, or when the
+connection breaks: no worker outlives its trainer.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+
+from hybridppo.distributions import distribution_for
+from hybridppo.envs import make_environments
+from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.runners.shared_arrays import SharedArrays
+from hybridppo.runners.stepping import Block, Stepper
+
+KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
+
+
+def main() -> None:
+    """Connect, and serve until the connection ends."""
+    # Ctrl-C reaches the whole process group; what it means is the trainer's to decide.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection: Connection[Any, Any] = Client(sys.argv[1], authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE)))
+    try:
+        serve(connection)
+    except (EOFError, ConnectionError):
+        pass  # the trainer is gone
+    except BaseException as error:
+        with contextlib.suppress(ConnectionError):  # another worker failed first, and the trainer has gone
+            connection.send(("error", f"{type(error).__name__}: {error}", traceback.format_exc()))
+        raise SystemExit(1) from None
+
+
+def serve(connection: "Connection[Any, Any]") -> None:
+    """Make the environments that the first message describes; then a rollout per message."""
+    sys.path[:] = connection.recv()
+    setup = cloudpickle.loads(connection.recv_bytes())
+    source = setup["source"]
+    if isinstance(source, gym.envs.registration.EnvSpec):  # registered by a module that this process has not loaded
+        gym.registry.setdefault(source.id, source)
+        source = source.id
+    envs: slice = setup["envs"]
+    environments = make_environments(source, envs.stop - envs.start, **setup["options"])
+    try:
+        distribution = distribution_for(environments.action_space)
+        arrays = SharedArrays(setup["layout"], setup["path"])
+        blocks = [Block(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}).of(envs) for i in range(2)]
+        # Views of one flat array that the trainer writes before each rollout.
+        ends = np.cumsum([int(np.prod(shape)) for shape in setup["shapes"]])[:-1]
+        flat = np.split(arrays["parameters"], ends)
+        parameters = [part.reshape(shape) for part, shape in zip(flat, setup["shapes"], strict=True)]
+        stepper = Stepper(environments, distribution, setup["seed"])
+        connection.send(("ready", None, None))
+        while True:
+            kind, value = connection.recv()
+            if kind == "close":
+                return
+            if kind == "restart":
+                stepper.restart(value)
+                connection.send(("done", [], 0.0))
+                continue
+            finals = stepper.fill(blocks[value], NumpyActor(parameters, setup["activation"]))
+            connection.send(("done", finals, stepper.seconds))
+    finally:
+        environments.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Sampling in worker processes: each steps some of the environments with its own actor, into shared memory."""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from multiprocessing.connection import Client, Connection, Listener, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+import hybridppo
+from hybridppo.distributions import Distribution
+from hybridppo.envs import Environments, EnvSource
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.runners.sampler import BaseSampler
+from hybridppo.runners.shared_arrays import SharedArrays
+from hybridppo.runners.stepping import Block, Finals
+from hybridppo.runners.worker_process import KEY_VARIABLE
+
+Array = NDArray[Any]
+
+_PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
+
+
+def can_work(actor: SamplingActor) -> bool:
+    """Whether an actor can sample in a worker process."""
+    return isinstance(actor, NumpyActor)
+
+
+class WorkerSampler(BaseSampler):
+    """Steps environments in processes of their own.
+
+    Workers start light: a fresh interpreter that loads gymnasium and NumPy, not torch. Environments are seeded by
+    their number, so how many workers there are changes nothing, but for an environment's own
+    vectorised form, whose copies share one generator.
+
+    Args:
+        source: as for `make_environments`.
+        template: environments made from it, for their spaces and reset mode; not stepped.
+        distribution: of the action space.
+        actor: the actor as it will sample, for the shapes of its parameters.
+        num_envs: `N`, divided as evenly as possible.
+        num_workers: processes, at most `N`.
+        num_steps: `T`.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+        noise: owner of the actions' randomness.
+        options: further arguments of `make_environments`.
+        timeout: seconds that a rollout may take before its worker counts as hung.
+
+    Raises:
+        EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
+    """
+
+    def __init__(
+        self,
+        source: EnvSource,
+        template: Environments,
+        distribution: Distribution,
+        actor: SamplingActor,
+        *,
+        num_envs: int,
+        num_workers: int,
+        num_steps: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        options: dict[str, Any] | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        if not 1 <= num_workers <= num_envs:
+            raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
+        if not can_work(actor):
+            raise ConfigurationError(
+                "worker processes sample with MLPs of tanh or relu on the CPU only: choose such a network "
+                "and sampling device, or num_workers=0"
+            )
+        assert isinstance(actor, NumpyActor)
+        layout = Block.layout(num_steps, num_envs, template.encode.size, distribution)
+        shapes = [parameter.shape for parameter in actor.parameters]
+        size = sum(parameter.size for parameter in actor.parameters)
+        shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
+        shared["parameters"] = ((size,), "float32")
+        self._arrays = SharedArrays(shared)
+        self._parameters = self._arrays["parameters"]
+        blocks = [Block(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
+        super().__init__(blocks, distribution, skips_row_after_end=template.skips_row_after_end, noise=noise)
+        self._timeout = timeout
+        self._seconds_filling = 0.0
+        bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
+        self._envs = [slice(start, end) for start, end in pairwise(bounds)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[Connection[Any, Any]] = []
+        setup = {
+            "source": gym.spec(source) if isinstance(source, str) else source,
+            "options": options or {},
+            "layout": shared,
+            "fields": list(layout),
+            "path": self._arrays.path,
+            "shapes": shapes,
+            "activation": actor.activation,
+        }
+        try:
+            self._start_workers(setup, env_seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_workers(self, setup: dict[str, Any], env_seed: int) -> None:
+        key = secrets.token_bytes(32)
+        # One thread each: the processes are the parallelism.
+        environment = {
+            **os.environ,
+            KEY_VARIABLE: key.hex(),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
+        }
+        with Listener(authkey=key) as listener:
+            command = [sys.executable, "-m", "hybridppo.runners.worker_process", str(listener.address)]
+            for envs in self._envs:
+                # One at a time until it has connected: connections then belong to processes in order.
+                self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
+                connection = self._accept(listener, key)
+                self._connections.append(connection)
+                connection.send(sys.path)
+                connection.send_bytes(cloudpickle.dumps({**setup, "envs": envs, "seed": env_seed + envs.start}))
+        self._receive_all()
+        self._arrays.unlink()
+
+    def _accept(self, listener: Listener, key: bytes) -> "Connection[Any, Any]":
+        """The connection of the worker started last, or an error where it ended before it connected."""
+        worker = len(self._processes) - 1
+        with ThreadPoolExecutor(1) as thread:
+            accepted = thread.submit(listener.accept)
+            while not accepted.done():
+                if self._processes[worker].poll() is not None and not accepted.done():
+                    Client(listener.address, authkey=key).close()  # connects in its place, so that the thread ends
+                    raise EnvError(f"{self._name(worker)} ended at its start{self._how_it_ended(worker)}")
+                futures.wait([accepted], timeout=0.1)
+            return accepted.result()
+
+    def _begin(self, block: Block, actor: SamplingActor) -> None:
+        assert isinstance(actor, NumpyActor)  # as when the sampler was made
+        np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
+        turn = next(i for i, mine in enumerate(self._blocks) if mine is block)
+        self._send_all([("fill", turn)] * len(self._connections))
+
+    def _end(self) -> Finals:
+        answers = self._receive_all()
+        self._seconds_filling = max(seconds for _, seconds in answers)
+        finals = [
+            (step, envs.start + env, observation)
+            for envs, (part, _) in zip(self._envs, answers, strict=True)
+            for step, env, observation in part
+        ]
+        return sorted(finals, key=lambda final: final[:2])  # as one process would have found them
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._seconds_filling
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._send_all([("restart", env_seed + envs.start) for envs in self._envs])
+        self._receive_all()
+
+    def _send_all(self, messages: Sequence[tuple[str, Any]]) -> None:
+        for i, (connection, message) in enumerate(zip(self._connections, messages, strict=True)):
+            try:
+                connection.send(message)
+            except OSError as error:
+                raise EnvError(f"{self._name(i)} has died{self._how_it_ended(i)}") from error
+
+    def _receive_all(self) -> list[tuple[Any, float]]:
+        """One answer of every worker."""
+        waiting = dict(zip(self._connections, range(len(self._connections)), strict=True))
+        answers: dict[int, tuple[Any, float]] = {}
+        deadline = time.monotonic() + self._timeout
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                names = ", ".join(self._name(i) for i in waiting.values())
+                raise EnvError(f"no answer from {names} within {self._timeout:g} s: a step hangs, or is that slow")
+            for connection in [connection for connection in waiting if connection in ready]:
+                worker = waiting.pop(connection)
+                answers[worker] = self._receive(connection, worker)
+        return [answers[i] for i in range(len(self._connections))]
+
+    def _receive(self, connection: "Connection[Any, Any]", worker: int) -> tuple[Any, float]:
+        try:
+            kind, value, more = connection.recv()
+        except (EOFError, OSError) as error:
+            raise EnvError(f"{self._name(worker)} has died{self._how_it_ended(worker)}") from error
+        if kind == "error":
+            raise EnvError(f"{self._name(worker)} failed with {value}\n{more}")
+        return value, more
+
+    def _name(self, worker: int) -> str:
+        envs = self._envs[worker]
+        return f"worker {worker} (environments {envs.start} to {envs.stop - 1})"
+
+    def _how_it_ended(self, worker: int) -> str:
+        try:
+            code = self._processes[worker].wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            return ""
+        if code < 0:
+            return f": killed by {signal.Signals(-code).name}"
+        return f": exit code {code}"
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # died before
+                connection.send(("close", None))
+            connection.close()
+        for process in self._processes:
+            try:
+                process.wait(timeout=5.0)
+            except subprocess.TimeoutExpired:  # in the middle of a long step
+                process.kill()
+                process.wait()
+        self._connections, self._processes = [], []
+        self._arrays.close()

@@ -1,5 +1,6 @@
 """Measure placements on a user's own environment and configuration, by training under each for some seconds."""
 
+import contextlib
 import time
 from typing import Any
 
@@ -10,16 +11,18 @@ from tqdm.auto import tqdm
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.envs import EnvSource, make_environments
 from hybridppo.interfaces import Metrics
-from hybridppo.placement import Placement, make_placement
-from hybridppo.runners import Runner, Sampler
-from hybridppo.training import torch_threads
+from hybridppo.placement import Mirrored, Placement, SingleDevice, make_placement
+from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.threads import limit_threads
 
 Row = dict[str, Any]
 
 
-def candidates() -> list[str]:
-    """The placements that this machine can run."""
-    return ["cpu", "cuda", "migrate", "hybrid"] if torch.cuda.is_available() else ["cpu"]
+def candidates() -> dict[str, Placement]:
+    """The placements that this machine can run, by name. Without a GPU, overlap is of two CPU cores."""
+    if torch.cuda.is_available():
+        return {name: make_placement(name) for name in ("cpu", "cuda", "migrate", "hybrid", "overlap")}
+    return {"cpu": SingleDevice("cpu"), "overlap": Mirrored("cpu", "cpu", max_lag=1)}
 
 
 def measure_placements(env: EnvSource, config: PPOConfig, *, seconds: float = 3.0, progress: bool = True) -> list[Row]:
@@ -27,32 +30,35 @@ def measure_placements(env: EnvSource, config: PPOConfig, *, seconds: float = 3.
 
     Each trains a fresh agent from the same seed, one iteration uncounted, then for `seconds`.
     """
-    with torch_threads(config.torch_threads):
-        names = tqdm(candidates(), desc="placements", disable=not progress, leave=False)
-        return [_measure(env, config, name, make_placement(name), seconds) for name in names]
+    with limit_threads(config.torch_threads):
+        placements = tqdm(candidates().items(), desc="placements", disable=not progress, leave=False)
+        return [_measure(env, config, name, placement, seconds) for name, placement in placements]
 
 
 def _measure(env: EnvSource, config: PPOConfig, name: str, placement: Placement, seconds: float) -> Row:
-    environments = make_environments(env, config.num_envs)
-    try:
+    with contextlib.ExitStack() as stack:
+        environments = make_environments(env, config.num_envs)
+        stack.callback(environments.close)
         agent = PPO(environments.observation_space, environments.action_space, config)
         placement.prepare(agent)
-        sampler = Sampler(
+        sampler = make_sampler(
+            env,
             environments,
-            agent.distribution,
+            agent,
+            placement,
             num_steps=config.num_steps,
+            num_workers=None,
+            options={},
             env_seed=0,
             noise=np.random.default_rng(0),
-            pin_memory=placement.pins_rollouts,
         )
-        runner = Runner(agent, sampler, placement, total_steps=2**62, progress=False)
+        stack.callback(sampler.close)
+        runner = make_runner(agent, sampler, placement, total_steps=2**62, progress=False)
         runner.iterate()
         iterations: list[Metrics] = []
         deadline = time.perf_counter() + seconds
         while not iterations or time.perf_counter() < deadline:
             iterations.append(runner.iterate())
-    finally:
-        environments.close()
 
     def median(key: str) -> float:
         return float(np.median([metrics[key] for metrics in iterations]))
@@ -73,7 +79,7 @@ def as_markdown(rows: list[Row]) -> str:
         parts = " | ".join(f"{1e3 * row[f'seconds_{part}']:.2f}" for part in ("sampling", "learning", "copying"))
         lines.append(f"| {name} | {row['steps_per_second']:,.0f} | {parts} |")
     lines.append("")
-    lines.append("Milliseconds per iteration, medians.")
+    lines.append("Milliseconds per iteration, medians; sampling is the time spent waiting for it.")
     if not torch.cuda.is_available():
-        lines.append("Left out: cuda, migrate, hybrid (no CUDA device on this machine).")
+        lines.append("Left out: cuda, migrate and hybrid (no CUDA device here); overlap is of two CPU cores.")
     return "\n".join(lines)

@@ -6,8 +6,7 @@ action = result.agent.act(observation)
 
 import logging
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from hybridppo import run_directory as run_directories
@@ -27,12 +25,11 @@ from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 from hybridppo.interfaces import Metrics
 from hybridppo.placement import Auto, Placement, SingleDevice, make_placement, placement_from_settings
 from hybridppo.run_directory import RunDirectory, space_from_json, space_to_json
+from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
-from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler, Sampler, ThreadSampler
-from hybridppo.runners.workers import WorkerSampler, can_work
+from hybridppo.threads import limit_threads
 
 logger = logging.getLogger(__name__)
 
@@ -194,13 +191,14 @@ def _run(
 ) -> TrainResult:
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
     config, seed = agent.config, settings["seed"]
-    with torch_threads(config.torch_threads):
+    with limit_threads(config.torch_threads):
         placement.prepare(agent)
         sampler = make_sampler(
             env,
             environments,
             agent,
             placement,
+            num_steps=config.num_steps,
             num_workers=settings["num_workers"],
             options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
             env_seed=_seed(seed, "environments"),
@@ -242,55 +240,6 @@ def _run(
                 directory.close()
     run_dir = directory.path if directory is not None else None
     return TrainResult(agent, metrics, run_dir, seed, evaluation, runner.interrupted)
-
-
-def make_sampler(
-    env: EnvSource,
-    environments: Environments,
-    agent: PPO,
-    placement: Placement,
-    *,
-    num_workers: int | None,
-    options: dict[str, Any],
-    env_seed: int,
-    noise: np.random.Generator,
-) -> BaseSampler:
-    """The sampler that a placement and a number of workers call for.
-
-    In this process, where nothing overlaps and no workers are asked for; in workers, where they are, or one where
-    sampling overlaps and the actor can sample there; else in a thread.
-    """
-    num_steps = agent.config.num_steps
-    with placement.sampling(agent) as actor:
-        in_workers = num_workers > 0 if num_workers is not None else placement.max_lag > 0 and can_work(actor)
-        if in_workers:
-            return WorkerSampler(
-                env,
-                environments,
-                agent.distribution,
-                actor,
-                num_envs=agent.config.num_envs,
-                num_workers=num_workers or 1,
-                num_steps=num_steps,
-                env_seed=env_seed,
-                noise=noise,
-                options=options,
-            )
-    kind = ThreadSampler if placement.max_lag > 0 else Sampler
-    return kind(
-        environments,
-        agent.distribution,
-        num_steps=num_steps,
-        env_seed=env_seed,
-        noise=noise,
-        pin_memory=placement.pins_rollouts,
-    )
-
-
-def make_runner(agent: PPO, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-    """The loop that a placement calls for: by turns, or overlapping."""
-    kind = OverlappingRunner if placement.max_lag > 0 else Runner
-    return kind(agent, sampler, placement, **options)
 
 
 def _result(
@@ -397,18 +346,6 @@ def resolve_placement(placement: PlacementChoice) -> Placement:
     if isinstance(placement, str):
         return make_placement(placement)
     return placement.resolve() if isinstance(placement, Auto) else placement
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Within it, CPU operations of torch and NumPy use `count` threads; afterwards as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        with threadpool_limits(count, user_api="blas"):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def default_run_dir(env: EnvSource, seed: int) -> Path:

@@ -50,11 +50,10 @@ class WorkerSampler(BaseSampler):
 
     Args:
         source: as for `make_environments`.
-        template: environments made from it, for their spaces and reset mode; not stepped.
+        template: the `N` environments as made in this process, for their spaces and reset mode; not stepped.
         distribution: of the action space.
         actor: the actor as it will sample, for the shapes of its parameters.
-        num_envs: `N`, divided as evenly as possible.
-        num_workers: processes, at most `N`.
+        num_workers: processes, at most `N`; environments are divided as evenly as possible.
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
@@ -72,7 +71,6 @@ class WorkerSampler(BaseSampler):
         distribution: Distribution,
         actor: SamplingActor,
         *,
-        num_envs: int,
         num_workers: int,
         num_steps: int,
         env_seed: int,
@@ -80,6 +78,7 @@ class WorkerSampler(BaseSampler):
         options: dict[str, Any] | None = None,
         timeout: float = 300.0,
     ) -> None:
+        num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
             raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
         if not can_work(actor):

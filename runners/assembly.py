@@ -1,0 +1,72 @@
+"""Which sampler and which loop a placement calls for."""
+
+from typing import Any
+
+import numpy as np
+
+from hybridppo.envs import Environments, EnvSource
+from hybridppo.interfaces import Agent
+from hybridppo.placement import Placement
+from hybridppo.runners.overlapping import OverlappingRunner
+from hybridppo.runners.runner import Runner
+from hybridppo.runners.sampler import BaseSampler, Sampler, ThreadSampler
+from hybridppo.runners.workers import WorkerSampler, can_work
+
+
+def make_sampler(
+    source: EnvSource,
+    environments: Environments,
+    agent: Agent,
+    placement: Placement,
+    *,
+    num_steps: int,
+    num_workers: int | None,
+    options: dict[str, Any],
+    env_seed: int,
+    noise: np.random.Generator,
+) -> BaseSampler:
+    """In this process, where nothing overlaps; in workers, where they are asked for; else in one, or in a thread.
+
+    Args:
+        source: what the environments were made from, for workers to make theirs.
+        environments: as made in this process.
+        agent: prepared by the placement.
+        placement: says whether sampling and learning overlap.
+        num_steps: of each environment per rollout.
+        num_workers: processes; 0 for none; None for one where sampling overlaps and the actor can sample in another
+            process, and else none.
+        options: further arguments of `make_environments`.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+        noise: owner of the actions' randomness.
+    """
+    overlaps = placement.max_lag > 0
+    with placement.sampling(agent) as actor:
+        if num_workers is None:
+            num_workers = int(overlaps and can_work(actor))
+        if num_workers > 0:
+            return WorkerSampler(
+                source,
+                environments,
+                agent.distribution,
+                actor,
+                num_workers=num_workers,
+                num_steps=num_steps,
+                env_seed=env_seed,
+                noise=noise,
+                options=options,
+            )
+    kind = ThreadSampler if overlaps else Sampler
+    return kind(
+        environments,
+        agent.distribution,
+        num_steps=num_steps,
+        env_seed=env_seed,
+        noise=noise,
+        pin_memory=placement.pins_rollouts,
+    )
+
+
+def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+    """The loop: by turns, or overlapping. `options` as for `Runner`."""
+    kind = OverlappingRunner if placement.max_lag > 0 else Runner
+    return kind(agent, sampler, placement, **options)

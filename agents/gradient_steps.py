@@ -183,7 +183,7 @@ class NumpyStep:
         if config.normalize_advantage:
             advantages = _normalize(advantages)
         surrogate = ratio * advantages
-        clipped_surrogate = np.clip(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages
+        clipped_surrogate = _clip(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages
         # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
         d_log_prob = np.where(surrogate <= clipped_surrogate, surrogate, 0.0) * np.float32(-1.0 / size)
 
@@ -196,7 +196,7 @@ class NumpyStep:
         d_values *= np.float32(config.value_coef / size)
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
         np.matmul(d_values, critic_last, out=self._value_weight_gradient)
-        self._value_bias_gradient[0] = d_values.sum()
+        self._value_bias_gradient[0] = np.add.reduce(d_values)
         self._hidden.backward(observations, activations, *self._hidden_gradients)
 
         norm = float(np.sqrt(np.dot(self._gradient, self._gradient)))
@@ -204,10 +204,10 @@ class NumpyStep:
             self._gradient *= np.float32(config.max_grad_norm / (norm + 1e-6))
         self._optimizer.step()
         statistics = (
-            -np.minimum(surrogate, clipped_surrogate).mean(),
-            0.5 * value_errors.mean(),
-            entropy.mean(),
-            (np.expm1(log_ratio) - log_ratio).mean(),
+            -_mean(np.minimum(surrogate, clipped_surrogate)),
+            0.5 * _mean(value_errors),
+            _mean(entropy),
+            _mean(np.expm1(log_ratio) - log_ratio),
             np.count_nonzero(np.abs(ratio - 1.0) > clip_range) / size,
             norm,
         )
@@ -221,7 +221,7 @@ class NumpyStep:
         if limit is None:
             return squared, errors
         moved = values - old_values
-        clipped_errors = old_values + np.clip(moved, -limit, limit) - returns
+        clipped_errors = old_values + _clip(moved, -limit, limit) - returns
         clipped_squared = clipped_errors * clipped_errors
         # Where the clipped error is the worse, the value lies outside the limits, and no gradient passes.
         return np.maximum(squared, clipped_squared), np.where(squared >= clipped_squared, errors, 0.0)
@@ -242,12 +242,14 @@ class _CategoricalHead:
         """Log-probabilities and entropies, `[B]`."""
         logits = self._weight @ last.T
         logits += self._bias
-        logits -= logits.max(0)
-        self._log_probs = logits - np.log(np.exp(logits).sum(0))
-        self._probs = np.exp(self._log_probs)
+        logits -= np.maximum.reduce(logits)
+        exponentials = np.exp(logits)
+        totals = np.add.reduce(exponentials)
+        self._log_probs = logits - np.log(totals)
+        self._probs = exponentials / totals
         self._chosen = self._choices == actions
-        self._entropy = -(self._probs * self._log_probs).sum(0)
-        return np.where(self._chosen, self._log_probs, 0.0).sum(0), self._entropy
+        self._entropy = -np.add.reduce(self._probs * self._log_probs)
+        return np.add.reduce(self._chosen * self._log_probs), self._entropy
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
         """Fill the layer's gradients, and that of `last` into `out`."""
@@ -292,10 +294,21 @@ class _GaussianHead:
         np.matmul(d_mean.T, self._weight, out=out)
 
 
+def _clip(values: Array, low: float, high: float) -> Array:
+    """`np.clip`, whose checks cost more than its work at these sizes."""
+    clipped: Array = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
+    return clipped
+
+
+def _mean(values: Array) -> np.float32:
+    """`np.mean`, likewise."""
+    return np.float32(np.add.reduce(values) / len(values))
+
+
 def _normalize(advantages: Array) -> Array:
     if len(advantages) == 1:
         return np.zeros_like(advantages)
-    centred = advantages - advantages.mean()
+    centred = advantages - _mean(advantages)
     deviation = np.sqrt(np.dot(centred, centred) / (len(centred) - 1))
     normalized: Array = centred / np.float32(deviation + 1e-8)
     return normalized

@@ -8,7 +8,7 @@ scale it down to `max_grad_norm`, step the optimizer, and return `STATISTICS`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -151,6 +151,9 @@ class NumpyStep:
         self._value_weight_gradient = _array(_gradient(critic_head.weight))[0]
         self._value_bias_gradient = _array(_gradient(critic_head.bias))
         self._gradient = _array(parameters.gradient)
+        # Rows that pass forward and backward while they lie in the cache closest to a core: activations of a megabyte.
+        widest = max(layer.weight.shape[0] for layer in actor_layers)
+        self._block_size = max(32, 2**20 // (4 * 2 * widest))
 
     @staticmethod
     def supports(actor: nn.Module, critic: nn.Module, distribution: Distribution) -> bool:
@@ -172,16 +175,33 @@ class NumpyStep:
     def __call__(self, batch: Batch, clip_range: float) -> Tensor:
         """Forward, the loss's gradient by hand, backward, clipping, step."""
         config, size = self._config, len(batch.returns)
-        observations = _array(batch.observations)
+        if config.normalize_advantage:
+            batch = replace(batch, advantages=torch.from_numpy(_normalize(_array(batch.advantages))))
+        if size <= self._block_size:
+            sums = np.array(self._block(batch, clip_range, size))
+        else:
+            sums, gradient = np.zeros(len(STATISTICS) - 1), np.zeros_like(self._gradient)
+            for start in range(0, size, self._block_size):
+                sums += self._block(batch.rows(slice(start, start + self._block_size)), clip_range, size)
+                gradient += self._gradient
+            self._gradient[:] = gradient
+
+        norm = float(np.sqrt(np.dot(self._gradient, self._gradient)))
+        if norm + 1e-6 > config.max_grad_norm:
+            self._gradient *= np.float32(config.max_grad_norm / (norm + 1e-6))
+        self._optimizer.step()
+        return torch.tensor((*(sums / size), norm), dtype=torch.float32)
+
+    def _block(self, batch: Batch, clip_range: float, size: int) -> tuple[np.float32, ...]:
+        """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
+        observations, advantages = _array(batch.observations), _array(batch.advantages)
+        config = self._config
         activations = self._hidden.forward(observations)
         actor_last, critic_last = activations[-1]
 
         log_prob, entropy = self._head.forward(actor_last, _array(batch.actions))
         log_ratio = log_prob - _array(batch.log_probs)
         ratio = np.exp(log_ratio)
-        advantages = _array(batch.advantages)
-        if config.normalize_advantage:
-            advantages = _normalize(advantages)
         surrogate = ratio * advantages
         clipped_surrogate = _clip(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages
         # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
@@ -190,7 +210,7 @@ class NumpyStep:
         values = critic_last @ self._value_weight + self._value_bias
         value_errors, d_values = self._value_errors(values, _array(batch.returns), _array(batch.values))
 
-        d_last = self._hidden.gradient_buffer(size)
+        d_last = self._hidden.gradient_buffer(len(values))
         # The entropy enters with -entropy_coef * mean.
         self._head.backward(d_log_prob, np.float32(-config.entropy_coef / size), actor_last, out=d_last[0])
         d_values *= np.float32(config.value_coef / size)
@@ -198,20 +218,13 @@ class NumpyStep:
         np.matmul(d_values, critic_last, out=self._value_weight_gradient)
         self._value_bias_gradient[0] = np.add.reduce(d_values)
         self._hidden.backward(observations, activations, *self._hidden_gradients)
-
-        norm = float(np.sqrt(np.dot(self._gradient, self._gradient)))
-        if norm + 1e-6 > config.max_grad_norm:
-            self._gradient *= np.float32(config.max_grad_norm / (norm + 1e-6))
-        self._optimizer.step()
-        statistics = (
-            -_mean(np.minimum(surrogate, clipped_surrogate)),
-            0.5 * _mean(value_errors),
-            _mean(entropy),
-            _mean(np.expm1(log_ratio) - log_ratio),
-            np.count_nonzero(np.abs(ratio - 1.0) > clip_range) / size,
-            norm,
+        return (
+            -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
+            np.float32(0.5) * np.add.reduce(value_errors),
+            np.add.reduce(entropy),
+            np.add.reduce(np.expm1(log_ratio) - log_ratio),
+            np.float32(np.count_nonzero(np.abs(ratio - 1.0) > clip_range)),
         )
-        return torch.tensor(statistics, dtype=torch.float32)
 
     def _value_errors(self, values: Array, returns: Array, old_values: Array) -> tuple[Array, Array]:
         """Squared errors, clipped where configured, and half their derivatives, both `[B]`."""
@@ -295,20 +308,15 @@ class _GaussianHead:
 
 
 def _clip(values: Array, low: float, high: float) -> Array:
-    """`np.clip`, whose checks cost more than its work at these sizes."""
+    """`np.clip` without its checks, which cost more than its work at these sizes."""
     clipped: Array = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
     return clipped
-
-
-def _mean(values: Array) -> np.float32:
-    """`np.mean`, likewise."""
-    return np.float32(np.add.reduce(values) / len(values))
 
 
 def _normalize(advantages: Array) -> Array:
     if len(advantages) == 1:
         return np.zeros_like(advantages)
-    centred = advantages - _mean(advantages)
+    centred = advantages - np.float32(np.add.reduce(advantages) / len(advantages))
     deviation = np.sqrt(np.dot(centred, centred) / (len(centred) - 1))
     normalized: Array = centred / np.float32(deviation + 1e-8)
     return normalized

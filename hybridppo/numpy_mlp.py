@@ -103,16 +103,19 @@ class HiddenLayers:
     def backward(
         self, inputs: Array, activations: list[Array], weight_gradients: list[Array], bias_gradients: list[Array]
     ) -> None:
-        """Fill the gradients of weights and biases, from that of the last activations in `gradient_buffer`."""
+        """Fill the gradients of weights and biases, from that of the last activations in `gradient_buffer`.
+
+        The activations are used up: each becomes its own derivative once nothing else needs it.
+        """
         size = len(inputs)
-        gradients, scratch = self._reused("gradients", size), self._reused("scratch", size)
+        gradients = self._reused("gradients", size)
         ones = np.ones((1, size), dtype=np.float32)
         for layer in reversed(range(len(self._weights))):
-            gradient, slope, activation = gradients[layer], scratch[layer], activations[layer]
+            gradient, activation = gradients[layer], activations[layer]
             if self._is_tanh:  # d tanh(z) / dz = 1 - tanh(z)^2
-                np.multiply(activation, activation, out=slope)
-                np.subtract(1.0, slope, out=slope)
-                gradient *= slope
+                np.multiply(activation, activation, out=activation)
+                np.subtract(1.0, activation, out=activation)
+                gradient *= activation
             else:
                 gradient *= activation > 0.0
             before = activations[layer - 1] if layer > 0 else inputs

@@ -178,7 +178,7 @@ class NumpyStep:
         if config.normalize_advantage:
             batch = replace(batch, advantages=torch.from_numpy(_normalize(_array(batch.advantages))))
         if size <= self._block_size:
-            sums = np.array(self._block(batch, clip_range, size))
+            sums: Array = np.array(self._block(batch, clip_range, size))
         else:
             sums, gradient = np.zeros(len(STATISTICS) - 1), np.zeros_like(self._gradient)
             for start in range(0, size, self._block_size):

@@ -41,9 +41,13 @@ class Batch:
     advantages: Tensor
     returns: Tensor
 
-    def rows(self, index: Tensor | slice) -> "Batch":
-        """The rows at `index`."""
-        return Batch(*(getattr(self, field.name)[index] for field in fields(self)))
+    def rows(self, rows: slice) -> "Batch":
+        """Some rows, as views."""
+        return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def gather(self, rows: Tensor) -> "Batch":
+        """The rows at `[M]` indices, copied."""
+        return Batch(*(getattr(self, field.name).index_select(0, rows) for field in fields(self)))
 
 
 class GradientStep(Protocol):

@@ -180,7 +180,7 @@ class PPO:
         )
         if len(rollout.valid_rows) == num_steps * num_envs:
             return everything
-        return everything.rows(rollout.valid_rows)
+        return everything.gather(rollout.valid_rows)
 
     def _epochs(self, batch: Batch) -> Iterator[Iterator[Batch]]:
         """For each pass a fresh shuffle of the batch, cut into minibatches whose sizes differ by at most one."""
@@ -190,7 +190,7 @@ class PPO:
         bounds = [i * size // count for i in range(count + 1)]
         for _ in range(self.config.num_epochs):
             order = torch.as_tensor(self._order.permutation(size), device=batch.returns.device)
-            shuffled = batch.rows(order)  # one gather per pass; minibatches are views
+            shuffled = batch.gather(order)  # one gather per pass; minibatches are views
             yield (shuffled.rows(slice(start, end)) for start, end in pairwise(bounds))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

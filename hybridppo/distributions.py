@@ -77,11 +77,13 @@ class Categorical:
 
     def sample(self, outputs: Array, noise: Array) -> Array:
         """Gumbel-max: `argmax(logits + gumbel)` is distributed as `softmax(logits)`."""
-        return np.asarray(np.argmax(outputs + noise, axis=-1))
+        actions: Array = (outputs + noise).argmax(-1)
+        return actions
 
     def mode(self, outputs: Array) -> Array:
         """The largest logit."""
-        return np.asarray(np.argmax(outputs, axis=-1))
+        actions: Array = outputs.argmax(-1)
+        return actions
 
     def to_env(self, actions: Array) -> Array:
         """Count from the space's own first number."""

@@ -4,7 +4,7 @@ For small networks on a CPU most of torch's time is overhead, and its tanh is sl
 of torch's own parameters. This file does not import torch, so that worker processes need not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +14,17 @@ Array = NDArray[Any]
 NumpyActivation = Literal["tanh", "relu"]
 
 
+CHUNK = 8
+
+
 class NumpyActor:
     """An MLP actor as a sampler sees it: host arrays in, host arrays out.
 
     Its parameters are copied when it is made (a rollout does not change them), each weight with its bias as a last
-    row, against which the layer's input has a last column of ones: one product instead of a product and a sum.
+    column, against which the layer's input has a last row of ones: one product instead of a product and a sum.
+
+    Within, observations are columns, in chunks of `CHUNK`: how a BLAS rounds depends on the shape of a product, and so
+    what comes out for an observation does not depend on how many others are passed with it.
 
     Args:
         parameters: weights `[outputs, inputs]` and biases `[outputs]` in turn, first layer to last, in torch's order;
@@ -32,8 +38,10 @@ class NumpyActor:
         is_gaussian = len(parameters) % 2 == 1
         self._log_std = parameters[0] if is_gaussian else None
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
-        # [outputs, inputs] and [outputs] -> [inputs + 1, outputs]
-        self._layers = [np.vstack((weight.T, bias)) for weight, bias in zip(weights, biases, strict=True)]
+        # [outputs, inputs] and [outputs] -> [outputs, inputs + 1]
+        layers = [np.column_stack((weight, bias)) for weight, bias in zip(weights, biases, strict=True)]
+        self._layers, self._head = layers[:-1], np.ascontiguousarray(layers[-1].T)
+        self._multiply: Callable[..., Array] = np.matmul
         self._activate = np.tanh if activation == "tanh" else _relu
         self._num_rows = -1
 
@@ -41,25 +49,37 @@ class NumpyActor:
         """`[N, obs] -> [N, outputs]`; the result is reused by the next call."""
         if len(observations) != self._num_rows:
             self._allocate(len(observations))
-        self._first[:] = observations
-        for inputs, layer, outputs in self._hidden:
-            np.matmul(inputs, layer, out=outputs)
+        self._observations[: self._num_rows] = observations
+        for layer, inputs, outputs in self._hidden:
+            self._multiply(layer, inputs, out=outputs)
             self._activate(outputs, out=outputs)
-        np.matmul(self._last, self._layers[-1], out=self._means)
+        self._multiply(self._last, self._head, out=self._products)
+        if self._log_std is None:
+            return self._means
+        self._outputs[:, : self._means.shape[1]] = self._means
         return self._outputs
 
     def _allocate(self, num_rows: int) -> None:
-        """Arrays for `num_rows` observations: a layer's inputs `[N, inputs + 1]`, of which the last column stays 1."""
+        """Arrays for `num_rows` observations: a layer's inputs `[chunks, inputs + 1, CHUNK]`, the last row all 1."""
         self._num_rows = num_rows
-        inputs = [np.ones((num_rows, len(layer)), np.float32) for layer in self._layers]
-        self._first, self._last = inputs[0][:, :-1], inputs[-1]
-        outputs = [following[:, :-1] for following in inputs[1:]]
-        self._hidden = list(zip(inputs[:-1], self._layers[:-1], outputs, strict=True))
-        width = self._layers[-1].shape[1]
-        self._outputs = np.empty((num_rows, width if self._log_std is None else 2 * width), np.float32)
-        self._means = self._outputs[:, :width]
+        num_chunks = -(-num_rows // CHUNK)
+        # For a single chunk np.dot does the same with less overhead.
+        leading, self._multiply = ((), np.dot) if num_chunks == 1 else ((num_chunks,), np.matmul)
+        sizes = [layer.shape[1] for layer in self._layers] + [len(self._head)]
+        inputs = [np.ones((*leading, size, CHUNK), np.float32) for size in sizes]
+        outputs = [following[..., :-1, :] for following in inputs[1:]]
+        self._hidden = list(zip(self._layers, inputs[:-1], outputs, strict=True))
+        self._last = inputs[-1].swapaxes(-1, -2)
+        self._products = np.empty((*leading, CHUNK, self._head.shape[1]), np.float32)
+        self._means = self._products.reshape(num_chunks * CHUNK, -1)[:num_rows]
+        # Written row by row where there is room for whole chunks, and seen by the first layer as columns.
+        rows = np.zeros((num_chunks * CHUNK, sizes[0]), np.float32)
+        rows[:, -1] = 1.0
+        self._observations = rows[:, :-1]
+        first = rows.reshape(*leading, CHUNK, sizes[0]).swapaxes(-1, -2)
+        self._hidden[0] = (self._layers[0], first, outputs[0])
         if self._log_std is not None:
-            self._outputs[:, width:] = self._log_std
+            self._outputs = np.tile(self._log_std, (num_rows, 2))
 
 
 def _relu(inputs: Array, out: Array) -> None:

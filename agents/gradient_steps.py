@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hybridppo.agents.ppo_config import PPOConfig
 from hybridppo.distributions import Categorical, DiagonalGaussian, Distribution
 from hybridppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
-from hybridppo.networks import GaussianActor, is_plain_mlp, linears, numpy_activation
+from hybridppo.networks import GaussianActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
 from hybridppo.numpy_mlp import HiddenLayers
 from hybridppo.parameters import FlatParameters
 
@@ -165,6 +165,7 @@ class NumpyStep:
         return (
             is_plain_mlp(actor)
             and is_plain_mlp(critic)
+            and is_on_cpu(actor)
             and isinstance(distribution, (Categorical, DiagonalGaussian))
             and numpy_activation(actor) == numpy_activation(critic)
             and [layer.weight.shape for layer in linears(actor)[:-1]]

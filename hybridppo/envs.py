@@ -9,6 +9,8 @@ step after it is a step:
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
 """
 
+import os
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -121,7 +123,7 @@ class SameStepEnvironments(Environments):
                     f"environments {indices} were truncated and reset in the same step, but `infos` has no "
                     f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
                 )
-            finals = [self.encode(np.asarray(infos["final_obs"][i])[None])[0] for i in indices]
+            finals = [self.encode(np.asarray(infos["final_obs"][i])[None])[0].copy() for i in indices]
         return self.encode(observations), rewards, terminated, truncated, indices, finals
 
 
@@ -136,7 +138,9 @@ class ManualResetEnvironments(Environments):
             return self.encode(observations), rewards, terminated, truncated, [], []
         indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
         encoded = self.encode(observations)
+        # The reset may write to the arrays that the step gave.
         finals = [encoded[i].copy() for i in indices]
+        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
         observations, _ = self.vector.reset(options={"reset_mask": ended})
         return self.encode(observations), rewards, terminated, truncated, indices, finals
 
@@ -220,9 +224,19 @@ def make_environments(
 
 
 def _vector_of(make: Callable[[], Any], num_envs: int, vectorization: Vectorization) -> "VectorEnv[Any, Any, Any]":
-    # SAME_STEP: every row of a rollout is then a step, and none is spent on a reset.
+    # DISABLED: every row of a rollout is then a step, none is spent on a reset, and final observations are copied
+    # before an environment that reuses its buffer can overwrite them (in SAME_STEP, gymnasium keeps a reference).
     kind = AsyncVectorEnv if vectorization == "async" else SyncVectorEnv
+    if vectorization == "async":
+        make = partial(_make_in_child, make, os.getpid())
     try:
-        return kind([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        return kind([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
     except RuntimeError as error:  # gymnasium found that the copies' spaces differ
         raise EnvError(f"the {num_envs} environments differ: {error}") from error
+
+
+def _make_in_child(make: Callable[[], Any], parent: int) -> Any:
+    if os.getpid() != parent:
+        # Ctrl-C reaches the whole process group; what it means is the trainer's to decide.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return make()

@@ -30,6 +30,7 @@ def measure_placements(env: EnvSource, config: PPOConfig, *, seconds: float = 3.
 
     Each trains a fresh agent from the same seed, one iteration uncounted, then for `seconds`.
     """
+    make_environments(env, config.num_envs).close()  # what cannot be made is told before a bar is drawn
     with limit_threads(config.torch_threads):
         placements = tqdm(candidates().items(), desc="placements", disable=not progress, leave=False)
         return [_measure(env, config, name, placement, seconds) for name, placement in placements]

@@ -67,13 +67,17 @@ def linears(network: nn.Module) -> list[nn.Linear]:
 
 
 def is_plain_mlp(network: nn.Module) -> bool:
-    """Whether NumPy can stand in for the network: an MLP with hidden layers of tanh or ReLU, on the CPU, no hooks."""
+    """Whether NumPy can stand in for the network, on a CPU: an MLP with hidden layers of tanh or ReLU, no hooks."""
     if type(network) not in (MLP, GaussianActor) or type(_mlp_of(network)) is not MLP:
         return False
     has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     activations = [layer for layer in _mlp_of(network) if not isinstance(layer, nn.Linear)]
-    on_cpu = all(parameter.device.type == "cpu" for parameter in network.parameters())
-    return on_cpu and not has_hooks and bool(activations) and all(type(a) in (nn.Tanh, nn.ReLU) for a in activations)
+    return not has_hooks and bool(activations) and all(type(a) in (nn.Tanh, nn.ReLU) for a in activations)
+
+
+def is_on_cpu(network: nn.Module) -> bool:
+    """Whether all parameters are on the CPU now."""
+    return all(parameter.device.type == "cpu" for parameter in network.parameters())
 
 
 def numpy_activation(network: nn.Module) -> NumpyActivation:

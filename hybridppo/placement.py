@@ -16,7 +16,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -139,8 +139,12 @@ class Placement(ABC):
                     slots[name] = slot.to(self.learning_device)
 
     @abstractmethod
-    def sampling(self, agent: Agent) -> Any:
+    def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
         """A context with the actor on the sampling device, for a sampler to call."""
+
+    def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """Like `sampling`, but always with the agent's latest parameters."""
+        return self.sampling(agent)
 
     @contextmanager
     def learning(self, agent: Agent) -> Iterator[None]:
@@ -296,6 +300,11 @@ class Mirrored(Placement):
         elif agent.version - self._published >= self.publish_every:
             self._publish(agent)
         yield sampling_actor(self._replica, self._crossing, self._published)
+
+    def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:  # noqa: D102 - as in the base
+        if not self._is_alias and agent.version > self._published:
+            self._publish(agent)
+        return self.sampling(agent)
 
     def _make_replica(self, agent: Agent) -> torch.nn.Module:
         replica = copy.deepcopy(agent.actor).to(self.sampling_device)

@@ -68,7 +68,7 @@ class RunDirectory:
         """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
         if self._metrics is None:
             self._metrics = (self.path / "metrics.jsonl").open("a", buffering=1)
-        self._metrics.write(json.dumps(_finite(metrics)) + "\n")
+        self._metrics.write(json.dumps(finite(metrics)) + "\n")
 
     def save_checkpoint(self, env_steps: int, tensors: dict[str, Tensor], state: dict[str, Any], keep: int) -> None:
         """Write a checkpoint named after `env_steps`, then delete all but the newest `keep`."""
@@ -101,7 +101,7 @@ class RunDirectory:
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write `result.json`."""
-        checkpoints.replace_synced(self.path / "result.json", _dump(_finite(result)).encode())
+        checkpoints.replace_synced(self.path / "result.json", _dump(finite(result)).encode())
 
     def close(self) -> None:
         """Close the metrics; a second call does nothing."""
@@ -144,7 +144,8 @@ def _iteration_of(line: str) -> float:
         return math.inf
 
 
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
+def finite(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with None for every number that is not finite, which JSON cannot hold."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 

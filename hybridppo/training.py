@@ -294,7 +294,7 @@ def evaluate_agent(
     environments = make_environments(env, num_envs, autoreset_mode=autoreset_mode)
     bar = tqdm(total=episodes, unit="episode", desc="evaluation", disable=not progress, leave=False)
     try:
-        with bar, placement.sampling(agent) as actor:
+        with bar, placement.evaluating(agent) as actor:
             return run_episodes(
                 actor,
                 agent.distribution,

@@ -5,12 +5,14 @@ from typing import Any
 import numpy as np
 
 from hybridppo.envs import Environments, EnvSource
+from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
+from hybridppo.networks import is_plain_mlp
 from hybridppo.placement import Placement
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, Sampler, ThreadSampler
-from hybridppo.runners.workers import WorkerSampler, can_work
+from hybridppo.runners.workers import WorkerSampler
 
 
 def make_sampler(
@@ -39,22 +41,23 @@ def make_sampler(
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
     """
-    overlaps = placement.max_lag > 0
-    with placement.sampling(agent) as actor:
-        if num_workers is None:
-            num_workers = int(overlaps and can_work(actor))
-        if num_workers > 0:
-            return WorkerSampler(
-                source,
-                environments,
-                agent.distribution,
-                actor,
-                num_workers=num_workers,
-                num_steps=num_steps,
-                env_seed=env_seed,
-                noise=noise,
-                options=options,
-            )
+    overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
+    if num_workers is None:
+        num_workers = int(overlaps and samples_on_cpu and is_plain_mlp(agent.actor))
+    if num_workers > 0:
+        if not samples_on_cpu:
+            raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")
+        return WorkerSampler(
+            source,
+            environments,
+            agent.distribution,
+            agent.actor,
+            num_workers=num_workers,
+            num_steps=num_steps,
+            env_seed=env_seed,
+            noise=noise,
+            options=options,
+        )
     kind = ThreadSampler if overlaps else Sampler
     return kind(
         environments,

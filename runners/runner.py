@@ -9,7 +9,7 @@ from tqdm.auto import tqdm
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption
 from hybridppo.placement import Placement
-from hybridppo.run_directory import RunDirectory
+from hybridppo.run_directory import RunDirectory, finite
 from hybridppo.runners.sampler import BaseSampler
 
 
@@ -127,11 +127,11 @@ class Runner:
 
     def state(self) -> dict[str, Any]:
         """The loop's own counters, as JSON can hold them."""
-        return {"iteration": self.iteration, "seconds": self.seconds}
+        return {"iteration": self.iteration, "seconds": self.seconds, "metrics": finite(self.metrics)}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from saved counters."""
-        self.iteration, self.seconds = state["iteration"], state["seconds"]
+        self.iteration, self.seconds, self.metrics = state["iteration"], state["seconds"], state["metrics"]
 
 
 def _summary(metrics: Metrics) -> str:

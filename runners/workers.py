@@ -19,12 +19,14 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 import hybridppo
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import SamplingActor
+from hybridppo.networks import is_plain_mlp, numpy_activation
 from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_arrays import SharedArrays
@@ -34,11 +36,6 @@ from hybridppo.runners.worker_process import KEY_VARIABLE
 Array = NDArray[Any]
 
 _PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
-
-
-def can_work(actor: SamplingActor) -> bool:
-    """Whether an actor can sample in a worker process."""
-    return isinstance(actor, NumpyActor)
 
 
 class WorkerSampler(BaseSampler):
@@ -52,7 +49,7 @@ class WorkerSampler(BaseSampler):
         source: as for `make_environments`.
         template: the `N` environments as made in this process, for their spaces and reset mode; not stepped.
         distribution: of the action space.
-        actor: the actor as it will sample, for the shapes of its parameters.
+        network: the actor, for the shapes of its parameters.
         num_workers: processes, at most `N`; environments are divided as evenly as possible.
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
@@ -69,7 +66,7 @@ class WorkerSampler(BaseSampler):
         source: EnvSource,
         template: Environments,
         distribution: Distribution,
-        actor: SamplingActor,
+        network: nn.Module,
         *,
         num_workers: int,
         num_steps: int,
@@ -81,15 +78,13 @@ class WorkerSampler(BaseSampler):
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
             raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
-        if not can_work(actor):
+        if not is_plain_mlp(network):
             raise ConfigurationError(
-                "worker processes sample with MLPs of tanh or relu on the CPU only: choose such a network "
-                "and sampling device, or num_workers=0"
+                "worker processes sample with MLPs of tanh or relu only: choose such a network, or num_workers=0"
             )
-        assert isinstance(actor, NumpyActor)
         layout = Block.layout(num_steps, num_envs, template.encode.size, distribution)
-        shapes = [parameter.shape for parameter in actor.parameters]
-        size = sum(parameter.size for parameter in actor.parameters)
+        shapes = [tuple(parameter.shape) for parameter in network.parameters()]
+        size = sum(parameter.numel() for parameter in network.parameters())
         shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
         shared["parameters"] = ((size,), "float32")
         self._arrays = SharedArrays(shared)
@@ -109,7 +104,7 @@ class WorkerSampler(BaseSampler):
             "fields": list(layout),
             "path": self._arrays.path,
             "shapes": shapes,
-            "activation": actor.activation,
+            "activation": numpy_activation(network),
         }
         try:
             self._start_workers(setup, env_seed)
@@ -153,7 +148,7 @@ class WorkerSampler(BaseSampler):
             return accepted.result()
 
     def _begin(self, block: Block, actor: SamplingActor) -> None:
-        assert isinstance(actor, NumpyActor)  # as when the sampler was made
+        assert isinstance(actor, NumpyActor)  # what a placement gives for such a network on the CPU
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
         turn = next(i for i, mine in enumerate(self._blocks) if mine is block)
         self._send_all([("fill", turn)] * len(self._connections))

@@ -1,15 +1,19 @@
 """The inner loop of sampling: `T` steps of some environments, written into arrays. Free of torch, for workers."""
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments
-from hybridppo.interfaces import SamplingActor
+
+if TYPE_CHECKING:
+    from hybridppo.interfaces import SamplingActor
 
 Array = NDArray[Any]
 
@@ -50,7 +54,7 @@ class Block:
             "noise": ((*leading, distribution.noise_size), float32),
         }
 
-    def of(self, envs: slice) -> "Block":
+    def of(self, envs: slice) -> Block:
         """The part of some environments, a view."""
         return Block(**{field.name: getattr(self, field.name)[:, envs] for field in fields(self)})
 

@@ -37,6 +37,11 @@ Array = NDArray[Any]
 
 _PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
+SECONDS_PER_ROLLOUT = 300.0
+"""How long a rollout may take before its workers count as hung."""
+SECONDS_TO_CLOSE = 5.0
+"""How long a worker may take to end in good order before it is killed."""
+
 
 class WorkerSampler(BaseSampler):
     """Steps environments in processes of their own.
@@ -55,7 +60,6 @@ class WorkerSampler(BaseSampler):
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
         options: further arguments of `make_environments`.
-        timeout: seconds that a rollout may take before its worker counts as hung.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -73,7 +77,6 @@ class WorkerSampler(BaseSampler):
         env_seed: int,
         noise: np.random.Generator,
         options: dict[str, Any] | None = None,
-        timeout: float = 300.0,
     ) -> None:
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
@@ -91,7 +94,6 @@ class WorkerSampler(BaseSampler):
         self._parameters = self._arrays["parameters"]
         blocks = [Block(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
         super().__init__(blocks, distribution, skips_row_after_end=template.skips_row_after_end, noise=noise)
-        self._timeout = timeout
         self._seconds_filling = 0.0
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         self._envs = [slice(start, end) for start, end in pairwise(bounds)]
@@ -182,12 +184,14 @@ class WorkerSampler(BaseSampler):
         """One answer of every worker."""
         waiting = dict(zip(self._connections, range(len(self._connections)), strict=True))
         answers: dict[int, tuple[Any, float]] = {}
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + SECONDS_PER_ROLLOUT
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 names = ", ".join(self._name(i) for i in waiting.values())
-                raise EnvError(f"no answer from {names} within {self._timeout:g} s: a step hangs, or is that slow")
+                raise EnvError(
+                    f"no answer from {names} within {SECONDS_PER_ROLLOUT:g} s: a step hangs, or is that slow"
+                )
             for connection in [connection for connection in waiting if connection in ready]:
                 worker = waiting.pop(connection)
                 answers[worker] = self._receive(connection, worker)
@@ -208,7 +212,7 @@ class WorkerSampler(BaseSampler):
 
     def _how_it_ended(self, worker: int) -> str:
         try:
-            code = self._processes[worker].wait(timeout=5.0)
+            code = self._processes[worker].wait(timeout=SECONDS_TO_CLOSE)
         except subprocess.TimeoutExpired:
             return ""
         if code < 0:
@@ -222,7 +226,7 @@ class WorkerSampler(BaseSampler):
             connection.close()
         for process in self._processes:
             try:
-                process.wait(timeout=5.0)
+                process.wait(timeout=SECONDS_TO_CLOSE)
             except subprocess.TimeoutExpired:  # in the middle of a long step
                 process.kill()
                 process.wait()

@@ -1,0 +1,106 @@
+"""The gradient written out by hand against autograd."""
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.gradient_steps import STATISTICS, AutogradStep, Batch, NumpyStep
+
+BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
+DISCRETE = gym.spaces.Discrete(3)
+CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,))
+
+
+def make_agent(action_space: gym.Space, config: PPOConfig) -> PPO:
+    agent = PPO(BOX, action_space, config, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():  # away from the start, where every action is as likely as every other
+        agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape, generator=generator))
+    return agent
+
+
+def make_batch(agent: PPO, size: int) -> Batch:
+    """A batch whose ratios lie inside and outside of the clip range, for advantages of both signs."""
+    generator = torch.Generator().manual_seed(3)
+    observations = torch.randn(size, 4, generator=generator)
+    with torch.no_grad():
+        outputs = agent.actor(observations)
+        noise = agent.distribution.draw_noise(np.random.default_rng(4), (size,))
+        actions = torch.from_numpy(agent.distribution.sample(outputs.numpy(), noise))
+        log_prob, _ = agent.distribution.log_prob_and_entropy(outputs, actions)
+        values = agent.critic(observations).squeeze(-1)
+    return Batch(
+        observations=observations,
+        actions=actions,
+        log_probs=log_prob + 0.3 * torch.randn(size, generator=generator),
+        values=values + 0.3 * torch.randn(size, generator=generator),
+        advantages=torch.randn(size, generator=generator),
+        returns=values + torch.randn(size, generator=generator),
+    )
+
+
+def step_of(form: type[Any], agent: PPO) -> Any:
+    return form(agent.actor, agent.critic, agent.distribution, agent.parameters, agent.optimizer, agent.config)
+
+
+VARIANTS = {
+    "defaults": {},
+    "relu": {"activation": "relu"},
+    "no entropy bonus": {"entropy_coef": 0.0},
+    "clipped values": {"clip_range_vf": 0.2},
+    "advantages as they are": {"normalize_advantage": False},
+    "one hidden layer": {"hidden_sizes": (16,)},
+    "three hidden layers": {"hidden_sizes": (16, 24, 8)},
+    "gradient never scaled": {"max_grad_norm": 1e6},
+    "gradient always scaled": {"max_grad_norm": 1e-3},
+}
+
+
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_by_hand_is_autograd(space: gym.Space, variant: str) -> None:
+    config = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant])
+    reference, agent = make_agent(space, config), make_agent(space, config)
+    by_autograd, by_hand = step_of(AutogradStep, reference), step_of(NumpyStep, agent)
+    batch = make_batch(agent, 200)
+    for rows in (slice(0, 77), slice(77, 200), slice(0, 200)):
+        expected, found = by_autograd(batch.rows(rows), 0.2), by_hand(batch.rows(rows), 0.2)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(agent.parameters.values, reference.parameters.values, rtol=0.0, atol=1e-3)
+        assert 0.1 < expected[STATISTICS.index("clip_fraction")] < 0.97  # both sides of the clip range were tried
+        # From the same point again: a sample at the very edge of a clip range must not make the paths part.
+        agent.parameters.values.data.copy_(reference.parameters.values.data)
+
+
+def test_blocks_of_a_large_minibatch_add_up() -> None:
+    config = PPOConfig(hidden_sizes=(4096,))  # wide, so that few rows make a block
+    results = []
+    for form in (AutogradStep, NumpyStep):
+        agent = make_agent(DISCRETE, config)
+        statistics = step_of(form, agent)(make_batch(agent, 150), 0.2)
+        results.append((statistics, agent.parameters.gradient.clone()))
+    for by_autograd, by_hand in zip(*results, strict=True):
+        torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
+
+
+def test_values_are_the_critics() -> None:
+    agent = make_agent(DISCRETE, PPOConfig())
+    observations = make_batch(agent, 50).observations
+    by_hand = step_of(NumpyStep, agent).values(observations)
+    torch.testing.assert_close(by_hand, step_of(AutogradStep, agent).values(observations), rtol=1e-4, atol=1e-5)
+
+
+def test_which_networks_are_done_by_hand() -> None:
+    supported = make_agent(DISCRETE, PPOConfig())
+    assert NumpyStep.supports(supported.actor, supported.critic, supported.distribution)
+    elu = make_agent(DISCRETE, PPOConfig(activation="elu"))
+    assert not NumpyStep.supports(elu.actor, elu.critic, elu.distribution)
+    assert not NumpyStep.supports(torch.nn.Linear(4, 3), supported.critic, supported.distribution)
+    wider = make_agent(DISCRETE, PPOConfig(hidden_sizes=(32, 32)))
+    assert not NumpyStep.supports(supported.actor, wider.critic, supported.distribution)

@@ -1,0 +1,338 @@
+"""The command line: what it does, what it says, and the code it exits with."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import PPOConfig
+from hybridppo.cli import main
+from hybridppo.plotting import has_matplotlib
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"num-envs": 2, "num-steps": 16, "num-epochs": 1, "num-minibatches": 2, "hidden-sizes": 8}
+SMALL = [f"--{name}={value}" for name, value in SIZES.items()] + ["--vectorization=sync"]
+QUIET = ["--no-progress"]
+
+
+def run(*arguments: object) -> int:
+    """The exit code of a command."""
+    with pytest.raises(SystemExit) as exited:
+        main([str(argument) for argument in arguments])
+    code = exited.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def train(run_dir: Path, *arguments: object, total_steps: int = 64) -> int:
+    options = ("--total-steps", total_steps, "--run-dir", run_dir, "--placement", "cpu", *SMALL, *QUIET)
+    return run("train", "CartPole-v1", *options, *arguments)
+
+
+def config_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "config.json").read_text())
+
+
+def num_iterations(run_dir: Path) -> int:
+    return (run_dir / "metrics.jsonl").read_text().count("\n")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder of a finished run."""
+    assert train(tmp_path / "run", "--seed", 1) == 0
+    capsys.readouterr()
+    return tmp_path / "run"
+
+
+# What the commands do
+
+
+def test_train_writes_a_run_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run"
+    assert (
+        train(path, "--seed", 5, "--evaluation-episodes", 2, "--learning-rate", "1e-3", "--no-normalize-advantage") == 0
+    )
+    out = capsys.readouterr().out
+    assert f"run directory: {path}" in out
+    assert re.search(r"evaluation: return \d+\.\d\d \+- \d+\.\d\d over 2 episodes", out)
+    assert num_iterations(path) == 2
+    config = config_of(path)
+    assert (config["env_id"], config["seed"], config["total_steps"]) == ("CartPole-v1", 5, 64)
+    assert PPOConfig(**config["config"]) == PPOConfig(
+        num_envs=2,
+        num_steps=16,
+        num_epochs=1,
+        num_minibatches=2,
+        hidden_sizes=(8,),
+        learning_rate=1e-3,
+        normalize_advantage=False,
+    )
+
+
+def test_train_takes_a_fresh_folder_under_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # within the same second, too
+        arguments = ("--total-steps", 32, "--seed", 4, "--placement", "cpu", *SMALL, *QUIET)
+        assert run("train", "CartPole-v1", *arguments) == 0
+    made = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert len(made) == 2
+    assert all(re.match(r"CartPole-v1-\d{8}-\d{6}-seed4", name) for name in made)
+
+
+def test_train_writes_down_the_seed_it_took(tmp_path: Path) -> None:
+    assert train(tmp_path / "one", total_steps=32) == 0
+    assert train(tmp_path / "other", total_steps=32) == 0
+    assert config_of(tmp_path / "one")["seed"] != config_of(tmp_path / "other")["seed"]
+
+
+def test_train_gives_what_python_gives(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", "--seed", 7) == 0
+    config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+    result = hybridppo.train(
+        "CartPole-v1", total_steps=64, seed=7, placement="cpu", config=config, vectorization="sync", progress=False
+    )
+    loaded = hybridppo.load(tmp_path / "run")
+    for ours, theirs in zip(loaded.actor.parameters(), result.agent.actor.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_devices_fill_in_a_placement(tmp_path: Path) -> None:
+    flags = ("--placement", "hybrid", "--sampling-device", "cpu", "--learning-device", "cpu")
+    assert train(tmp_path / "run", *flags) == 0
+    assert config_of(tmp_path / "run")["placement"] == hybridppo.Mirrored("cpu", "cpu").settings()
+
+
+@pytest.mark.skipif(not has_matplotlib(), reason="needs matplotlib")
+def test_plot_draws_the_learning_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", "--plot") == 0
+    picture = tmp_path / "run" / "learning_curve.png"
+    assert f"learning curve: {picture}" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plot_without_matplotlib_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert train(tmp_path / "run", "--plot") == 0
+    assert "matplotlib is not installed (pip install hybridppo[plot])" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "learning_curve.png").exists()
+
+
+def test_resume_goes_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("resume", run_dir, "--total-steps", 128, *QUIET) == 0
+    assert num_iterations(run_dir) == 4
+    assert f"run directory: {run_dir}" in capsys.readouterr().out
+
+
+def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", run_dir, "--episodes", 3, *QUIET) == 0
+    evaluation = hybridppo.evaluate(run_dir, episodes=3, progress=False)
+    expected = f"return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} over 3 episodes\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_evaluate_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("evaluate", run_dir, "--episodes", 3, "--seed", 2, "--no-deterministic", "--json", *QUIET) == 0
+    evaluation = hybridppo.evaluate(run_dir, episodes=3, seed=2, deterministic=False, progress=False)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["returns"] == list(evaluation.returns)
+    assert printed["lengths"] == list(evaluation.lengths)
+    assert printed["return_mean"] == evaluation.return_mean
+
+
+def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("placements", "CartPole-v1", "--seconds", 0.05, "--num-envs", 2, "--num-steps", 16, *QUIET) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| placement | steps/s |")
+    assert any("cpu" in line for line in lines[2:])
+    assert sum("**" in line for line in lines) == 1
+    is_left_out = any(line.startswith("Left out: cuda") and "no CUDA device" in line for line in lines)
+    assert is_left_out != torch.cuda.is_available()
+
+
+def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--seconds", 0.05, "--num-envs", 2, "--num-steps", 16, "--json")
+    assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
+    row = json.loads(capsys.readouterr().out)[0]
+    assert row["placement"] == "cpu"
+    assert row["iterations"] >= 1
+    assert row["steps_per_second"] > 0
+
+
+def test_an_interrupted_run_exits_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hybridppo.training.train", interrupted)
+    assert train(tmp_path / "run") == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+# Errors
+
+
+def assert_is_one_message(err: str, *parts: str) -> None:
+    (line,) = err.strip().splitlines()
+    assert line.startswith("hybridppo: error: ")
+    for part in parts:
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["train", "CartPoel-v1", "--total-steps", "1", "--run-dir", "run"], ["CartPoel"]),
+        (["resume", "no_such_run"], ["no_such_run is no run directory"]),
+        (["evaluate", "no_such_run"], ["no_such_run is no run directory"]),
+        (["placements", "CartPoel-v1"], ["CartPoel"]),
+    ],
+    ids=lambda value: value[0] if value[0].isalpha() else "",
+)
+def test_an_error_is_one_message_and_exit_code_1(
+    arguments: list[str],
+    parts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert_is_one_message(err, *parts)
+
+
+def test_a_run_that_exists_is_an_error(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(run_dir) == 1
+    assert_is_one_message(capsys.readouterr().err, f"{run_dir} exists already", "hybridppo resume")
+    assert num_iterations(run_dir) == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+@pytest.mark.parametrize("placement", ["cuda", "migrate", "hybrid", "overlap"])
+def test_a_missing_gpu_is_an_error(placement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", "--placement", placement) == 1
+    assert_is_one_message(capsys.readouterr().err, "sees no CUDA device", "use placement 'cpu'")
+    assert not (tmp_path / "run").exists()
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "CartPoel-v1", "--debug") == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last):")
+    assert "EnvError: environment 'CartPoel-v1' cannot be made" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], ""),
+        (["fly"], "fly"),
+        (["train"], "ENV_ID"),
+        (["train", "CartPole-v1", "--no-such-flag", "1"], "--no-such-flag"),
+        (["train", "CartPole-v1", "--total-steps", "many"], "many"),
+        (["train", "CartPole-v1", "--placement", "both"], "both"),
+        (["resume"], "RUN_DIR"),
+        (["evaluate"], "RUN_DIR"),
+        (["placements"], "ENV_ID"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert part in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "parts"),
+    [
+        ("--total-steps 0", ["total_steps must be a whole number of at least 1, got 0"]),
+        ("--gamma 1.5", ["gamma must lie between 0 and 1, got 1.5"]),
+        ("--learning-rate -1", ["learning_rate must be greater than 0, got -1"]),
+        ("--num-minibatches 3", ["num_minibatches must divide num_envs * num_steps"]),
+        ("--evaluation-episodes -1", ["evaluation_episodes must be a whole number of at least 0, got -1"]),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_impossible_settings_are_wrong_usage(
+    flags: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", *flags.split()) == 2
+    assert_is_one_message(capsys.readouterr().err, *parts)
+    assert not (tmp_path / "run").exists()
+
+
+# Help
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert run(*([command] if command else []), "--help") == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("", ["train", "resume", "evaluate", "placements"]),
+        (
+            "train",
+            ["ENV_ID", "--total-steps", "--seed", "--placement", "--sampling-device", "--learning-device", "--run-dir"],
+        ),
+        ("resume", ["RUN_DIR", "--total-steps", "--placement", "--debug"]),
+        ("evaluate", ["RUN_DIR", "--episodes", "--seed", "--deterministic", "--json", "--debug"]),
+        ("placements", ["ENV_ID", "--seconds", "--json", "--num-envs", "--debug"]),
+    ],
+)
+def test_help_names_what_can_be_given(command: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(command, capsys)
+    assert [flag for flag in flags if flag not in text] == []
+
+
+@pytest.mark.parametrize("command", ["train", "placements"])
+def test_every_field_of_the_configuration_is_a_flag(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(command, capsys)
+    flags = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(PPOConfig)]
+    assert [flag for flag in flags if not re.search(rf"{flag}\b", text)] == []
+
+
+# As processes
+
+
+def run_process(*arguments: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    process = run_process("-m", "hybridppo", "--help", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "placements" in process.stdout
+
+
+def test_a_process_prints_its_error_on_stderr(tmp_path: Path) -> None:
+    process = run_process("-m", "hybridppo", "resume", "no_such_run", cwd=tmp_path)
+    assert process.returncode == 1
+    assert process.stdout == ""
+    assert_is_one_message(process.stderr, "no_such_run is no run directory")
+
+
+def test_the_cartpole_script(tmp_path: Path) -> None:
+    flags = ("--total-steps", 2000, "--evaluation-episodes", 1, "--run-dir", tmp_path / "run", "--no-progress")
+    process = run_process(ROOT / "scripts" / "train_cartpole.py", *flags, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert f"run directory: {tmp_path / 'run'}" in process.stdout
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["env_steps"] >= 2000
+    assert (tmp_path / "run" / "learning_curve.png").exists() == has_matplotlib()

@@ -1,0 +1,49 @@
+"""A golden trace: a tiny run must go on giving the numbers it gave when the trace was made.
+
+After a change that is meant to change them:
+
+    python tests/hybridppo/test_golden.py --update
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import hybridppo
+from hybridppo import PPOConfig
+from hybridppo.interfaces import Metrics
+
+TRACE = Path(__file__).parents[1] / "golden" / "cartpole.json"
+
+LOSSES = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance", "learning_rate")
+COUNTS = ("iteration", "env_steps", "episodes")
+
+
+def trace() -> list[Metrics]:
+    """What every iteration measured, but for times."""
+    iterations: list[Metrics] = []
+    hybridppo.train(
+        "CartPole-v1",
+        total_steps=3 * 2 * 16,
+        seed=0,
+        placement="cpu",
+        config=PPOConfig(num_envs=2, num_steps=16, learning_rate=1e-2),
+        vectorization="sync",
+        progress=False,
+        on_iteration=iterations.append,
+    )
+    return [{name: metrics[name] for name in (*COUNTS, *LOSSES)} for metrics in iterations]
+
+
+def test_a_tiny_run_gives_the_numbers_it_always_gave() -> None:
+    golden = json.loads(TRACE.read_text())
+    # Processors round differently, and three iterations let that grow.
+    assert trace() == [pytest.approx(line, rel=1e-4, abs=1e-6) for line in golden]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--update"]:
+        sys.exit(__doc__)
+    TRACE.write_text(json.dumps(trace(), indent=1) + "\n")

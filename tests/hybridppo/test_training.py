@@ -1,0 +1,676 @@
+"""Runs from end to end: what they return, what they leave on disk, and how they go on after a stop."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode
+from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector
+
+import hybridppo
+from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError
+from hybridppo.checkpoints import folders, load_latest
+from hybridppo.interfaces import Metrics
+
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+BATCH = CONFIG.batch_size
+ITERATIONS = 4
+
+METRICS = {
+    "iteration", "env_steps", "seconds", "steps_per_second",
+    "episodes", "episode_return_mean", "episode_length_mean",
+    "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
+    "learning_rate", "policy_lag",
+    "seconds_sampling", "seconds_learning", "seconds_copying", "publishes", "bytes_copied",
+}  # fmt: skip
+
+TIMES = {"seconds", "steps_per_second", "seconds_sampling", "seconds_learning", "seconds_copying"}
+
+
+def train(env: Any = "CartPole-v1", *, iterations: int = ITERATIONS, **options: Any) -> hybridppo.TrainResult:
+    """A short run on the CPU; `sync`, so that every row is a step and the number of iterations is known."""
+    options = {"seed": 3, "placement": "cpu", "config": CONFIG, "vectorization": "sync", "progress": False} | options
+    return hybridppo.train(env, total_steps=iterations * BATCH, **options)
+
+
+def resume(run_dir: Path, **options: Any) -> hybridppo.TrainResult:
+    return hybridppo.resume(run_dir, progress=False, **options)
+
+
+def parameters(agent: hybridppo.PPO) -> torch.Tensor:
+    everything = [*agent.actor.parameters(), *agent.critic.parameters()]
+    return torch.cat([parameter.detach().flatten() for parameter in everything])
+
+
+def without_times(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if name not in TIMES}
+
+
+def metrics_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`, which must be JSON by the standard: no NaN, no Infinity."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def column(run_dir: Path, name: str) -> list[Any]:
+    return [line[name] for line in metrics_lines(run_dir)]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def at_iteration(iteration: int, do: Callable[[], object]) -> Callable[[Metrics], None]:
+    """An `on_iteration` that does something at the end of one iteration."""
+
+    def on_iteration(metrics: Metrics) -> None:
+        if metrics["iteration"] == iteration:
+            do()
+
+    return on_iteration
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+@dataclass(frozen=True)
+class Finished:
+    result: hybridppo.TrainResult
+    history: list[Metrics]
+
+    @property
+    def run_dir(self) -> Path:
+        assert self.result.run_dir is not None
+        return self.result.run_dir
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run. Tests that change its folder take `run_dir`."""
+    history: list[Metrics] = []
+    path = tmp_path_factory.mktemp("training") / "run"
+    result = train(run_dir=path, evaluation_episodes=3, checkpoint_seconds=0.0, on_iteration=history.append)
+    return Finished(result, history)
+
+
+@pytest.fixture
+def run_dir(finished: Finished, tmp_path: Path) -> Path:
+    """A copy of the finished run's folder."""
+    return Path(shutil.copytree(finished.run_dir, tmp_path / "copy"))
+
+
+# What a run returns
+
+
+def test_a_run_returns_its_agent_metrics_folder_and_seed(finished: Finished, tmp_path: Path) -> None:
+    result = finished.result
+    assert isinstance(result.agent, hybridppo.PPO)
+    assert result.metrics == finished.history[-1]
+    assert result.metrics.keys() >= METRICS
+    assert result.run_dir == finished.run_dir
+    assert result.seed == 3
+    assert result.evaluation is not None
+    assert len(result.evaluation.returns) == 3
+    assert not result.interrupted
+
+
+def test_each_iteration_is_reported(finished: Finished) -> None:
+    assert [metrics["iteration"] for metrics in finished.history] == [1, 2, 3, 4]
+    assert [metrics["env_steps"] for metrics in finished.history] == [BATCH, 2 * BATCH, 3 * BATCH, 4 * BATCH]
+
+
+def test_an_iteration_once_begun_is_ended() -> None:
+    result = hybridppo.train(
+        "CartPole-v1", total_steps=BATCH + 1, placement="cpu", config=CONFIG, vectorization="sync", progress=False
+    )
+    assert result.metrics["env_steps"] == 2 * BATCH
+
+
+def test_the_same_seed_gives_the_same_run(finished: Finished) -> None:
+    history: list[Metrics] = []
+    result = train(on_iteration=history.append, evaluation_episodes=3)
+    assert torch.equal(parameters(result.agent), parameters(finished.result.agent))
+    np.testing.assert_equal([*map(without_times, history)], [*map(without_times, finished.history)])
+    assert result.evaluation == finished.result.evaluation
+
+
+def test_another_seed_gives_another_run(finished: Finished) -> None:
+    result = train(seed=4)
+    assert not torch.equal(parameters(result.agent), parameters(finished.result.agent))
+    assert result.metrics["policy_loss"] != finished.result.metrics["policy_loss"]
+
+
+def test_a_seed_that_was_not_given_is_told() -> None:
+    one, other = train(seed=None, iterations=1), train(seed=None, iterations=1)
+    assert one.seed != other.seed
+    assert torch.equal(parameters(train(seed=one.seed, iterations=1).agent), parameters(one.agent))
+
+
+def test_a_function_may_make_a_vector_of_environments() -> None:
+    script = ((5, "truncated"),)
+    result = train(lambda: scripted_vector([script] * CONFIG.num_envs, AutoresetMode.DISABLED), evaluation_episodes=2)
+    assert result.metrics["episode_length_mean"] == 5
+    assert result.evaluation is not None
+    assert result.evaluation.lengths == (5, 5)
+
+
+@pytest.mark.parametrize("exception", [False, True])
+def test_environments_are_closed(exception: bool) -> None:
+    made: list[object] = []
+    closed: list[object] = []
+
+    class Counted(ScriptedEnv):
+        def __init__(self) -> None:
+            super().__init__(((5, "truncated"),))
+            made.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    if exception:
+        with pytest.raises(ZeroDivisionError):
+            train(Counted, on_iteration=at_iteration(2, fail))
+    else:
+        train(Counted)
+    assert len(made) >= CONFIG.num_envs
+    assert set(map(id, made)) == set(map(id, closed))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("total_steps", 0),
+        ("total_steps", 1e5),
+        ("total_steps", True),
+        ("seed", -1),
+        ("seed", 0.5),
+        ("evaluation_episodes", -1),
+        ("keep_checkpoints", 0),
+    ],
+)
+def test_impossible_arguments_are_refused_by_name(name: str, value: Any, tmp_path: Path) -> None:
+    options = {"total_steps": 1, "run_dir": tmp_path / "run"} | {name: value}
+    with pytest.raises(ConfigurationError, match=f"{name} must be a whole number of at least .*, got {value}"):
+        hybridppo.train("CartPole-v1", **options)
+    assert not (tmp_path / "run").exists()
+
+
+# What a run prints, and what it leaves alone
+
+
+def test_without_a_folder_nothing_is_written_or_printed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = train(evaluation_episodes=2)
+    assert result.run_dir is None
+    assert list(tmp_path.iterdir()) == []
+    assert tuple(capfd.readouterr()) == ("", "")
+    assert caplog.records == []
+
+
+def test_the_progress_bar_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    train(progress=True, iterations=1)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "step" in err
+
+
+def global_generators() -> list[Any]:
+    return [torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()]  # noqa: NPY002
+
+
+def test_global_generators_are_left_alone() -> None:
+    before = global_generators()
+    train(evaluation_episodes=1)
+    assert global_generators() == before
+
+
+def test_global_generators_have_no_influence(finished: Finished) -> None:
+    before = torch.get_rng_state()
+    torch.manual_seed(12345)
+    try:
+        result = train()
+    finally:
+        torch.set_rng_state(before)
+    assert torch.equal(parameters(result.agent), parameters(finished.result.agent))
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("exception", [False, True])
+def test_torchs_thread_count_is_restored(exception: bool) -> None:
+    counts: list[int] = []
+
+    def on_iteration(metrics: Metrics) -> None:
+        counts.append(torch.get_num_threads())
+        if exception:
+            fail()
+
+    config = PPOConfig(num_envs=2, num_steps=8, torch_threads=2)
+    if exception:
+        with pytest.raises(ZeroDivisionError):
+            train(config=config, iterations=1, on_iteration=on_iteration)
+    else:
+        train(config=config, iterations=1, on_iteration=on_iteration)
+    assert set(counts) == {2}
+    assert torch.get_num_threads() == 3
+
+
+# What a run leaves on disk
+
+
+def test_a_line_of_metrics_per_iteration(finished: Finished) -> None:
+    lines = metrics_lines(finished.run_dir)
+    assert [line["iteration"] for line in lines] == [1, 2, 3, 4]
+    assert all(line.keys() >= METRICS for line in lines)
+    assert lines == [{k: None if v != v else v for k, v in metrics.items()} for metrics in finished.history]
+
+
+def test_what_is_no_number_becomes_null(tmp_path: Path) -> None:
+    train(partial(ScriptedEnv, ((1000, "truncated"),)), run_dir=tmp_path / "run", iterations=1)
+    assert column(tmp_path / "run", "episode_return_mean") == [None]
+    assert column(tmp_path / "run", "episodes") == [0]
+
+
+def test_the_result_is_written(finished: Finished) -> None:
+    result = json.loads((finished.run_dir / "result.json").read_text())
+    evaluation = finished.result.evaluation
+    assert evaluation is not None
+    assert result["env_id"] == "CartPole-v1"
+    assert result["seed"] == 3
+    assert result["env_steps"] == ITERATIONS * BATCH
+    assert result["seconds"] == finished.result.metrics["seconds"]
+    assert result["placement"] == hybridppo.SingleDevice("cpu").settings()
+    assert result["episode_return_mean"] == finished.result.metrics["episode_return_mean"]
+    assert result["evaluation_return_mean"] == evaluation.return_mean
+
+
+def test_without_an_evaluation_the_result_has_none(tmp_path: Path) -> None:
+    result = train(run_dir=tmp_path / "run", iterations=1)
+    assert result.evaluation is None
+    assert "evaluation_return_mean" not in json.loads((tmp_path / "run" / "result.json").read_text())
+
+
+def test_the_configuration_is_written(finished: Finished) -> None:
+    config = json.loads((finished.run_dir / "config.json").read_text())
+    assert config["env_id"] == "CartPole-v1"
+    assert config["seed"] == 3
+    assert config["total_steps"] == ITERATIONS * BATCH
+    assert config["placement"] == hybridppo.SingleDevice("cpu").settings()
+    assert config["vectorization"] == "sync"
+    assert PPOConfig(**config["config"]) == CONFIG
+    assert config["versions"].keys() >= {"hybridppo", "torch", "gymnasium", "numpy", "python"}
+
+
+def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    train(run_dir=tmp_path / "run", checkpoint_seconds=0.0, keep_checkpoints=2)
+    names = [int(folder.name) for folder in folders(tmp_path / "run" / "checkpoints")]
+    assert names == [3 * BATCH, 4 * BATCH]
+
+
+def test_there_is_a_checkpoint_at_the_end(tmp_path: Path) -> None:
+    train(run_dir=tmp_path / "run", checkpoint_seconds=1e6)
+    names = [int(folder.name) for folder in folders(tmp_path / "run" / "checkpoints")]
+    assert names == [4 * BATCH]
+
+
+def test_a_run_that_exists_is_refused_and_untouched(run_dir: Path) -> None:
+    before = contents(run_dir)
+    with pytest.raises(RunDirectoryError, match=f"{run_dir} exists already .* `hybridppo resume {run_dir}`"):
+        train(run_dir=run_dir)
+    assert contents(run_dir) == before
+
+
+def test_a_file_in_the_folders_place_is_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("precious")
+    with pytest.raises(RunDirectoryError, match="exists already"):
+        train(run_dir=tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "precious"
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    assert train(run_dir=tmp_path, iterations=1).run_dir == tmp_path
+    assert len(metrics_lines(tmp_path)) == 1
+
+
+# Loading
+
+
+def test_a_loaded_agent_acts_as_the_trained_one(finished: Finished) -> None:
+    agent = hybridppo.load(finished.run_dir)
+    assert torch.equal(parameters(agent), parameters(finished.result.agent))
+    observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    actions = [agent.act(observation) for observation in observations]
+    assert actions == [finished.result.agent.act(observation) for observation in observations]
+    assert set(actions) == {0, 1}
+    assert {agent.act(observations[0], deterministic=False) for _ in range(50)} == {0, 1}
+
+
+def test_a_loaded_agent_acts_in_its_environment(tmp_path: Path) -> None:
+    action_space = Box(-0.5, 0.5, (2, 2), np.float64)
+    train(partial(ScriptedEnv, ((5, "truncated"),), action_space), run_dir=tmp_path / "run", iterations=1)
+    agent = hybridppo.load(tmp_path / "run")
+    assert action_space.contains(agent.act(np.zeros(2, dtype=np.float32)))
+    assert action_space.contains(agent.act([100, -100], deterministic=False))
+
+
+def test_a_discrete_action_counts_from_start(tmp_path: Path) -> None:
+    action_space = Discrete(2, start=7)
+    train(partial(ScriptedEnv, ((5, "truncated"),), action_space), run_dir=tmp_path / "run", iterations=1)
+    assert hybridppo.load(tmp_path / "run").act(np.zeros(2)) in (7, 8)
+
+
+def test_a_saved_run_can_be_evaluated(finished: Finished) -> None:
+    one, again = (hybridppo.evaluate(finished.run_dir, episodes=4, seed=1, progress=False) for _ in range(2))
+    assert one == again
+    assert len(one.returns) == 4
+    random_actions = hybridppo.evaluate(finished.run_dir, episodes=4, seed=1, deterministic=False, progress=False)
+    assert random_actions != one
+
+
+@pytest.mark.parametrize("use", [hybridppo.load, hybridppo.resume, hybridppo.evaluate])
+def test_what_is_no_run_directory_is_refused(use: Any, tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=f"{tmp_path} is no run directory"):
+        use(tmp_path)
+
+
+# Going on
+
+
+def assert_is_whole(run_dir: Path, iterations: int) -> None:
+    """That metrics and checkpoint are as if the run had never stopped."""
+    assert column(run_dir, "iteration") == [*range(1, iterations + 1)]
+    assert column(run_dir, "env_steps") == [i * BATCH for i in range(1, iterations + 1)]
+    state = load_latest(run_dir / "checkpoints")[1].state
+    assert state["runner"]["iteration"] == iterations
+    assert state["sampler"]["env_steps"] == iterations * BATCH
+
+
+def test_a_run_goes_on_to_a_new_goal(run_dir: Path) -> None:
+    result = resume(run_dir, total_steps=8 * BATCH)
+    assert_is_whole(run_dir, 8)
+    assert result.metrics["iteration"] == 8
+    assert not result.interrupted
+    assert json.loads((run_dir / "result.json").read_text())["env_steps"] == 8 * BATCH
+    # Towards the goal of its time, from the start: 1 - progress, with progress at the iteration's beginning.
+    schedule = [1 - i / (4 if i < 4 else 8) for i in range(8)]
+    assert column(run_dir, "learning_rate") == pytest.approx([share * CONFIG.learning_rate for share in schedule])
+
+
+def test_a_run_goes_on_from_its_parameters_and_optimizer(run_dir: Path) -> None:
+    before = load_latest(run_dir / "checkpoints")[1]
+    resume(run_dir, total_steps=5 * BATCH)
+    after = load_latest(run_dir / "checkpoints")[1]
+    assert after.tensors.keys() == before.tensors.keys()
+    steps = {name for name in before.tensors if name.endswith(".step")}
+    minibatches = CONFIG.num_epochs * CONFIG.num_minibatches
+    assert {after.tensors[name].item() - before.tensors[name].item() for name in steps} == {minibatches}
+    assert after.state["agent"]["version"] == 5
+
+
+def test_a_finished_run_stays_as_it_is(finished: Finished, run_dir: Path) -> None:
+    before = contents(run_dir)
+    result = resume(run_dir)
+    after = contents(run_dir)
+    assert after.pop("result.json")
+    assert after == {name: data for name, data in before.items() if name != "result.json"}
+    assert torch.equal(parameters(result.agent), parameters(finished.result.agent))
+    assert result.metrics.get("iteration") == ITERATIONS  # the last iteration's metrics, as ever
+
+
+def test_an_interrupted_run_saves_and_goes_on(finished: Finished, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    result = train(run_dir=path, checkpoint_seconds=1e6, on_iteration=at_iteration(2, interrupt))
+    assert result.interrupted
+    assert_is_whole(path, 2)
+    assert not (path / "result.json").exists()
+
+    resumed = resume(path)
+    assert not resumed.interrupted
+    assert_is_whole(path, ITERATIONS)
+    assert (path / "result.json").exists()
+    assert column(path, "learning_rate") == column(finished.run_dir, "learning_rate")
+    assert column(path, "policy_loss")[:2] == column(finished.run_dir, "policy_loss")[:2]
+
+
+def test_resuming_twice_gives_the_same(tmp_path: Path) -> None:
+    train(run_dir=tmp_path / "run", on_iteration=at_iteration(2, interrupt))
+    copy = Path(shutil.copytree(tmp_path / "run", tmp_path / "copy"))
+    one, again = resume(tmp_path / "run"), resume(copy)
+    assert torch.equal(parameters(one.agent), parameters(again.agent))
+
+
+def test_resumed_environments_start_new_episodes(tmp_path: Path) -> None:
+    # Of 20 steps: the first run ends within the first episode, which no resumed run may go on counting.
+    env = partial(ScriptedEnv, ((20, "terminated"),))
+    train(env, iterations=1, run_dir=tmp_path / "run")
+    result = resume(tmp_path / "run", total_steps=3 * BATCH, env=env)
+    assert result.metrics["episodes"] == CONFIG.num_envs
+    assert result.metrics["episode_length_mean"] == 20
+
+
+@pytest.mark.parametrize("placement", ["cpu", hybridppo.Mirrored("cpu", "cpu", force_copy=True)], ids=["name", "own"])
+def test_a_run_may_go_on_under_another_placement(placement: Any, run_dir: Path) -> None:
+    copy = Path(shutil.copytree(run_dir, run_dir.with_name("other")))
+    result = resume(run_dir, total_steps=6 * BATCH, placement=placement)
+    assert torch.equal(parameters(result.agent), parameters(resume(copy, total_steps=6 * BATCH).agent))
+
+
+def test_a_run_that_crashed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError):
+        train(run_dir=path, checkpoint_seconds=0.0, on_iteration=at_iteration(3, fail))
+    assert_is_whole(path, 2)
+    resume(path)
+    assert_is_whole(path, ITERATIONS)
+
+
+def truncate_newest(run_dir: Path, file: str) -> Path:
+    path = folders(run_dir / "checkpoints")[-1] / file
+    path.write_bytes(path.read_bytes()[:-10])
+    return path
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+def test_a_truncated_checkpoint_is_passed_over_aloud(
+    file: str, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = truncate_newest(run_dir, file)
+    before_it = folders(run_dir / "checkpoints")[-2]
+    resume(run_dir, total_steps=5 * BATCH)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert any(str(damaged) in warning and str(before_it) in warning for warning in warnings)
+    assert_is_whole(run_dir, 5)
+
+
+def test_without_a_whole_checkpoint_nothing_starts_and_nothing_is_lost(run_dir: Path) -> None:
+    for folder in folders(run_dir / "checkpoints"):
+        (folder / "state.json").write_text("{")
+    before = contents(run_dir)
+    with pytest.raises(CheckpointError, match=r"state\.json is truncated or altered"):
+        resume(run_dir)
+    assert contents(run_dir) == before
+
+
+def test_another_registered_environment_is_refused(run_dir: Path) -> None:
+    before = contents(run_dir)
+    with pytest.raises(CheckpointError, match="trained in 'CartPole-v1', not in 'Acrobot-v1'"):
+        resume(run_dir, env="Acrobot-v1", total_steps=8 * BATCH)
+    assert contents(run_dir) == before
+
+
+def test_another_function_is_refused_with_the_difference(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    train(partial(ScriptedEnv, ((5, "truncated"),)), run_dir=path, iterations=1)
+    before = contents(path)
+    with pytest.raises(CheckpointError, match=r"action_space was .*'n': 2.* and is .*'n': 3"):
+        resume(path, env=partial(ScriptedEnv, ((5, "truncated"),), Discrete(3)), total_steps=8 * BATCH)
+    with pytest.raises(CheckpointError, match=r"observation_space was .*Box.* and is .*Discrete.*; action_space was"):
+        resume(path, env=IdentityDiscrete, total_steps=8 * BATCH)
+    assert contents(path) == before
+
+
+def test_a_function_must_be_given_again(tmp_path: Path) -> None:
+    train(IdentityDiscrete, run_dir=tmp_path / "run", iterations=1)
+    with pytest.raises(RunDirectoryError, match=r"made by a function, 'IdentityDiscrete': pass it again .* env="):
+        resume(tmp_path / "run", total_steps=8 * BATCH)
+    assert resume(tmp_path / "run", total_steps=2 * BATCH, env=IdentityDiscrete).metrics["iteration"] == 2
+
+
+# Interruption
+
+
+def test_a_second_interruption_stops_at_once(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    history: list[Metrics] = []
+
+    def on_iteration(metrics: Metrics) -> None:
+        history.append(metrics)
+        interrupt()
+        interrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        train(on_iteration=on_iteration)
+    assert len(history) == 1
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_the_interrupt_handler_is_restored() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    assert train(on_iteration=at_iteration(1, interrupt)).interrupted
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def wait_until(holds: Callable[[], bool], process: "subprocess.Popen[str]", timeout: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send to a process")
+@pytest.mark.parametrize("stepped", ["--vectorization auto", "--vectorization async", "--num-workers 2"])
+def test_ctrl_c_saves_and_exits_with_130(stepped: str, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    command = f"-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu {stepped}"
+    flags = f"--num-envs 2 --num-steps 16 --num-minibatches 2 --checkpoint-seconds 1e6 --no-progress --run-dir {path}"
+    process = subprocess.Popen(
+        [sys.executable, *command.split(), *flags.split()],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        metrics = path / "metrics.jsonl"
+        wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3, process)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to every process of the group
+        _, errors = process.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130, errors
+    assert f"hybridppo resume {path}" in errors
+    assert not (path / "result.json").exists()
+
+    checkpoint = load_latest(path / "checkpoints")[1]
+    iteration, env_steps = checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"]
+    assert column(path, "iteration") == [*range(1, iteration + 1)]
+    result = resume(path, total_steps=env_steps + 1)
+    assert result.metrics["iteration"] == iteration + 1
+    assert column(path, "iteration") == [*range(1, iteration + 2)]
+
+
+# Learning
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_discrete_identity_is_learned(seed: int) -> None:
+    config = PPOConfig(num_envs=8, num_steps=32, learning_rate=1e-2, gamma=0.0, hidden_sizes=(16,), entropy_coef=0.0)
+    result = train(IdentityDiscrete, iterations=128, seed=seed, config=config, evaluation_episodes=16)
+    assert result.evaluation is not None
+    assert result.evaluation.returns == (8.0,) * 16
+    assert result.metrics["episode_return_mean"] > 7.5  # of 8, random actions and all
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_box_identity_is_learned(seed: int) -> None:
+    config = PPOConfig(
+        num_envs=8,
+        num_steps=64,
+        num_epochs=10,
+        num_minibatches=8,
+        learning_rate=1e-2,
+        gamma=0.0,
+        hidden_sizes=(16,),
+        entropy_coef=0.0,
+    )
+    result = train(IdentityBox, iterations=512, seed=seed, config=config, evaluation_episodes=16)
+    assert result.evaluation is not None
+    assert min(result.evaluation.returns) > -0.02  # of 0; an action of 0 whatever is observed gives -2.7
+    assert result.metrics["episode_return_mean"] > -0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_cartpole_is_learned(seed: int) -> None:
+    config = PPOConfig(
+        num_envs=8,
+        num_steps=32,
+        num_minibatches=1,
+        num_epochs=20,
+        gamma=0.98,
+        gae_lambda=0.8,
+        learning_rate=1e-3,
+        anneal_clip_range=True,
+        entropy_coef=0.0,
+    )
+    result = hybridppo.train(
+        "CartPole-v1", total_steps=100_000, seed=seed, config=config, evaluation_episodes=20, progress=False
+    )
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean > 450  # of 500
+
+
+def test_a_registered_environment_without_a_vectorised_form_trains() -> None:
+    assert gym.spec("Pendulum-v1").vector_entry_point is None
+    result = train("Pendulum-v1", vectorization="auto", iterations=2)
+    assert result.metrics["env_steps"] == 2 * BATCH

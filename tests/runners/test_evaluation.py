@@ -1,0 +1,135 @@
+"""Evaluation runs the episodes asked for, whichever environments are quick about theirs."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode
+from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
+
+import hybridppo
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.distributions import distribution_for
+from hybridppo.envs import Environments, make_environments, wrap
+from hybridppo.placement import Mirrored
+from hybridppo.runners import Evaluation, evaluate
+from hybridppo.training import evaluate_agent
+
+SLOW: Script = ((9, "terminated"), (7, "truncated"))
+QUICK: Script = ((1, "truncated"), (2, "both"), (1, "terminated"))
+MEDIUM: Script = ((4, "both"),)
+SCRIPTS = (SLOW, QUICK, MEDIUM)
+
+
+class TableActor:
+    """Logits by row of a table, for one-hot observations."""
+
+    version = 0
+
+    def __init__(self, table: np.ndarray) -> None:
+        self._table = table.astype(np.float32)
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return observations @ self._table
+
+
+def run(environments: Environments, actor: Any, **options: Any) -> Evaluation:
+    return evaluate(actor, distribution_for(environments.action_space), environments, **options)
+
+
+def run_scripted(mode: AutoresetMode, episodes: int) -> Evaluation:
+    actor = TableActor(np.zeros((2, 2)))
+    return run(wrap(scripted_vector(SCRIPTS, mode)), actor, episodes=episodes, seed=0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("episodes", "shares"), [(1, (1, 0, 0)), (3, (1, 1, 1)), (5, (2, 2, 1)), (12, (4, 4, 4))])
+def test_each_environment_contributes_a_fixed_share(mode: AutoresetMode, episodes: int, shares: tuple[int]) -> None:
+    evaluation = run_scripted(mode, episodes)
+    of_each = [
+        (scripted_return(script, episode), script[episode % len(script)][0])
+        for script, share in zip(SCRIPTS, shares, strict=True)
+        for episode in range(share)
+    ]
+    assert sorted(zip(evaluation.returns, evaluation.lengths, strict=True)) == sorted(of_each)
+
+
+def test_mean_and_deviation_are_over_the_episodes() -> None:
+    evaluation = Evaluation(returns=(1.0, 2.0, 6.0), lengths=(1, 1, 1))
+    assert evaluation.return_mean == 3.0
+    assert evaluation.return_std == pytest.approx(np.sqrt(14 / 3))
+
+
+def test_deterministic_actions_are_the_most_probable() -> None:
+    environments = make_environments(partial(IdentityDiscrete, n=4, length=8), 3)
+    evaluation = run(environments, TableActor(0.01 * np.eye(4)), episodes=6, seed=0)
+    assert evaluation.returns == (8.0,) * 6
+    assert evaluation.lengths == (8,) * 6
+
+
+def test_random_actions_follow_the_probabilities() -> None:
+    environments = make_environments(partial(IdentityDiscrete, n=4, length=100), 4)
+    actor = TableActor(np.log(3.0) * np.eye(4))  # right with probability 3 / 6
+    evaluation = run(environments, actor, episodes=20, seed=0, deterministic=False)
+    assert evaluation.return_mean / 100 == pytest.approx(0.5, abs=4 * np.sqrt(0.25 / 2000))
+
+
+def test_random_actions_come_from_the_seed() -> None:
+    def returns(seed: int) -> tuple[float, ...]:
+        environments = make_environments(partial(IdentityDiscrete, length=50), 2)
+        return run(environments, TableActor(np.zeros((4, 4))), episodes=4, seed=seed, deterministic=False).returns
+
+    assert returns(seed=1) == returns(seed=1)
+    assert returns(seed=1) != returns(seed=2)
+
+
+def test_each_episode_is_reported() -> None:
+    reported: list[None] = []
+    environments = wrap(scripted_vector(SCRIPTS, AutoresetMode.NEXT_STEP))
+    actor = TableActor(np.zeros((2, 2)))
+    run(environments, actor, episodes=7, seed=0, on_episode=lambda: reported.append(None))
+    assert len(reported) == 7
+
+
+def test_an_agent_is_evaluated_in_environments_of_its_own() -> None:
+    made: list[IdentityDiscrete] = []
+    closed: list[IdentityDiscrete] = []
+
+    class Counted(IdentityDiscrete):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    agent = PPO(Discrete(4), Discrete(4), PPOConfig(num_envs=2))
+    evaluation = evaluate_agent(agent, Counted, episodes=5, seed=3, progress=False)
+    assert len(evaluation.returns) == 5
+    assert evaluate_agent(agent, Counted, episodes=5, seed=3, progress=False) == evaluation
+    assert len(made) >= 4
+    assert set(map(id, made)) == set(map(id, closed))
+
+
+@pytest.mark.parametrize("episodes", [0, -1, 2.5])
+def test_an_impossible_number_of_episodes_is_refused(episodes: Any) -> None:
+    agent = PPO(Discrete(4), Discrete(4))
+    with pytest.raises(hybridppo.ConfigurationError, match=f"episodes must be a whole number .* got {episodes}"):
+        evaluate_agent(agent, IdentityDiscrete, episodes=episodes)
+
+
+def test_a_mirror_that_publishes_rarely_does_not_evaluate_old_parameters() -> None:
+    agent = PPO(Discrete(4), Discrete(4), PPOConfig(num_envs=2, hidden_sizes=()))
+    (linear,) = agent.actor
+    with torch.no_grad():
+        linear.weight.copy_(-torch.eye(4))  # always wrong
+    placement = Mirrored("cpu", "cpu", publish_every=1000, force_copy=True)
+    placement.prepare(agent)
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(4))  # always right
+    agent.version += 1
+    evaluation = evaluate_agent(agent, IdentityDiscrete, episodes=4, placement=placement, progress=False)
+    assert evaluation.returns == (8.0,) * 4

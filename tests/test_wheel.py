@@ -1,0 +1,105 @@
+"""The built distributions hold what they should, and a wheel works alone."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.wheel
+
+ROOT = Path(__file__).parents[1]
+LEFT_OUT = shutil.ignore_patterns(".*", "*.egg-info", "build", "dist", "runs", "__pycache__")
+
+EVERYWHERE = {
+    "hybridppo/__init__.py",
+    "hybridppo/placement.py",
+    "hybridppo/py.typed",
+    "hybridppo/agents/__init__.py",
+    "hybridppo/agents/ppo.py",
+    "hybridppo/runners/__init__.py",
+    "hybridppo/runners/runner.py",
+}
+
+
+def run(*command: object, cwd: Path) -> str:
+    process = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+def build_wheel(source: Path, out: Path) -> Path:
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", out, ".", cwd=source)
+    (wheel,) = out.glob("hybridppo-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree, links kept, without what earlier builds left in it."""
+    return Path(shutil.copytree(ROOT, tmp_path_factory.mktemp("wheel") / "tree", symlinks=True, ignore=LEFT_OUT))
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(source, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ".", cwd=source)
+    (made,) = out.glob("hybridppo-*.tar.gz")
+    return made
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
+    names = names_in(wheel)
+    assert names >= EVERYWHERE
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"hybridppo"}
+
+
+def test_the_wheel_holds_every_source(wheel: Path) -> None:
+    files = [
+        path
+        for folder in ("hybridppo", "hybridppo/agents", "hybridppo/runners")
+        for path in ROOT.glob(f"{folder}/*.py")
+    ]
+    assert {str(path.relative_to(ROOT)) for path in files} == {name for name in names_in(wheel) if name.endswith(".py")}
+
+
+def test_the_sdist_makes_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    assert names_in(build_wheel(unpacked, tmp_path / "out")) == names_in(wheel)
+
+
+def test_the_wheel_works_alone(wheel: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "venv"
+    venv.create(alone, with_pip=True)
+    (python,) = alone.glob("bin/python") if sys.platform != "win32" else alone.glob("Scripts/python.exe")
+    install = (python, "-m", "pip", "install", "--constraint", ROOT / "constraints.txt")
+    run(*install, "torch", cwd=tmp_path)  # first, as the Makefile does
+    run(*install, wheel, cwd=tmp_path)
+
+    code = "import hybridppo; result = hybridppo.train('CartPole-v1', total_steps=1000, progress=False)"
+    output = run(python, "-c", f"{code}; print(hybridppo.__file__, result.metrics['env_steps'])", cwd=tmp_path)
+    where, env_steps = output.split()
+    assert Path(where).is_relative_to(alone)
+    assert int(env_steps) >= 1000
+    site_packages = Path(where).parents[1]
+    assert not {path.name for path in site_packages.iterdir()} & {"agents", "runners", "tests", "scripts"}
+
+    assert "placements" in run(python, "-m", "hybridppo", "--help", cwd=tmp_path)
+    assert run(python.with_name("hybridppo"), "evaluate", "--help", cwd=tmp_path)

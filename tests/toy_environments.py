@@ -1,0 +1,206 @@
+"""Environments whose true returns are known, for the tests to import."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+Script = Sequence[tuple[int, str]]
+"""Length and end of each episode; "terminated", "truncated" or "both". Begins anew when it is through."""
+
+MODES = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
+
+
+def scripted_reward(episode: int, step: int) -> float:
+    return float(10 * episode + step + 1)
+
+
+def scripted_end(script: Script, episode: int, step: int) -> tuple[bool, bool]:
+    """Whether step `step` of an episode terminates, and whether it truncates."""
+    length, end = script[episode % len(script)]
+    is_last = step + 1 == length
+    return is_last and end in ("terminated", "both"), is_last and end in ("truncated", "both")
+
+
+class ScriptedEnv(gym.Env[Any, Any]):
+    """Episodes that no action changes. Observations are (episode, steps done): each is seen only once.
+
+    `actions` holds every action that `step` was called with. With `reuse_buffer`, all observations are
+    the same array, overwritten.
+    """
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+
+    def __init__(
+        self, script: Script, action_space: gym.Space[Any] | None = None, *, reuse_buffer: bool = False
+    ) -> None:
+        self.action_space = Discrete(2) if action_space is None else action_space
+        self.actions: list[Any] = []
+        self._script = script
+        self._buffer = np.zeros(2, dtype=np.float32) if reuse_buffer else None
+        self._episode, self._step = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._episode, self._step = self._episode + 1, 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(action)
+        reward = scripted_reward(self._episode, self._step)
+        terminated, truncated = scripted_end(self._script, self._episode, self._step)
+        self._step += 1
+        return self._observation(), reward, terminated, truncated, {}
+
+    def _observation(self) -> np.ndarray:
+        observation = np.array((self._episode, self._step), dtype=np.float32)
+        if self._buffer is None:
+            return observation
+        self._buffer[:] = observation
+        return self._buffer
+
+
+@dataclass(frozen=True)
+class ScriptedRow:
+    """What one row of a rollout must hold, for one environment."""
+
+    observation: tuple[int, int]
+    following: tuple[int, int]
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    is_step: bool = True
+
+
+def scripted_rows(script: Script, mode: AutoresetMode) -> Iterator[ScriptedRow]:
+    """The rows that a `ScriptedEnv` gives, without end."""
+    for episode in count():
+        length = script[episode % len(script)][0]
+        for step in range(length):
+            terminated, truncated = scripted_end(script, episode, step)
+            reward = scripted_reward(episode, step)
+            yield ScriptedRow((episode, step), (episode, step + 1), reward, terminated, truncated)
+        if mode is AutoresetMode.NEXT_STEP:
+            yield ScriptedRow((episode, length), (episode + 1, 0), is_step=False)
+
+
+def scripted_return(script: Script, episode: int) -> float:
+    """The undiscounted return of an episode."""
+    return sum(scripted_reward(episode, step) for step in range(script[episode % len(script)][0]))
+
+
+def scripted_vector(scripts: Sequence[Script], mode: AutoresetMode, **options: Any) -> SyncVectorEnv:
+    """A scripted environment for each script."""
+    return SyncVectorEnv([partial(ScriptedEnv, script, **options) for script in scripts], autoreset_mode=mode)
+
+
+class UndeclaredVector(VectorEnv[Any, Any, Any]):
+    """A vector of scripted environments that resets on the next step, and does not say so."""
+
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, scripts: Sequence[Script]) -> None:
+        self.num_envs = len(scripts)
+        self.single_observation_space, self.single_action_space = ScriptedEnv.observation_space, Discrete(2)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.times_closed = 0
+        self._rows = [scripted_rows(script, AutoresetMode.NEXT_STEP) for script in scripts]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros((self.num_envs, 2), dtype=np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        rows = [next(rows) for rows in self._rows]
+        return (
+            np.array([row.following for row in rows], dtype=np.float32),
+            np.array([row.reward for row in rows]),
+            np.array([row.terminated for row in rows]),
+            np.array([row.truncated for row in rows]),
+            {},
+        )
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.times_closed += 1
+
+
+class IdentityDiscrete(gym.Env[Any, Any]):
+    """Reward 1 where the action is the number observed, else 0; the best return is `length`."""
+
+    def __init__(self, n: int = 4, length: int = 8) -> None:
+        self.observation_space = self.action_space = Discrete(n)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._step, self._wanted = 0, self._draw()
+        return self._wanted, {}
+
+    def step(self, action: Any) -> Any:
+        reward = float(action == self._wanted)
+        self._step, self._wanted = self._step + 1, self._draw()
+        return self._wanted, reward, False, self._step == self._length, {}
+
+    def _draw(self) -> int:
+        return int(self.np_random.integers(self.action_space.n))
+
+
+class IdentityBox(gym.Env[Any, Any]):
+    """Reward `-(action - observation)^2`; the best return is 0."""
+
+    def __init__(self, length: int = 8) -> None:
+        self.observation_space = self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._step, self._wanted = 0, self._draw()
+        return self._wanted, {}
+
+    def step(self, action: Any) -> Any:
+        reward = -float(np.square(action - self._wanted).sum())
+        self._step, self._wanted = self._step + 1, self._draw()
+        return self._wanted, reward, False, self._step == self._length, {}
+
+    def _draw(self) -> np.ndarray:
+        return self.np_random.uniform(-1.0, 1.0, (1,)).astype(np.float32)
+
+
+class FailingEnv(gym.Env[Any, Any]):
+    """Calls `fail` at its `after`-th step."""
+
+    observation_space = Box(-1.0, 1.0, (2,))
+    action_space = Discrete(2)
+
+    def __init__(self, fail: Any, after: int = 20) -> None:
+        self.fail, self.steps_left = fail, after
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps_left -= 1
+        if self.steps_left == 0:
+            self.fail()
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+def raise_an_error() -> None:
+    raise ValueError("the motor is stuck")
+
+
+def kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_forever() -> None:
+    signal.pause()

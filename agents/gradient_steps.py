@@ -241,8 +241,10 @@ class NumpyStep:
         moved = values - old_values
         clipped_errors = old_values + _clip(moved, -limit, limit) - returns
         clipped_squared = clipped_errors * clipped_errors
-        # Where the clipped error is the worse, the value lies outside the limits, and no gradient passes.
-        return np.maximum(squared, clipped_squared), np.where(squared >= clipped_squared, errors, 0.0)
+        # No gradient passes where the limit holds the value back and the error there is the worse. (Within the limits
+        # the two errors are equal, but not to the last bit.)
+        passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
+        return np.maximum(squared, clipped_squared), np.where(passes, errors, 0.0)
 
 
 class _CategoricalHead:

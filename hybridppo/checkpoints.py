@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
 from torch import Tensor
 
@@ -71,7 +72,10 @@ def load(folder: Path) -> Checkpoint:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
         raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
-    return Checkpoint(safetensors.torch.load(data), header["state"])
+    try:
+        return Checkpoint(safetensors.torch.load(data), header["state"])
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} holds no tensors: {error}") from error
 
 
 def _read_header(folder: Path) -> dict[str, Any]:

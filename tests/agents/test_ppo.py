@@ -1,0 +1,290 @@
+"""PPO's update against a plain rendering of the algorithm, and what it keeps to."""
+
+import math
+from dataclasses import replace
+from itertools import chain, pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
+
+from hybridppo import PPO, EnvError, PPOConfig
+from hybridppo.rollout import Rollout
+
+OBSERVATIONS = Box(-np.inf, np.inf, (4,))
+SPACES = {"discrete": Discrete(3), "continuous": Box(-1.0, 1.0, (2,))}
+# One minibatch: the reference need not know how passes are shuffled.
+PLAIN = PPOConfig(num_envs=3, num_steps=16, num_epochs=3, num_minibatches=1, hidden_sizes=(16, 8), learning_rate=1e-2)
+
+
+def make_rollout(agent: PPO, num_steps: int = 16, num_envs: int = 3, seed: int = 0) -> Rollout:
+    """Random observations and rewards, actions of the agent's own; some ends of each kind."""
+    generator = torch.Generator().manual_seed(seed)
+    observations = torch.randn(num_steps + 1, num_envs, 4, generator=generator)
+    with torch.no_grad():
+        outputs = agent.actor(observations[:-1])
+        noise = agent.distribution.draw_noise(np.random.default_rng(seed), (num_steps, num_envs))
+        actions = torch.from_numpy(agent.distribution.sample(outputs.numpy(), noise))
+        log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, actions)
+    truncated = torch.rand(num_steps, num_envs, generator=generator) < 0.1
+    truncated[5, 1] = True
+    final_rows = truncated.flatten().nonzero().flatten()
+    return Rollout(
+        observations=observations,
+        actions=actions,
+        log_probs=log_probs + 0.2 * torch.randn(num_steps, num_envs, generator=generator),
+        rewards=torch.randn(num_steps, num_envs, generator=generator),
+        terminated=(torch.rand(num_steps, num_envs, generator=generator) < 0.1) & ~truncated,
+        truncated=truncated,
+        valid_rows=torch.arange(num_steps * num_envs),
+        final_rows=final_rows,
+        final_observations=torch.randn(len(final_rows), 4, generator=generator),
+        version=agent.version,
+    )
+
+
+class PlainPPO:
+    """The algorithm as a textbook would write it: modules of its own, an ordinary optimizer, loops."""
+
+    def __init__(self, agent: PPO) -> None:
+        self.config, self.is_discrete = agent.config, isinstance(agent.action_space, Discrete)
+        activation = {"tanh": nn.Tanh, "relu": nn.ReLU}[agent.config.activation]
+
+        def mlp(outputs: int) -> nn.Sequential:
+            sizes = [4, *agent.config.hidden_sizes]
+            layers: list[nn.Module] = []
+            for before, after in pairwise(sizes):
+                layers += [nn.Linear(before, after), activation()]
+            return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+        self.actor, self.critic = mlp(3 if self.is_discrete else 2), mlp(1)
+        self.log_std = nn.Parameter(torch.zeros(2))
+        state = agent.actor.state_dict()
+        if not self.is_discrete:
+            with torch.no_grad():
+                self.log_std.copy_(state.pop("log_std"))
+            state = {name.removeprefix("mean."): tensor for name, tensor in state.items()}
+        self.actor.load_state_dict(state)
+        self.critic.load_state_dict(agent.critic.state_dict())
+        self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        if not self.is_discrete:
+            self.parameters.append(self.log_std)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=agent.config.learning_rate, eps=1e-5)
+
+    def distribution(self, observations: torch.Tensor) -> Any:
+        outputs = self.actor(observations)
+        if self.is_discrete:
+            return torch.distributions.Categorical(logits=outputs)
+        return torch.distributions.Independent(torch.distributions.Normal(outputs, self.log_std.exp()), 1)
+
+    def update(self, rollout: Rollout) -> None:
+        c, valid = self.config, rollout.valid_rows
+        with torch.no_grad():
+            values = self.critic(rollout.observations).squeeze(-1)
+            following = values[1:].clone()
+            for row, observation in zip(rollout.final_rows.tolist(), rollout.final_observations, strict=True):
+                following[row // following.shape[1], row % following.shape[1]] = self.critic(observation).squeeze()
+            advantages, after = torch.zeros_like(rollout.rewards), torch.zeros(rollout.rewards.shape[1])
+            for t in reversed(range(len(rollout.rewards))):
+                ended = rollout.terminated[t] | rollout.truncated[t]
+                delta = rollout.rewards[t] + c.gamma * following[t] * ~rollout.terminated[t] - values[t]
+                advantages[t] = after = delta + c.gamma * c.gae_lambda * ~ended * after
+            returns = (advantages + values[:-1]).flatten()[valid]
+            old_values, advantages = values[:-1].flatten()[valid], advantages.flatten()[valid]
+        observations = rollout.observations[:-1].flatten(0, 1)[valid]
+        actions, old = rollout.actions.flatten(0, 1)[valid], rollout.log_probs.flatten()[valid]
+        for _ in range(c.num_epochs):
+            distribution = self.distribution(observations)
+            ratio = (distribution.log_prob(actions) - old).exp()
+            a = (advantages - advantages.mean()) / (advantages.std() + 1e-8) if c.normalize_advantage else advantages
+            policy = torch.max(-a * ratio, -a * ratio.clamp(1 - c.clip_range, 1 + c.clip_range)).mean()
+            predicted = self.critic(observations).squeeze(-1)
+            squared = (predicted - returns) ** 2
+            if c.clip_range_vf is not None:
+                clipped = old_values + (predicted - old_values).clamp(-c.clip_range_vf, c.clip_range_vf)
+                squared = torch.max(squared, (clipped - returns) ** 2)
+            loss = policy - c.entropy_coef * distribution.entropy().mean() + c.value_coef * 0.5 * squared.mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.parameters, c.max_grad_norm)
+            self.optimizer.step()
+
+
+def assert_same_parameters(agent: PPO, plain: PlainPPO) -> None:
+    theirs = [*plain.actor.parameters(), *plain.critic.parameters()]
+    ours = [parameter for name, parameter in agent.actor.named_parameters() if name != "log_std"]
+    for mine, expected in zip([*ours, *agent.critic.parameters()], theirs, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-3, atol=1e-4)
+    if not plain.is_discrete:
+        torch.testing.assert_close(agent.actor.log_std, plain.log_std, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"clip_range_vf": 0.1},
+        {"normalize_advantage": False},
+        {"entropy_coef": 0.1, "activation": "relu"},
+        {"max_grad_norm": 0.01},
+        {"gamma": 0.9, "gae_lambda": 0.5},
+    ],
+    ids=str,
+)
+def test_an_update_is_the_plain_algorithm(changes: dict[str, Any], kind: str, fast: bool) -> None:
+    agent = PPO(OBSERVATIONS, SPACES[kind], replace(PLAIN, fast_updates=fast, **changes), seed=1)
+    plain = PlainPPO(agent)
+    for seed in range(2):
+        rollout = make_rollout(agent, seed=seed)
+        agent.update(rollout)
+        plain.update(rollout)
+    assert_same_parameters(agent, plain)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
+def test_rows_that_are_no_steps_have_no_influence(fast: bool) -> None:
+    """The row after an end holds the final observation, which is bootstrapped from; all else there is void."""
+    results = []
+    for void in (0.0, 1e6):
+        agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, fast_updates=fast), seed=1)
+        rollout = make_rollout(agent)
+        truncated = torch.zeros_like(rollout.truncated)
+        truncated[4, 1] = True
+        log_probs, rewards = rollout.log_probs.clone(), rollout.rewards.clone()
+        log_probs[5, 1], rewards[5, 1] = -void, void
+        valid_rows = torch.tensor([row for row in range(16 * 3) if row != 5 * 3 + 1])
+        none: dict[str, Any] = {
+            "final_rows": rollout.final_rows[:0],
+            "final_observations": rollout.final_observations[:0],
+        }
+        rollout = replace(
+            rollout, truncated=truncated, log_probs=log_probs, rewards=rewards, valid_rows=valid_rows, **none
+        )
+        plain = PlainPPO(agent)
+        agent.update(rollout)
+        plain.update(rollout)
+        assert_same_parameters(agent, plain)
+        results.append(agent.parameters.values.detach().clone())
+    assert torch.equal(*results)
+
+
+def test_each_pass_is_shuffled_afresh_and_sees_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridppo.agents.gradient_steps import AutogradStep, Batch
+
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, num_minibatches=4, fast_updates=False), seed=1)
+    rollout, seen = make_rollout(agent), []
+    step = AutogradStep.__call__
+
+    def spy(self: AutogradStep, batch: Batch, clip_range: float) -> torch.Tensor:
+        seen.append(batch.observations[:, 0].tolist())
+        return step(self, batch, clip_range)
+
+    monkeypatch.setattr(AutogradStep, "__call__", spy)
+    agent.update(rollout)
+    passes = [list(chain.from_iterable(seen[i : i + 4])) for i in range(0, 12, 4)]
+    everything = sorted(rollout.observations[:-1, :, 0].flatten().tolist())
+    assert all(sorted(rows) == everything for rows in passes)
+    assert len({tuple(rows) for rows in passes}) == 3
+
+
+def num_gradient_steps(agent: PPO) -> int:
+    return int(agent.state()[0]["optimizer.step"])
+
+
+def test_target_kl_stops_after_the_pass_that_exceeds_it() -> None:
+    without = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, num_epochs=10), seed=1)
+    without.update(make_rollout(without))
+    assert num_gradient_steps(without) == 10
+    at_once = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, num_epochs=10, target_kl=1e-6), seed=1)
+    metrics = at_once.update(make_rollout(at_once))
+    assert num_gradient_steps(at_once) == 1
+    assert metrics["approx_kl"] > 1e-6
+
+
+def test_annealing() -> None:
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, anneal_clip_range=True), seed=1)
+    agent.anneal(0.25)
+    metrics = agent.update(make_rollout(agent))
+    assert metrics["learning_rate"] == pytest.approx(0.75e-2)
+    agent.anneal(1.0)  # nothing may move any more
+    before = agent.parameters.values.detach().clone()
+    metrics = agent.update(make_rollout(agent))
+    assert torch.equal(agent.parameters.values, before)
+    assert metrics["clip_fraction"] > 0.9  # the range has closed
+
+    constant = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, anneal_learning_rate=False), seed=1)
+    constant.anneal(0.9)
+    assert constant.update(make_rollout(constant))["learning_rate"] == 1e-2
+
+
+def test_a_small_gradient_norm_bounds_the_gradient() -> None:
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, max_grad_norm=1e-3, num_epochs=1), seed=1)
+    metrics = agent.update(make_rollout(agent))
+    assert agent.parameters.gradient.norm().item() == pytest.approx(1e-3, rel=1e-2)
+    assert metrics["grad_norm"] > 1e-3  # as it was before
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_seed_decides_everything(kind: str) -> None:
+    def train(seed: int) -> torch.Tensor:
+        agent = PPO(OBSERVATIONS, SPACES[kind], replace(PLAIN, num_minibatches=4), seed=seed)
+        for i in range(3):
+            agent.update(make_rollout(agent, seed=i))
+        return agent.parameters.values.detach()
+
+    assert torch.equal(train(0), train(0))
+    assert not torch.equal(train(0), train(1))
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_a_saved_agent_goes_on_to_the_bit(kind: str) -> None:
+    config = replace(PLAIN, num_minibatches=4)
+    agent, other = (PPO(OBSERVATIONS, SPACES[kind], config, seed=seed) for seed in (0, 1))
+    agent.update(make_rollout(agent))
+    tensors, state = agent.state()
+    other.load_state({name: tensor.clone() for name, tensor in tensors.items()}, state)
+    assert other.version == agent.version == 1
+    for learner in (agent, other):
+        learner.update(make_rollout(learner, seed=5))
+    assert torch.equal(agent.parameters.values, other.parameters.values)
+
+
+def test_metrics_are_plain_finite_numbers() -> None:
+    agent = PPO(OBSERVATIONS, SPACES["continuous"], PLAIN, seed=1)
+    metrics = agent.update(make_rollout(agent))
+    assert all(isinstance(value, float) and math.isfinite(value) for value in metrics.values())
+    names = {"policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance"}
+    assert names < metrics.keys()
+    assert agent.version == 1
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Discrete(3, start=3), Box(-1.0, 1.0, (2,)), Box(-2.0, 2.0, (2, 2), np.float64)],
+    ids=str,
+)
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_act_gives_what_the_environment_takes(space: gym.Space, deterministic: bool) -> None:
+    agent = PPO(OBSERVATIONS, space, seed=1)
+    for seed in range(20):
+        observation = np.random.default_rng(seed).standard_normal(4)
+        assert space.contains(agent.act(observation, deterministic=deterministic))
+
+
+def test_act_on_discrete_observations() -> None:
+    agent = PPO(Discrete(5), Discrete(2), seed=1)
+    assert agent.act(4) in (0, 1)
+    assert agent.act(np.int64(4)) == agent.act(4)
+
+
+def test_unsupported_spaces_are_refused() -> None:
+    with pytest.raises(EnvError, match="Dict"):
+        PPO(gym.spaces.Dict(a=Discrete(2)), Discrete(2))
+    with pytest.raises(EnvError, match="MultiBinary"):
+        PPO(OBSERVATIONS, gym.spaces.MultiBinary(3))

@@ -165,6 +165,13 @@ def test_another_seed_gives_another_run(finished: Finished) -> None:
     assert result.metrics["policy_loss"] != finished.result.metrics["policy_loss"]
 
 
+def test_another_seed_begins_with_other_parameters() -> None:
+    config = PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
+    one, again, other = (train(seed=seed, config=config, iterations=1).agent for seed in (3, 3, 4))
+    assert torch.equal(parameters(one), parameters(again))
+    assert (parameters(one) - parameters(other)).abs().max() > 0.1
+
+
 def test_a_seed_that_was_not_given_is_told() -> None:
     one, other = train(seed=None, iterations=1), train(seed=None, iterations=1)
     assert one.seed != other.seed
@@ -248,19 +255,24 @@ def global_generators() -> list[Any]:
     return [torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()]  # noqa: NPY002
 
 
-def test_global_generators_are_left_alone() -> None:
-    before = global_generators()
-    train(evaluation_episodes=1)
-    assert global_generators() == before
-
-
-def test_global_generators_have_no_influence(finished: Finished) -> None:
-    before = torch.get_rng_state()
+@pytest.fixture
+def seeded_globally() -> Iterator[None]:
+    """Global generators in a state that nobody would put them in by chance."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     torch.manual_seed(12345)
-    try:
-        result = train()
-    finally:
-        torch.set_rng_state(before)
+    np.random.seed(12345)  # noqa: NPY002
+    random.seed(12345)
+    yield
+    torch.set_rng_state(before[0])
+    np.random.set_state(before[1])  # noqa: NPY002
+    random.setstate(before[2])
+
+
+@pytest.mark.usefixtures("seeded_globally")
+def test_global_generators_are_left_alone_and_have_no_influence(finished: Finished) -> None:
+    before = global_generators()
+    result = train(evaluation_episodes=1)
+    assert global_generators() == before
     assert torch.equal(parameters(result.agent), parameters(finished.result.agent))
 
 

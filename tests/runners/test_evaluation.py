@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorWrapper
 from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
 
 import hybridppo
@@ -78,12 +78,34 @@ def test_random_actions_follow_the_probabilities() -> None:
 
 
 def test_random_actions_come_from_the_seed() -> None:
+    def actions(seed: int) -> list[list[int]]:
+        vector = scripted_vector(SCRIPTS, AutoresetMode.SAME_STEP)
+        run(wrap(vector), TableActor(np.zeros((2, 2))), episodes=6, seed=seed, deterministic=False)
+        return [env.actions for env in vector.envs]
+
+    assert actions(seed=1) == actions(seed=1)
+    assert actions(seed=1) != actions(seed=2)
+
+
+def test_environments_are_seeded() -> None:
     def returns(seed: int) -> tuple[float, ...]:
         environments = make_environments(partial(IdentityDiscrete, length=50), 2)
-        return run(environments, TableActor(np.zeros((4, 4))), episodes=4, seed=seed, deterministic=False).returns
+        return run(environments, TableActor(np.zeros((4, 4))), episodes=4, seed=seed).returns
 
     assert returns(seed=1) == returns(seed=1)
     assert returns(seed=1) != returns(seed=2)
+
+
+def test_rewards_of_rows_that_are_resets_do_not_count() -> None:
+    class RewardsResets(VectorWrapper):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, *rest = self.env.step(actions)
+            return observations, np.where(rewards == 0.0, 99.0, rewards), *rest
+
+    actor = TableActor(np.zeros((2, 2)))
+    vector = scripted_vector(SCRIPTS, AutoresetMode.NEXT_STEP)
+    evaluation = run(wrap(RewardsResets(vector)), actor, episodes=9, seed=0)
+    assert evaluation == run_scripted(AutoresetMode.NEXT_STEP, episodes=9)
 
 
 def test_each_episode_is_reported() -> None:

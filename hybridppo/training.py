@@ -300,7 +300,8 @@ def evaluate_agent(
                 agent.distribution,
                 environments,
                 episodes=episodes,
-                seed=seed,
+                # Environments take neighbouring seeds; those of neighbouring evaluations must not be the same.
+                seed=_seed(seed, "evaluation"),
                 deterministic=deterministic,
                 on_episode=bar.update,
             )

@@ -30,6 +30,7 @@ DEFAULTS = Train(
         anneal_learning_rate=True,
         clip_range=0.2,
         anneal_clip_range=True,
+        clip_range_vf=None,
         entropy_coef=0.0,
     ),
 )

@@ -52,7 +52,7 @@ VARIANTS = {
     "defaults": {},
     "relu": {"activation": "relu"},
     "no entropy bonus": {"entropy_coef": 0.0},
-    "clipped values": {"clip_range_vf": 0.2},
+    "values not clipped": {"clip_range_vf": None},
     "advantages as they are": {"normalize_advantage": False},
     "one hidden layer": {"hidden_sizes": (16,)},
     "three hidden layers": {"hidden_sizes": (16, 24, 8)},

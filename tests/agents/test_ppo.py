@@ -130,6 +130,7 @@ def assert_same_parameters(agent: PPO, plain: PlainPPO) -> None:
     [
         {},
         {"clip_range_vf": 0.1},
+        {"clip_range_vf": None},
         {"normalize_advantage": False},
         {"entropy_coef": 0.1, "activation": "relu"},
         {"max_grad_norm": 0.01},

@@ -1,0 +1,167 @@
+"""The same work for this library and for stable-baselines3, side by side: environment steps per second.
+
+    python benchmarks/fixed_work.py
+    python benchmarks/fixed_work.py --quick
+    python benchmarks/fixed_work.py --cases wide --placements cpu,hybrid
+
+Every turn is a fresh process with one torch thread (`contestants.py`). The contestants take turns, in reversed
+order every other round, so that whatever else the machine does falls on all of them. Among them runs `limits`: the
+bare environments and the bare matrix products, and nothing else. Compare the ratios, made within
+each round; the absolute figures belong to the machine.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import contestants
+import machine
+import torch
+
+PEER = "stable-baselines3"
+LIMITS = "limits"
+LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+Turn = dict[str, Any]
+Round = dict[str, Turn]
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(contestants.CASES), help="of %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
+    parser.add_argument("--placements", default="cpu", help="of hybridppo: cpu,cuda,migrate,hybrid,overlap")
+    parser.add_argument(
+        "--learning-device",
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="of placements with two devices (default %(default)s)",
+    )
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 3 iterations, to see that it works")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.cases.split(",")) - set(contestants.CASES):
+        parser.error(f"unknown cases {sorted(unknown)}: use {', '.join(contestants.CASES)}")
+    if arguments.quick:
+        arguments.rounds = 2
+    return arguments
+
+
+def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[str]]:
+    """For each contestant the process that is its turn."""
+    start = [sys.executable, str(Path(contestants.__file__))]
+    end = [case, "--learning-device", arguments.learning_device]
+    if arguments.quick:
+        end += ["--iterations", "3"]
+    ours = {
+        f"hybridppo {placement}": [*start, "hybridppo", *end, "--placement", placement]
+        for placement in arguments.placements.split(",")
+    }
+    return {**ours, PEER: [*start, PEER, *end], LIMITS: [*start, LIMITS, *end]}
+
+
+def take_turn(command: list[str]) -> Turn:
+    """Run one process to its end; its result."""
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **ONE_THREAD})
+    turn: Turn = json.loads(output.stdout.splitlines()[-1])
+    return turn
+
+
+def take_turns(commands: dict[str, list[str]], rounds: int) -> list[Round]:
+    """All turns of a case. Who is left out of the first round, is left out of the others."""
+    commands = dict(commands)
+    finished: list[Round] = []
+    for i in range(rounds):
+        turns: Round = {}
+        for name in list(commands) if i % 2 == 0 else list(reversed(commands)):
+            turn = take_turn(commands[name])
+            if "left_out" in turn:
+                print(f"left out: {name}: {turn['left_out']}")
+                del commands[name]
+                continue
+            turns[name] = turn
+            print(f"  round {i + 1}: {name}: {turn['steps_per_second']:,.0f} steps/s", file=sys.stderr)
+        finished.append(turns)
+    return finished
+
+
+def summarize(rounds: list[Round], name: str) -> dict[str, Any]:
+    """A contestant's medians over the rounds, and its ratio to the peer in each."""
+    speeds = [turns[name]["steps_per_second"] for turns in rounds]
+    ratios = [turns[name]["steps_per_second"] / turns[PEER]["steps_per_second"] for turns in rounds]
+
+    def median(key: str) -> float:
+        return statistics.median(turns[name][key] for turns in rounds)
+
+    return {
+        "steps_per_second": {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds)},
+        "ms_sampling": median("ms_sampling"),
+        "ms_learning": median("ms_learning"),
+        "ratio": {"median": statistics.median(ratios), "rounds": ratios},
+    }
+
+
+def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
+    """All that is measured of one case: raw turns, and their summary."""
+    print(f"case {case}", file=sys.stderr)
+    rounds = take_turns(command_lines(arguments, case), arguments.rounds)
+    summary = {name: summarize(rounds, name) for name in rounds[0]}
+    for key in LIMIT_KEYS:
+        summary[LIMITS][key] = statistics.median(turns[LIMITS][key] for turns in rounds)
+    return {"summary": summary, "rounds": rounds}
+
+
+def as_markdown(case: str, summary: dict[str, Any]) -> str:
+    """A case as a table, the peer's row last but one, the limits below."""
+    each = contestants.CASES[case]
+    widths = "x".join(str(size) for size in each.hidden_sizes)
+    lines = [
+        f"### {case}: {contestants.ENV_ID}, {each.num_envs} environments x {contestants.NUM_STEPS} steps, "
+        f"{contestants.NUM_EPOCHS} epochs of {contestants.NUM_MINIBATCHES} minibatches of {each.minibatch_size}, "
+        f"networks {widths}",
+        "",
+        f"| | steps/s, median (min to max) | sampling ms | learning ms | ratio to {PEER}, median (by round) |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    order = sorted(summary, key=lambda name: (name == LIMITS, name == PEER))
+    lines += [_row(name, summary[name]) for name in order]
+    limits = summary[LIMITS]
+    lines += [
+        "",
+        f"Limits: a vector step takes {limits['us_per_vector_step']:.1f} us; the matrix products and tanh of a "
+        f"minibatch {limits['ms_per_minibatch_numpy']:.3f} ms in NumPy and "
+        f"{limits['ms_per_minibatch_torch']:.3f} ms in torch (the faster counts).",
+    ]
+    return "\n".join(lines)
+
+
+def _row(name: str, row: dict[str, Any]) -> str:
+    speed, ratio = row["steps_per_second"], row["ratio"]
+    by_round = ", ".join(f"{each:.2f}" for each in ratio["rounds"])
+    return (
+        f"| {name} | {speed['median']:,.0f} ({speed['min']:,.0f} to {speed['max']:,.0f}) | {row['ms_sampling']:.1f} "
+        f"| {row['ms_learning']:.1f} | {ratio['median']:.2f} ({by_round}) |"
+    )
+
+
+def main() -> int:
+    """Measure the cases asked for, print them, keep them."""
+    arguments = parse_arguments()
+    cases: dict[str, Any] = {}
+    for case in arguments.cases.split(","):
+        cases[case] = measure(arguments, case)
+        print(as_markdown(case, cases[case]["summary"]), end="\n\n")
+    versions = {name: version(name) for name in ("hybridppo", PEER)}
+    payload = {"arguments": vars(arguments), "versions": versions, "threads": 1, "cases": cases}
+    print(f"Raw figures: {machine.save('fixed_work_quick' if arguments.quick else 'fixed_work', payload)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What `import hybridppo` costs beyond what it is built on, and what it costs until PPO can be used; in seconds.
+
+    python benchmarks/import_time.py
+
+Fresh processes, by turns with stable-baselines3 where that is installed. Each imports torch and gymnasium first
+and is timed from there, so that their seconds, which vary more than what is measured, cancel out. A package may
+put off importing its parts until they are asked for: the second figure includes those of its PPO.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import machine
+
+PACKAGES = ("hybridppo", "stable_baselines3")
+
+CHILD = """
+import json, time
+start = time.perf_counter()
+import torch, gymnasium
+base = time.perf_counter()
+import {package}
+imported = time.perf_counter()
+{package}.PPO
+usable = time.perf_counter()
+print(json.dumps({{"torch_and_gymnasium": base - start, "import": imported - base, "usable": usable - base}}))
+"""
+
+
+def measure(package: str) -> dict[str, float]:
+    """Seconds of one import in a fresh process."""
+    command = [sys.executable, "-c", CHILD.format(package=package)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    seconds: dict[str, float] = json.loads(output)
+    return seconds
+
+
+def measure_all(packages: list[str], turns: int) -> dict[str, list[dict[str, float]]]:
+    """Every package's imports, by turns; one round before them fills the disk cache and is not kept."""
+    rounds = [{package: measure(package) for package in packages} for _ in range(turns + 1)]
+    return {package: [each[package] for each in rounds[1:]] for package in packages}
+
+
+def as_markdown(medians: dict[str, dict[str, float]]) -> str:
+    """A row per package."""
+    lines = ["| package | import, s | until PPO is usable, s | torch and gymnasium before, s |", "|---|---:|---:|---:|"]
+    keys = ("import", "usable", "torch_and_gymnasium")
+    for package, row in medians.items():
+        seconds = " | ".join(f"{row[key]:.3f}" for key in keys)
+        lines.append(f"| `{package}` | {seconds} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=7, help="processes per package")
+    turns = parser.parse_args().turns
+    raw = measure_all([package for package in PACKAGES if find_spec(package)], turns)
+    medians: dict[str, Any] = {
+        package: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for package, rows in raw.items()
+    }
+    print(as_markdown(medians))
+    machine.save("import_time", {"turns": turns, "median_seconds": medians, "seconds": raw})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""The machine and the versions behind a measurement, and where its results are kept.
+
+    python benchmarks/machine.py
+
+prints them. Every result file holds the same under `machine`.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def describe() -> dict[str, Any]:
+    """What a reader needs to judge the figures; what cannot be found out is None."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gib": _memory_gib(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "torch_threads_by_default": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gymnasium": gym.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def save(name: str, payload: dict[str, Any]) -> Path:
+    """Write `results/<name>.json`: the date, the machine, and the payload."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    content = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), **payload}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def in_one_line(machine: dict[str, Any]) -> str:
+    """A description as `describe` gives it, as a line of text."""
+    memory = "" if machine["memory_gib"] is None else f", {machine['memory_gib']:.0f} GiB"
+    device = machine["cuda_device"] or "no CUDA device"
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("python", "torch", "gymnasium", "numpy"))
+    return f"{machine['cpu']}, {machine['cores']} cores{memory}, {device}; {versions}"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        import psutil
+    except ModuleNotFoundError:
+        return None
+    return round(psutil.virtual_memory().total / 2**30, 1)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(describe(), indent=1) + "\n")

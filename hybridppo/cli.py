@@ -223,16 +223,20 @@ def run_command(parse: Callable[[], Command]) -> int:
         return _fail(error, EXIT_USAGE, command.debug)
     except HybridPPOError as error:
         return _fail(error, EXIT_ERROR, command.debug)
+    except Exception as error:  # not the library's own, as from an environment's code
+        return _fail(error, EXIT_ERROR, command.debug)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
-def _fail(error: HybridPPOError, code: int, debug: bool = False) -> int:
+def _fail(error: Exception, code: int, debug: bool = False) -> int:
     if debug:
         traceback.print_exception(error)
-    else:
+    elif isinstance(error, HybridPPOError):
         print(f"hybridppo: error: {error}", file=sys.stderr)
+    else:
+        print(f"hybridppo: error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
     return code
 
 

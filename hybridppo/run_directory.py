@@ -64,6 +64,11 @@ class RunDirectory:
             raise RunDirectoryError(f"{path / 'config.json'} is damaged: {error}") from error
         return cls(path, config)
 
+    def update_config(self, config: dict[str, Any]) -> None:
+        """Write another `config.json` in place of the one there is."""
+        checkpoints.replace_synced(self.path / "config.json", _dump(config).encode())
+        self.config = config
+
     def log(self, metrics: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
         if self._metrics is None:

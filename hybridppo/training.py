@@ -171,6 +171,7 @@ def resume(
     environments = _environments(settings, env, config.num_envs)
     try:
         agent = _restored_agent(settings, checkpoint)
+        directory.update_config(settings)  # a new goal holds for whoever resumes next
         directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
         logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
         return _run(env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration)

@@ -120,7 +120,7 @@ class Runner:
 
     def save(self) -> None:
         """Write a checkpoint, where there is a run directory."""
-        if self._run_directory is not None and self.iteration > 0:
+        if self._run_directory is not None:
             tensors, agent_state = self.agent.state()
             state = {"agent": agent_state, "sampler": self.sampler.state(), "runner": self.state()}
             self._run_directory.save_checkpoint(self.sampler.env_steps, tensors, state, self._keep_checkpoints)

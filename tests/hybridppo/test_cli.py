@@ -227,6 +227,17 @@ def test_a_missing_gpu_is_an_error(placement: str, tmp_path: Path, capsys: pytes
     assert not (tmp_path / "run").exists()
 
 
+def test_an_error_of_somebody_elses_is_one_message_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise ZeroDivisionError("the motor is stuck")
+
+    monkeypatch.setattr("hybridppo.training.train", fail)
+    assert run("train", "CartPole-v1") == 1
+    assert_is_one_message(capsys.readouterr().err, "ZeroDivisionError: the motor is stuck", "--debug")
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("train", "CartPoel-v1", "--debug") == 1
     err = capsys.readouterr().err

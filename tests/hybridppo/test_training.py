@@ -686,3 +686,9 @@ def test_a_registered_environment_without_a_vectorised_form_trains() -> None:
     assert gym.spec("Pendulum-v1").vector_entry_point is None
     result = train("Pendulum-v1", vectorization="auto", iterations=2)
     assert result.metrics["env_steps"] == 2 * BATCH
+
+
+def test_a_new_goal_is_remembered(run_dir: Path) -> None:
+    resume(run_dir, total_steps=6 * BATCH)
+    assert json.loads((run_dir / "config.json").read_text())["total_steps"] == 6 * BATCH
+    assert resume(run_dir).metrics["iteration"] == 6  # nothing more to do

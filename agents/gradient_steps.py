@@ -7,7 +7,7 @@ Both fill `parameters.values.grad` with the gradient of
 scale it down to `max_grad_norm`, step the optimizer, and return `STATISTICS`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -41,9 +41,10 @@ class Batch:
     advantages: Tensor
     returns: Tensor
 
-    def rows(self, rows: slice) -> "Batch":
-        """Some rows, as views."""
-        return Batch(*(getattr(self, field.name)[rows] for field in fields(self)))
+    def split(self, sizes: list[int]) -> "Iterator[Batch]":
+        """The batch cut into parts of these sizes, as views."""
+        columns = (getattr(self, field.name).split(sizes) for field in fields(self))
+        return (Batch(*parts) for parts in zip(*columns, strict=True))
 
     def gather(self, rows: Tensor) -> "Batch":
         """The rows at `[M]` indices, copied."""
@@ -181,13 +182,14 @@ class NumpyStep:
         """Forward, the loss's gradient by hand, backward, clipping, step."""
         config, size = self._config, len(batch.returns)
         if config.normalize_advantage:
-            batch = replace(batch, advantages=torch.from_numpy(_normalize(_array(batch.advantages))))
+            batch = replace(batch, advantages=torch.from_numpy(_normalize(batch.advantages.numpy())))
         if size <= self._block_size:
             sums: Array = np.array(self._block(batch, clip_range, size))
         else:
             sums, gradient = np.zeros(len(STATISTICS) - 1), np.zeros_like(self._gradient)
-            for start in range(0, size, self._block_size):
-                sums += self._block(batch.rows(slice(start, start + self._block_size)), clip_range, size)
+            starts = range(0, size, self._block_size)
+            for block in batch.split([min(self._block_size, size - start) for start in starts]):
+                sums += self._block(block, clip_range, size)
                 gradient += self._gradient
             self._gradient[:] = gradient
 
@@ -199,13 +201,13 @@ class NumpyStep:
 
     def _block(self, batch: Batch, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
-        observations, advantages = _array(batch.observations), _array(batch.advantages)
+        observations, advantages = batch.observations.numpy(), batch.advantages.numpy()
         config = self._config
         activations = self._hidden.forward(observations)
         actor_last, critic_last = activations[-1]
 
-        log_prob, entropy = self._head.forward(actor_last, _array(batch.actions))
-        log_ratio = log_prob - _array(batch.log_probs)
+        log_prob, entropy = self._head.forward(actor_last, batch.actions.numpy())
+        log_ratio = log_prob - batch.log_probs.numpy()
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantages
         clipped_surrogate = _clip(ratio, 1.0 - clip_range, 1.0 + clip_range) * advantages
@@ -213,7 +215,7 @@ class NumpyStep:
         d_log_prob = np.where(surrogate <= clipped_surrogate, surrogate, 0.0) * np.float32(-1.0 / size)
 
         values = critic_last @ self._value_weight + self._value_bias
-        value_errors, d_values = self._value_errors(values, _array(batch.returns), _array(batch.values))
+        value_errors, d_values = self._value_errors(values, batch.returns.numpy(), batch.values.numpy())
 
         d_last = self._hidden.gradient_buffer(len(values))
         # The entropy enters with -entropy_coef * mean.

@@ -10,7 +10,6 @@ mean over a pass, after it (CleanRL looks at its last minibatch, stable-baseline
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -187,11 +186,10 @@ class PPO:
         size = len(batch.returns)
         # Rows lost to resets must not leave a minibatch of one, whose advantages have no deviation.
         count = max(1, min(self.config.num_minibatches, size // 2))
-        bounds = [i * size // count for i in range(count + 1)]
+        sizes = [(i + 1) * size // count - i * size // count for i in range(count)]
         for _ in range(self.config.num_epochs):
             order = torch.as_tensor(self._order.permutation(size), device=batch.returns.device)
-            shuffled = batch.gather(order)  # one gather per pass; minibatches are views
-            yield (shuffled.rows(slice(start, end)) for start, end in pairwise(bounds))
+            yield batch.gather(order).split(sizes)  # one gather per pass; minibatches are views
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""

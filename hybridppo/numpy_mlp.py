@@ -99,6 +99,7 @@ class HiddenLayers:
         self._weights, self._biases = weights, biases
         self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
         self._is_tanh = activation == "tanh"
+        self._ones = np.ones((1, 0), np.float32)
         self._memory: dict[str, list[Array]] = {}
         self._views: dict[tuple[str, int], list[Array]] = {}
 
@@ -129,7 +130,8 @@ class HiddenLayers:
         """
         size = len(inputs)
         gradients = self._reused("gradients", size)
-        ones = np.ones((1, size), dtype=np.float32)
+        if self._ones.shape[1] != size:
+            self._ones = np.ones((1, size), np.float32)
         for layer in reversed(range(len(self._weights))):
             gradient, activation = gradients[layer], activations[layer]
             if self._is_tanh:  # d tanh(z) / dz = 1 - tanh(z)^2
@@ -140,7 +142,7 @@ class HiddenLayers:
                 gradient *= activation > 0.0
             before = activations[layer - 1] if layer > 0 else inputs
             np.matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
-            np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
+            np.matmul(self._ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
             if layer > 0:
                 np.matmul(gradient, self._weights[layer], out=gradients[layer - 1])
 

@@ -9,7 +9,7 @@ scale it down to `max_grad_norm`, step the optimizer, and return `STATISTICS`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,12 +17,13 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo_config import PPOConfig
-from hybridppo.distributions import Categorical, DiagonalGaussian, Distribution
+from hybridppo.distributions import Categorical, DiagonalGaussian
 from hybridppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
 from hybridppo.networks import GaussianActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
 from hybridppo.numpy_mlp import HiddenLayers
-from hybridppo.parameters import FlatParameters
+
+if TYPE_CHECKING:
+    from hybridppo.agents.ppo import PPO
 
 Array = NDArray[Any]
 
@@ -66,17 +67,9 @@ class GradientStep(Protocol):
 class AutogradStep:
     """The plain form, for any networks on any device, and the reference for others."""
 
-    def __init__(
-        self,
-        actor: nn.Module,
-        critic: nn.Module,
-        distribution: Distribution,
-        parameters: FlatParameters,
-        optimizer: torch.optim.Optimizer,
-        config: PPOConfig,
-    ) -> None:
-        self._actor, self._critic, self._distribution = actor, critic, distribution
-        self._parameters, self._optimizer, self._config = parameters, optimizer, config
+    def __init__(self, agent: "PPO") -> None:
+        self._actor, self._critic, self._distribution = agent.actor, agent.critic, agent.distribution
+        self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
@@ -120,16 +113,9 @@ class NumpyStep:
     parameters have moved.
     """
 
-    def __init__(
-        self,
-        actor: nn.Module,
-        critic: nn.Module,
-        distribution: Distribution,
-        parameters: FlatParameters,
-        optimizer: torch.optim.Optimizer,
-        config: PPOConfig,
-    ) -> None:
-        self._optimizer, self._config = optimizer, config
+    def __init__(self, agent: "PPO") -> None:
+        self._optimizer, self._config = agent.optimizer, agent.config
+        actor, critic = agent.actor, agent.critic
         *actor_layers, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
@@ -147,7 +133,7 @@ class NumpyStep:
             numpy_activation(critic),
         )
         self._head: _CategoricalHead | _GaussianHead
-        if isinstance(distribution, DiagonalGaussian):
+        if isinstance(agent.distribution, DiagonalGaussian):
             assert isinstance(actor, GaussianActor)
             self._head = _GaussianHead(actor_head, actor.log_std)
         else:
@@ -155,19 +141,20 @@ class NumpyStep:
         self._value_weight, self._value_bias = _array(critic_head.weight)[0], _array(critic_head.bias)
         self._value_weight_gradient = _array(_gradient(critic_head.weight))[0]
         self._value_bias_gradient = _array(_gradient(critic_head.bias))
-        self._gradient = _array(parameters.gradient)
+        self._gradient = _array(agent.parameters.gradient)
         # Rows that pass forward and backward while they lie in the cache closest to a core: activations of a megabyte.
         widest = max(layer.weight.shape[0] for layer in actor_layers)
         self._block_size = max(32, 2**20 // (4 * 2 * widest))
 
     @staticmethod
-    def supports(actor: nn.Module, critic: nn.Module, distribution: Distribution) -> bool:
+    def supports(agent: "PPO") -> bool:
         """Whether networks and distribution are such as this form knows: MLPs of equal hidden layers, on the CPU."""
+        actor, critic = agent.actor, agent.critic
         return (
             is_plain_mlp(actor)
             and is_plain_mlp(critic)
             and is_on_cpu(actor)
-            and isinstance(distribution, (Categorical, DiagonalGaussian))
+            and isinstance(agent.distribution, (Categorical, DiagonalGaussian))
             and numpy_activation(actor) == numpy_activation(critic)
             and [layer.weight.shape for layer in linears(actor)[:-1]]
             == [layer.weight.shape for layer in linears(critic)[:-1]]

@@ -139,9 +139,9 @@ class PPO:
         """The fastest form of a gradient step for where the parameters are now."""
         storage = self.parameters.values.data_ptr()
         if self._step is None or self._step_storage != storage:
-            by_hand = self.config.fast_updates and NumpyStep.supports(self.actor, self.critic, self.distribution)
+            by_hand = self.config.fast_updates and NumpyStep.supports(self)
             form = NumpyStep if by_hand else AutogradStep
-            self._step = form(self.actor, self.critic, self.distribution, self.parameters, self.optimizer, self.config)
+            self._step = form(self)
             self._step_storage = storage
         return self._step
 

@@ -11,7 +11,7 @@ from hybridppo.networks import is_plain_mlp
 from hybridppo.placement import Placement
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler, Sampler, ThreadSampler
+from hybridppo.runners.sampler import BaseSampler, Sampler
 from hybridppo.runners.workers import WorkerSampler
 
 
@@ -58,14 +58,14 @@ def make_sampler(
             noise=noise,
             options=options,
         )
-    kind = ThreadSampler if overlaps else Sampler
-    return kind(
+    return Sampler(
         environments,
         agent.distribution,
         num_steps=num_steps,
         env_seed=env_seed,
         noise=noise,
         pin_memory=placement.pins_rollouts,
+        in_thread=overlaps,
     )
 
 

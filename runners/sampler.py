@@ -4,7 +4,9 @@ A sampler's work is started and finished: a runner may learn in between, where t
 """
 
 from abc import ABC, abstractmethod
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,7 +148,7 @@ class BaseSampler(ABC):
 
 
 class Sampler(BaseSampler):
-    """Steps environments in this process, when the rollout is waited for.
+    """Steps environments in this process: when the rollout is waited for, or in a thread.
 
     Args:
         environments: the `N` environments; closed with the sampler.
@@ -155,6 +157,7 @@ class Sampler(BaseSampler):
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
         pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
     """
 
     def __init__(
@@ -166,17 +169,23 @@ class Sampler(BaseSampler):
         env_seed: int,
         noise: np.random.Generator,
         pin_memory: bool = False,
+        in_thread: bool = False,
     ) -> None:
-        blocks = [allocate(environments, distribution, num_steps, pin_memory)]
+        # With a thread, one to fill while the other is learned from.
+        blocks = [allocate(environments, distribution, num_steps, pin_memory) for _ in range(1 + in_thread)]
         super().__init__(blocks, distribution, skips_row_after_end=environments.skips_row_after_end, noise=noise)
         self._environments = environments
         self._stepper = Stepper(environments, distribution, env_seed)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
 
     def _begin(self, block: Block, actor: SamplingActor) -> None:
-        self._work = block, actor
+        if self._thread is None:
+            self._wait: Callable[[], Finals] = partial(self._stepper.fill, block, actor)
+        else:
+            self._wait = self._thread.submit(self._stepper.fill, block, actor).result
 
     def _end(self) -> Finals:
-        return self._stepper.fill(*self._work)
+        return self._wait()
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
@@ -186,49 +195,8 @@ class Sampler(BaseSampler):
         self._stepper.restart(env_seed)
 
     def close(self) -> None:  # noqa: D102 - as in the base
-        self._environments.close()
-
-
-class ThreadSampler(BaseSampler):
-    """Steps environments in a thread of this process, for overlap where the actor cannot go to another process.
-
-    Arguments as for `Sampler`. It gains where learning leaves Python alone, as on a GPU.
-    """
-
-    def __init__(
-        self,
-        environments: Environments,
-        distribution: Distribution,
-        *,
-        num_steps: int,
-        env_seed: int,
-        noise: np.random.Generator,
-        pin_memory: bool = False,
-    ) -> None:
-        # One to fill while the other is learned from.
-        blocks = [allocate(environments, distribution, num_steps, pin_memory) for _ in range(2)]
-        super().__init__(blocks, distribution, skips_row_after_end=environments.skips_row_after_end, noise=noise)
-        self._environments = environments
-        self._stepper = Stepper(environments, distribution, env_seed)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
-        self._future: Future[Finals] | None = None
-
-    def _begin(self, block: Block, actor: SamplingActor) -> None:
-        self._future = self._thread.submit(self._stepper.fill, block, actor)
-
-    def _end(self) -> Finals:
-        assert self._future is not None  # begun, or the base would not have asked
-        return self._future.result()
-
-    @property
-    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return self._stepper.seconds
-
-    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._stepper.restart(env_seed)
-
-    def close(self) -> None:  # noqa: D102 - as in the base
-        self._thread.shutdown(wait=True)
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
         self._environments.close()
 
 

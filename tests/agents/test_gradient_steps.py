@@ -1,7 +1,6 @@
 """The gradient written out by hand against autograd."""
 
 from dataclasses import replace
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -44,10 +43,6 @@ def make_batch(agent: PPO, size: int) -> Batch:
     )
 
 
-def step_of(form: type[Any], agent: PPO) -> Any:
-    return form(agent.actor, agent.critic, agent.distribution, agent.parameters, agent.optimizer, agent.config)
-
-
 VARIANTS = {
     "defaults": {},
     "relu": {"activation": "relu"},
@@ -66,7 +61,7 @@ VARIANTS = {
 def test_by_hand_is_autograd(space: gym.Space, variant: str) -> None:
     config = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant])
     reference, agent = make_agent(space, config), make_agent(space, config)
-    by_autograd, by_hand = step_of(AutogradStep, reference), step_of(NumpyStep, agent)
+    by_autograd, by_hand = AutogradStep(reference), NumpyStep(agent)
     batch = make_batch(agent, 200)
     for part in (*batch.split([77, 123]), batch):
         expected, found = by_autograd(part, 0.2), by_hand(part, 0.2)
@@ -83,7 +78,7 @@ def test_blocks_of_a_large_minibatch_add_up() -> None:
     results = []
     for form in (AutogradStep, NumpyStep):
         agent = make_agent(DISCRETE, config)
-        statistics = step_of(form, agent)(make_batch(agent, 150), 0.2)
+        statistics = form(agent)(make_batch(agent, 150), 0.2)
         results.append((statistics, agent.parameters.gradient.clone()))
     for by_autograd, by_hand in zip(*results, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
@@ -92,15 +87,15 @@ def test_blocks_of_a_large_minibatch_add_up() -> None:
 def test_values_are_the_critics() -> None:
     agent = make_agent(DISCRETE, PPOConfig())
     observations = make_batch(agent, 50).observations
-    by_hand = step_of(NumpyStep, agent).values(observations)
-    torch.testing.assert_close(by_hand, step_of(AutogradStep, agent).values(observations), rtol=1e-4, atol=1e-5)
+    by_hand = NumpyStep(agent).values(observations)
+    torch.testing.assert_close(by_hand, AutogradStep(agent).values(observations), rtol=1e-4, atol=1e-5)
 
 
 def test_which_networks_are_done_by_hand() -> None:
-    supported = make_agent(DISCRETE, PPOConfig())
-    assert NumpyStep.supports(supported.actor, supported.critic, supported.distribution)
-    elu = make_agent(DISCRETE, PPOConfig(activation="elu"))
-    assert not NumpyStep.supports(elu.actor, elu.critic, elu.distribution)
-    assert not NumpyStep.supports(torch.nn.Linear(4, 3), supported.critic, supported.distribution)
-    wider = make_agent(DISCRETE, PPOConfig(hidden_sizes=(32, 32)))
-    assert not NumpyStep.supports(supported.actor, wider.critic, supported.distribution)
+    agent = make_agent(DISCRETE, PPOConfig())
+    assert NumpyStep.supports(agent)
+    assert not NumpyStep.supports(make_agent(DISCRETE, PPOConfig(activation="elu")))
+    agent.critic = make_agent(DISCRETE, PPOConfig(hidden_sizes=(32, 32))).critic
+    assert not NumpyStep.supports(agent)
+    agent.critic = torch.nn.Linear(4, 1)
+    assert not NumpyStep.supports(agent)

@@ -1,10 +1,10 @@
-"""What `import hybridppo` costs beyond what it is built on, and what it costs until PPO can be used; in seconds.
+"""What `import hybridppo` costs beyond what it is built on, and what it costs until it can train; in seconds.
 
     python benchmarks/import_time.py
 
 Fresh processes, by turns with stable-baselines3 where that is installed. Each imports torch and gymnasium first
 and is timed from there, so that their seconds, which vary more than what is measured, cancel out. A package may
-put off importing its parts until they are asked for: the second figure includes those of its PPO.
+put off importing its parts until they are asked for: the second figure includes all that training needs.
 """
 
 import argparse
@@ -17,7 +17,8 @@ from typing import Any
 
 import machine
 
-PACKAGES = ("hybridppo", "stable_baselines3")
+PACKAGES = {"hybridppo": "train", "stable_baselines3": "PPO"}
+"""What is imported, and the name that it is used by."""
 
 CHILD = """
 import json, time
@@ -26,7 +27,7 @@ import torch, gymnasium
 base = time.perf_counter()
 import {package}
 imported = time.perf_counter()
-{package}.PPO
+{package}.{name}
 usable = time.perf_counter()
 print(json.dumps({{"torch_and_gymnasium": base - start, "import": imported - base, "usable": usable - base}}))
 """
@@ -34,7 +35,7 @@ print(json.dumps({{"torch_and_gymnasium": base - start, "import": imported - bas
 
 def measure(package: str) -> dict[str, float]:
     """Seconds of one import in a fresh process."""
-    command = [sys.executable, "-c", CHILD.format(package=package)]
+    command = [sys.executable, "-c", CHILD.format(package=package, name=PACKAGES[package])]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     seconds: dict[str, float] = json.loads(output)
     return seconds
@@ -48,7 +49,7 @@ def measure_all(packages: list[str], turns: int) -> dict[str, list[dict[str, flo
 
 def as_markdown(medians: dict[str, dict[str, float]]) -> str:
     """A row per package."""
-    lines = ["| package | import, s | until PPO is usable, s | torch and gymnasium before, s |", "|---|---:|---:|---:|"]
+    lines = ["| package | import, s | until it can train, s | torch and gymnasium before, s |", "|---|---:|---:|---:|"]
     keys = ("import", "usable", "torch_and_gymnasium")
     for package, row in medians.items():
         seconds = " | ".join(f"{row[key]:.3f}" for key in keys)

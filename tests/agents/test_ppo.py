@@ -81,7 +81,8 @@ class PlainPPO:
             return torch.distributions.Categorical(logits=outputs)
         return torch.distributions.Independent(torch.distributions.Normal(outputs, self.log_std.exp()), 1)
 
-    def update(self, rollout: Rollout) -> None:
+    def update(self, rollout: Rollout, minibatches: list[list[int]] | None = None) -> None:
+        """In the minibatches of rows that are given, or else in passes over all."""
         c, valid = self.config, rollout.valid_rows
         with torch.no_grad():
             values = self.critic(rollout.observations).squeeze(-1)
@@ -93,14 +94,13 @@ class PlainPPO:
                 ended = rollout.terminated[t] | rollout.truncated[t]
                 delta = rollout.rewards[t] + c.gamma * following[t] * ~rollout.terminated[t] - values[t]
                 advantages[t] = after = delta + c.gamma * c.gae_lambda * ~ended * after
-            returns = (advantages + values[:-1]).flatten()[valid]
-            old_values, advantages = values[:-1].flatten()[valid], advantages.flatten()[valid]
-        observations = rollout.observations[:-1].flatten(0, 1)[valid]
-        actions, old = rollout.actions.flatten(0, 1)[valid], rollout.log_probs.flatten()[valid]
-        for _ in range(c.num_epochs):
+            all_returns = (advantages + values[:-1]).flatten()
+        for rows in [valid] * c.num_epochs if minibatches is None else minibatches:
+            observations, actions = rollout.observations[:-1].flatten(0, 1)[rows], rollout.actions.flatten(0, 1)[rows]
+            returns, old_values, a = all_returns[rows], values[:-1].flatten()[rows], advantages.flatten()[rows]
             distribution = self.distribution(observations)
-            ratio = (distribution.log_prob(actions) - old).exp()
-            a = (advantages - advantages.mean()) / (advantages.std() + 1e-8) if c.normalize_advantage else advantages
+            ratio = (distribution.log_prob(actions) - rollout.log_probs.flatten()[rows]).exp()
+            a = (a - a.mean()) / (a.std() + 1e-8) if c.normalize_advantage else a
             policy = torch.max(-a * ratio, -a * ratio.clamp(1 - c.clip_range, 1 + c.clip_range)).mean()
             predicted = self.critic(observations).squeeze(-1)
             squared = (predicted - returns) ** 2
@@ -148,50 +148,86 @@ def test_an_update_is_the_plain_algorithm(changes: dict[str, Any], kind: str, fa
     assert_same_parameters(agent, plain)
 
 
+def minibatches_of(agent: PPO, rollout: Rollout) -> list[list[int]]:
+    """Update the agent; the rows of each minibatch that its actor saw."""
+    row_of = {x: row for row, x in enumerate(rollout.observations[:-1, :, 0].flatten().tolist())}
+    seen: list[list[int]] = []
+    handle = agent.actor.register_forward_pre_hook(
+        lambda _, inputs: seen.append([row_of[x] for x in inputs[0][:, 0].tolist()])
+    )
+    agent.update(rollout)
+    handle.remove()
+    return seen
+
+
+def with_valid_rows(rollout: Rollout, rows: range | list[int]) -> Rollout:
+    return replace(rollout, valid_rows=torch.tensor(rows))
+
+
 @pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
-def test_rows_that_are_no_steps_have_no_influence(fast: bool) -> None:
-    """The row after an end holds the final observation, which is bootstrapped from; all else there is void."""
-    results = []
-    for void in (0.0, 1e6):
+@pytest.mark.parametrize("kind", SPACES)
+def test_several_minibatches_are_the_plain_algorithm(kind: str, fast: bool) -> None:
+    config = replace(PLAIN, num_minibatches=4)
+    shuffled = PPO(OBSERVATIONS, SPACES[kind], replace(config, fast_updates=False), seed=1)
+    agent = PPO(OBSERVATIONS, SPACES[kind], replace(config, fast_updates=fast), seed=1)
+    plain = PlainPPO(agent)
+    rollout = with_valid_rows(make_rollout(agent), range(1, 46))  # 45 rows: minibatches of unequal sizes
+    agent.update(rollout)
+    plain.update(rollout, minibatches_of(shuffled, rollout))  # one seed, one order
+    assert_same_parameters(agent, plain)
+
+
+def test_each_pass_is_shuffled_afresh_and_sees_every_step_once() -> None:
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, num_minibatches=4, fast_updates=False), seed=1)
+    valid_rows = [row for row in range(48) if row not in (7, 20, 33)]
+    seen = minibatches_of(agent, with_valid_rows(make_rollout(agent), valid_rows))
+    assert len(seen) == 3 * 4
+    assert {len(rows) for rows in seen} == {11, 12}
+    passes = [list(chain.from_iterable(seen[i : i + 4])) for i in range(0, 12, 4)]
+    assert all(sorted(rows) == valid_rows for rows in passes)
+    assert len({tuple(rows) for rows in passes}) == 3
+
+
+@pytest.mark.filterwarnings("ignore:var")  # a single return has no variance to explain
+@pytest.mark.parametrize(("num_valid", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
+def test_few_steps_make_fewer_minibatches_but_none_of_one(num_valid: int, sizes: list[int]) -> None:
+    config = replace(PLAIN, num_minibatches=4, num_epochs=1, fast_updates=False)
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    seen = minibatches_of(agent, with_valid_rows(make_rollout(agent), range(num_valid)))
+    assert sorted(len(rows) for rows in seen) == sizes
+    assert agent.parameters.values.isfinite().all()
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
+@pytest.mark.parametrize("void", [1e6, math.nan])
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_rows_that_are_no_steps_have_no_influence(end: str, void: float, fast: bool) -> None:
+    """The row after an end holds the final observation; that of a terminated episode is void as well."""
+
+    def made(void: float) -> tuple[PPO, Rollout]:
         agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, fast_updates=fast), seed=1)
         rollout = make_rollout(agent)
-        truncated = torch.zeros_like(rollout.truncated)
-        truncated[4, 1] = True
-        log_probs, rewards = rollout.log_probs.clone(), rollout.rewards.clone()
-        log_probs[5, 1], rewards[5, 1] = -void, void
-        valid_rows = torch.tensor([row for row in range(16 * 3) if row != 5 * 3 + 1])
-        none: dict[str, Any] = {
-            "final_rows": rollout.final_rows[:0],
-            "final_observations": rollout.final_observations[:0],
-        }
+        none = {"final_rows": rollout.final_rows[:0], "final_observations": rollout.final_observations[:0]}
         rollout = replace(
-            rollout, truncated=truncated, log_probs=log_probs, rewards=rewards, valid_rows=valid_rows, **none
+            with_valid_rows(rollout, [row for row in range(48) if row != 5 * 3 + 1]),
+            **none,
+            terminated=torch.zeros_like(rollout.terminated),
+            truncated=torch.zeros_like(rollout.truncated),
         )
-        plain = PlainPPO(agent)
-        agent.update(rollout)
-        plain.update(rollout)
-        assert_same_parameters(agent, plain)
-        results.append(agent.parameters.values.detach().clone())
-    assert torch.equal(*results)
+        getattr(rollout, end)[4, 1] = True
+        rollout.rewards[5, 1] = rollout.log_probs[5, 1] = void
+        if end == "terminated":
+            rollout.observations[5, 1] = void
+        return agent, rollout
 
-
-def test_each_pass_is_shuffled_afresh_and_sees_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridppo.agents.gradient_steps import AutogradStep, Batch
-
-    agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, num_minibatches=4, fast_updates=False), seed=1)
-    rollout, seen = make_rollout(agent), []
-    step = AutogradStep.__call__
-
-    def spy(self: AutogradStep, batch: Batch, clip_range: float) -> torch.Tensor:
-        seen.append(batch.observations[:, 0].tolist())
-        return step(self, batch, clip_range)
-
-    monkeypatch.setattr(AutogradStep, "__call__", spy)
+    agent, rollout = made(0.0)
+    plain = PlainPPO(agent)
     agent.update(rollout)
-    passes = [list(chain.from_iterable(seen[i : i + 4])) for i in range(0, 12, 4)]
-    everything = sorted(rollout.observations[:-1, :, 0].flatten().tolist())
-    assert all(sorted(rows) == everything for rows in passes)
-    assert len({tuple(rows) for rows in passes}) == 3
+    plain.update(rollout)
+    assert_same_parameters(agent, plain)
+    other, rollout = made(void)
+    other.update(rollout)
+    assert torch.equal(other.parameters.values, agent.parameters.values)
 
 
 def num_gradient_steps(agent: PPO) -> int:
@@ -206,6 +242,27 @@ def test_target_kl_stops_after_the_pass_that_exceeds_it() -> None:
     metrics = at_once.update(make_rollout(at_once))
     assert num_gradient_steps(at_once) == 1
     assert metrics["approx_kl"] > 1e-6
+
+
+def test_target_kl_is_looked_at_after_whole_passes() -> None:
+    config = replace(PLAIN, num_epochs=10, num_minibatches=4, target_kl=1e-6)
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    agent.update(make_rollout(agent))
+    assert num_gradient_steps(agent) == 4
+
+
+def test_target_kl_lets_passes_through_that_keep_to_it() -> None:
+    def mean_kl(**changes: Any) -> tuple[float, int]:
+        agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, num_epochs=10, **changes), seed=1)
+        rollout = make_rollout(agent)
+        with torch.no_grad():  # from the agent's own probabilities the divergence starts at nothing, and grows
+            outputs = agent.actor(rollout.observations[:-1])
+            log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, rollout.actions)
+        return agent.update(replace(rollout, log_probs=log_probs))["approx_kl"], num_gradient_steps(agent)
+
+    mean, _ = mean_kl()
+    _, steps = mean_kl(target_kl=mean)  # the mean of all ten: some pass in the middle is the first above it
+    assert 1 < steps < 10
 
 
 def test_annealing() -> None:
@@ -243,6 +300,25 @@ def test_a_seed_decides_everything(kind: str) -> None:
     assert not torch.equal(train(0), train(1))
 
 
+def test_a_seed_decides_the_first_parameters_and_the_order_of_minibatches() -> None:
+    config = replace(PLAIN, num_minibatches=4)
+    agent, other = (PPO(OBSERVATIONS, SPACES["discrete"], config, seed=seed) for seed in (0, 1))
+    assert not torch.equal(agent.parameters.values, other.parameters.values)
+    other.parameters.values.data.copy_(agent.parameters.values.data)
+    rollout = make_rollout(agent)
+    agent.update(rollout)
+    other.update(rollout)
+    assert not torch.equal(agent.parameters.values, other.parameters.values)
+
+
+def test_an_agent_leaves_torchs_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    agent = PPO(OBSERVATIONS, SPACES["continuous"], PLAIN, seed=1)
+    agent.update(make_rollout(agent))
+    agent.act(np.zeros(4), deterministic=False)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("kind", SPACES)
 def test_a_saved_agent_goes_on_to_the_bit(kind: str) -> None:
     config = replace(PLAIN, num_minibatches=4)
@@ -254,6 +330,20 @@ def test_a_saved_agent_goes_on_to_the_bit(kind: str) -> None:
     for learner in (agent, other):
         learner.update(make_rollout(learner, seed=5))
     assert torch.equal(agent.parameters.values, other.parameters.values)
+
+
+@pytest.mark.parametrize("change", ["another shape", "missing", "unknown"])
+def test_a_state_of_another_network_is_refused(change: str) -> None:
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], PLAIN, seed=0)
+    tensors, state = agent.state()
+    if change == "another shape":
+        tensors["critic.0.weight"] = torch.zeros(5, 5)
+    elif change == "missing":
+        del tensors["critic.0.weight"]
+    else:
+        tensors["critic.9.weight"] = torch.zeros(1)
+    with pytest.raises(RuntimeError, match=r"[09]\.weight"):
+        agent.load_state(tensors, state)
 
 
 def test_metrics_are_plain_finite_numbers() -> None:
@@ -276,6 +366,15 @@ def test_act_gives_what_the_environment_takes(space: gym.Space, deterministic: b
     for seed in range(20):
         observation = np.random.default_rng(seed).standard_normal(4)
         assert space.contains(agent.act(observation, deterministic=deterministic))
+
+
+def test_a_deterministic_action_is_the_mode_and_others_vary() -> None:
+    agent = PPO(OBSERVATIONS, Box(-np.inf, np.inf, (2,)), seed=1)
+    observation = np.full(4, 0.5, np.float32)
+    with torch.no_grad():
+        mean = agent.actor(torch.from_numpy(observation))[:2].numpy()
+    np.testing.assert_allclose(agent.act(observation), mean, rtol=1e-5, atol=1e-7)
+    assert not np.array_equal(*(agent.act(observation, deterministic=False) for _ in range(2)))
 
 
 def test_act_on_discrete_observations() -> None:

@@ -9,34 +9,55 @@ import pytest
 
 from hybridppo import ConfigurationError, PPOConfig
 
+COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threads")
+POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
+NOT_NEGATIVE = ("entropy_coef", "value_coef")
+SHARES = ("gamma", "gae_lambda")
+POSITIVE_OR_NONE = ("clip_range_vf", "target_kl")
+NUMBERS = (*POSITIVE, *NOT_NEGATIVE, *SHARES, *POSITIVE_OR_NONE)
+SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", "fast_updates")
+
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *((name, value) for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches") for value in (0, -1)),
-        *((name, 1.5) for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threads")),
-        ("num_envs", True),
-        ("num_envs", "8"),
-        ("torch_threads", 0),
-        *((name, value) for name in ("learning_rate", "clip_range", "max_grad_norm") for value in (0.0, -0.1)),
-        *((name, math.nan) for name in ("learning_rate", "gamma", "entropy_coef", "clip_range_vf", "target_kl")),
-        ("learning_rate", math.inf),
-        ("learning_rate", "1e-3"),
-        *((name, value) for name in ("gamma", "gae_lambda") for value in (-0.1, 1.1)),
-        *((name, -0.1) for name in ("entropy_coef", "value_coef")),
-        *((name, value) for name in ("clip_range_vf", "target_kl") for value in (0.0, -1.0)),
-        ("anneal_learning_rate", 1),
-        ("normalize_advantage", None),
-        ("hidden_sizes", (64, 0)),
-        ("hidden_sizes", (64.0,)),
-        ("activation", "sigmoid"),
+        *((name, value) for name in COUNTS for value in (0, -1, 1.5, 8.0, math.nan, math.inf, True, "8", None, [8])),
+        *((name, value) for name in NUMBERS for value in (-0.1, math.nan, math.inf, -math.inf, True, "0.5", [0.5])),
+        *((name, None) for name in (*POSITIVE, *NOT_NEGATIVE, *SHARES)),
+        *((name, value) for name in (*POSITIVE, *POSITIVE_OR_NONE) for value in (0, 0.0)),
+        *((name, value) for name in SHARES for value in (1.0001, 2)),
+        *((name, value) for name in SWITCHES for value in (0, 1, None, "yes")),
+        *(("hidden_sizes", value) for value in ((0,), (64, 0), (-8,), (64.0,), (True,), ("64",), (None,), 64, None)),
+        *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
         ("num_minibatches", 3),
+        ("num_minibatches", 1024),
     ],
 )
 def test_impossible_values_are_refused(field: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=field) as error:
+    with pytest.raises(ConfigurationError, match=f"^{field} ") as error:
         PPOConfig(**{field: value})
     assert repr(value) in str(error.value)
+
+
+def test_every_field_is_tried() -> None:
+    tried = {*COUNTS, *NUMBERS, *SWITCHES, "hidden_sizes", "activation"}
+    assert {field.name for field in dataclasses.fields(PPOConfig)} == tried
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *((name, 0.0) for name in (*NOT_NEGATIVE, *SHARES)),
+        *((name, 1.0) for name in SHARES),
+        *((name, None) for name in POSITIVE_OR_NONE),
+        ("clip_range", 1.5),
+        ("num_minibatches", 256),
+        ("hidden_sizes", ()),
+        ("hidden_sizes", (1,)),
+    ],
+)
+def test_values_at_the_edge_are_accepted(field: str, value: Any) -> None:
+    assert getattr(PPOConfig(**{field: value}), field) == value
 
 
 def test_minibatches_that_do_not_divide_are_explained() -> None:
@@ -45,7 +66,7 @@ def test_minibatches_that_do_not_divide_are_explained() -> None:
 
 
 def test_a_minibatch_of_one_cannot_be_normalised() -> None:
-    with pytest.raises(ConfigurationError, match="normalize_advantage"):
+    with pytest.raises(ConfigurationError, match=r"^normalize_advantage .* 2 \* 2 / 4 = 1: use fewer minibatches"):
         PPOConfig(num_envs=2, num_steps=2, num_minibatches=4)
     assert PPOConfig(num_envs=2, num_steps=2, num_minibatches=4, normalize_advantage=False).minibatch_size == 1
 
@@ -69,5 +90,5 @@ def test_it_is_frozen() -> None:
 
 
 def test_it_survives_json() -> None:
-    config = PPOConfig(hidden_sizes=(32, 16), target_kl=0.02, activation="relu")
+    config = PPOConfig(hidden_sizes=(32, 16), target_kl=0.02, clip_range_vf=None, activation="relu")
     assert PPOConfig(**json.loads(json.dumps(config.to_json()))) == config

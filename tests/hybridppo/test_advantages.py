@@ -1,5 +1,6 @@
 """Advantages against numbers worked out by hand, and against the plain backwards loop."""
 
+import math
 from typing import Any
 
 import pytest
@@ -117,15 +118,41 @@ def test_lambda_one_without_discount_is_the_return() -> None:
     torch.testing.assert_close(advantages + values, column(20, 19, 17, 14))
 
 
+def test_lambda_one_with_discount_is_the_discounted_return() -> None:
+    # gamma = 0.5, terminated at the last step, whose next value 7 does not count: 4;  2 + 0.5 * 4;  1 + 0.5 * 4
+    values = column(0.3, 0.5, 0.7)
+    advantages = gae(
+        rewards=column(1, 2, 4),
+        values=values,
+        next_values=torch.cat((values[1:], column(7))),
+        terminated=flags(0, 0, 1),
+        truncated=flags(0, 0, 0),
+        gamma=0.5,
+        gae_lambda=1.0,
+    )
+    torch.testing.assert_close(advantages + values, column(3, 4, 4))
+
+
+@pytest.mark.parametrize("other", [1000.0, math.nan])
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
-def test_nothing_of_the_next_episode_leaks_back(end: str) -> None:
+def test_nothing_of_the_next_episode_leaks_back(end: str, other: float) -> None:
     block = random_block(30)
     block["terminated"][:], block["truncated"][:] = False, False
     block[end][11] = True
     before = gae(**block)[:12]
     for name in ("rewards", "values", "next_values"):
-        block[name][12:] += 1000.0
+        block[name][12:] = other
     assert torch.equal(gae(**block)[:12], before)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("other", [1000.0, math.nan])
+def test_the_value_after_a_terminated_step_does_not_count(other: float, truncated: bool) -> None:
+    block = random_block(30)
+    block["terminated"][11], block["truncated"][11] = True, truncated
+    before = gae(**block)
+    block["next_values"][11] = other
+    assert torch.equal(gae(**block), before)
 
 
 def test_next_values_are_those_of_the_row_after_or_of_the_final_observation() -> None:
@@ -134,6 +161,12 @@ def test_next_values_are_those_of_the_row_after_or_of_the_final_observation() ->
     # rows of two environments: [0, 1] is flat row 1, [1, 0] is flat row 2
     assert following.tolist() == [[2.0, 70.0], [80.0, 5.0]]
     assert values.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+
+
+def test_without_final_observations_next_values_are_those_of_the_row_after() -> None:
+    values = torch.arange(6.0).view(3, 2)
+    none = torch.tensor([], dtype=torch.int64)
+    assert torch.equal(next_values(values=values, final_rows=none, final_values=torch.tensor([])), values[1:])
 
 
 def test_discounted_sums_by_hand_and_arguments_untouched() -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import math
 import pickle
 from pathlib import Path
 
@@ -27,6 +28,25 @@ def test_what_is_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
     assert loaded.state == STATE
     assert loaded.tensors.keys() == TENSORS.keys()
     assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_every_type_of_number_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensors = {
+        "scalar": torch.tensor(1).to(dtype),
+        "some": torch.arange(3).to(dtype),
+        "none": torch.zeros(0, 4).to(dtype),
+    }
+    checkpoints.save(tmp_path / "1", tensors, {})
+    loaded = checkpoints.load(tmp_path / "1").tensors
+    assert all(torch.equal(loaded[name], tensor) and loaded[name].dtype == dtype for name, tensor in tensors.items())
+
+
+def test_what_is_not_a_number_is_kept(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "1", {"a": torch.tensor([math.nan, -math.inf, -0.0])}, {"best": -math.inf})
+    loaded = checkpoints.load(tmp_path / "1")
+    assert [str(x) for x in loaded.tensors["a"].tolist()] == ["nan", "-inf", "-0.0"]
+    assert loaded.state == {"best": -math.inf}
 
 
 def test_views_of_one_buffer_can_be_saved(tmp_path: Path) -> None:
@@ -113,9 +133,12 @@ def test_a_write_cut_short_leaves_the_one_before(tmp_path: Path, monkeypatch: py
 
 
 def test_rubbish_of_a_killed_writer_is_never_taken(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    (tmp_path / ".000000000002.4711.tmp").mkdir()
-    assert checkpoints.load_latest(tmp_path)[0].name == "000000000001"
+    save(tmp_path, 2).rename(tmp_path / ".000000000002.4711.tmp")  # killed before it could rename
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        checkpoints.load_latest(tmp_path)
+    whole = save(tmp_path, 1)
+    assert checkpoints.folders(tmp_path) == [whole]
+    assert checkpoints.load_latest(tmp_path)[0] == whole
 
 
 def test_loading_runs_no_code(tmp_path: Path) -> None:
@@ -141,3 +164,5 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
         save(tmp_path, step)
     checkpoints.remove_old(tmp_path, keep=2)
     assert [path.name for path in checkpoints.folders(tmp_path)] == ["000000000003", "000000000004"]
+    checkpoints.remove_old(tmp_path, keep=5)
+    assert len(checkpoints.folders(tmp_path)) == 2

@@ -66,6 +66,16 @@ def test_gaussian_draws_have_mean_and_deviation() -> None:
     assert np.corrcoef(actions.T)[0, 1] == pytest.approx(0.0, abs=0.02)
 
 
+def test_gumbel_noise_is_finite_even_for_an_exact_zero() -> None:
+    class Zeros:
+        def standard_exponential(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+            return np.zeros(shape, dtype)
+
+    with np.errstate(all="raise"):
+        noise = Categorical(3).draw_noise(Zeros(), (2,))  # type: ignore[arg-type]
+    assert np.isfinite(noise).all()
+
+
 def test_the_mode_is_the_most_probable_action() -> None:
     assert Categorical(3).mode(np.array([[0.1, 0.9, 0.3], [2.0, 1.0, 0.0]])).tolist() == [1, 0]
     assert gaussian(2).mode(np.array([[0.1, 0.2, -1.0, -1.0]])).tolist() == [[0.1, 0.2]]
@@ -93,20 +103,36 @@ def test_discrete_actions_count_from_the_start_of_the_space() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
-    [(-1.0, 1.0, [-1.0, 0.5, 1.0]), (0.0, np.inf, [0.0, 0.5, 3.0]), (-np.inf, np.inf, [-3.0, 0.5, 3.0])],
+    [
+        (-1.0, 1.0, [-1.0, 0.5, 1.0]),
+        (0.0, np.inf, [0.0, 0.5, 3.0]),
+        (-np.inf, 0.0, [-3.0, 0.0, 0.0]),
+        (-np.inf, np.inf, [-3.0, 0.5, 3.0]),
+    ],
 )
 def test_box_actions_are_clipped_and_never_scaled(low: float, high: float, expected: list[float]) -> None:
     distribution = distribution_for(Box(low, high, (3,), np.float32))
     assert distribution.to_env(np.array([[-3.0, 0.5, 3.0]], np.float32)).tolist() == [expected]
 
 
-def test_box_actions_get_the_shape_and_type_of_the_space() -> None:
-    space = Box(-1.0, 1.0, (2, 3), np.float64)
+def test_each_dimension_has_its_own_bounds() -> None:
+    space = Box(np.array([-1.0, 0.0], np.float32), np.array([np.inf, 2.0], np.float32))
+    assert distribution_for(space).to_env(np.array([[-5.0, -5.0], [5.0, 5.0]], np.float32)).tolist() == [
+        [-1, 0],
+        [5, 2],
+    ]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_box_actions_get_the_shape_and_type_of_the_space(dtype: Any) -> None:
+    space = Box(-1.0, 1.0, (2, 3), dtype)
     distribution = distribution_for(space)
     assert distribution.action_shape == (6,)
-    actions = distribution.to_env(np.zeros((4, 6), np.float32))
+    actions = distribution.to_env(np.arange(24, dtype=np.float32).reshape(4, 6) / 24)
     assert actions.shape == (4, 2, 3)
-    assert space.contains(actions[0])
+    assert actions.dtype == dtype
+    assert actions[1, 1].tolist() == pytest.approx([9 / 24, 10 / 24, 11 / 24], rel=1e-3)
+    assert all(space.contains(action) for action in actions)
 
 
 @pytest.mark.parametrize(

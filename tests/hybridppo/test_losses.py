@@ -52,7 +52,9 @@ def test_value_loss_is_half_the_mean_square() -> None:
     [
         (1.1, 1.0, 2.0, 0.5 * 0.9**2, True),  # within the limits
         (1.5, 1.0, 2.0, 0.5 * 0.8**2, False),  # 1.2 is farther from 2 than 1.5: the clipped error counts
+        (0.5, 1.0, 0.0, 0.5 * 0.8**2, False),  # likewise downwards: 0.8 is farther from 0 than 0.5
         (0.5, 1.0, 2.0, 0.5 * 1.5**2, True),  # moved the wrong way: the unclipped error is the worse
+        (1.5, 1.0, 0.0, 0.5 * 1.5**2, True),
     ],
 )
 def test_clipped_value_loss(value: float, old_value: float, target: float, expected: float, has_gradient: bool) -> None:
@@ -64,6 +66,12 @@ def test_clipped_value_loss(value: float, old_value: float, target: float, expec
     assert loss.item() == pytest.approx(expected)
     assert values.grad is not None
     assert values.grad.item() == pytest.approx(value - target if has_gradient else 0.0)
+
+
+def test_clipped_value_loss_is_a_mean() -> None:
+    # within the limits, errors 1 and 3: (1 + 9) / 2 / 2
+    values, returns = torch.tensor([1.0, 5.0]), torch.tensor([2.0, 2.0])
+    assert clipped_value_loss(values=values, returns=returns, old_values=values, clip_range=0.2).item() == 2.5
 
 
 def test_approx_kl_by_hand() -> None:

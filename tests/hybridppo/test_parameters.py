@@ -61,7 +61,10 @@ def test_rebinding_moves_everything_to_another_buffer(networks: dict[str, nn.Mod
     assert torch.equal(networks["actor"](inputs), expected)
     assert flat.values.data_ptr() == new.data_ptr()
     networks["actor"](inputs).sum().backward()
-    assert flat.gradient[:8].any()
+    # d sum / d weight = the inputs, d sum / d bias = 1; the critic has no part in it
+    assert flat.gradient.tolist() == [1.0] * 8 + [0.0] * len(flat.of("critic"))
+    flat.of("actor").fill_(2.0)
+    assert networks["actor"](inputs).tolist() == [[8.0, 8.0]]
 
 
 def test_other_types_of_number_are_refused() -> None:

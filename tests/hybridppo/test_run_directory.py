@@ -92,11 +92,18 @@ def test_rewinding_sets_damaged_newer_checkpoints_aside(tmp_path: Path) -> None:
         Box(np.array([0.1, -np.inf]), np.array([np.inf, 1e30]), dtype=np.float64),
         Box(0, 255, (4,), np.uint8),
         Box(-(2**40), 2**40, (1,), np.int64),
+        Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
+        Box(0, np.iinfo(np.uint64).max, (2,), np.uint64),
+        Box(-np.pi, np.pi, (2,), np.float64),
+        Box(-1.0, 1.0, (), np.float32),
+        Box(-0.1, 0.1, (2,), np.float16),
     ],
     ids=str,
 )
 def test_spaces_survive_json(space: gym.Space) -> None:
-    assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
+    found = space_from_json(json.loads(json.dumps(space_to_json(space))))
+    assert found == space
+    assert found.dtype == space.dtype
 
 
 def test_fresh_paths_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,46 @@
+"""Which placement is fastest, by size of network? Trains for some seconds under each that this machine can run.
+
+    python benchmarks/placements.py
+    python benchmarks/placements.py --hidden-sizes 64,64 1024,1024 --seconds 5
+
+On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap. Without one: cpu, and overlap of two cores.
+Results go to results/placements.json, or to results/placements-cuda.json where there is a CUDA device.
+"""
+
+import argparse
+from typing import Any
+
+import machine
+import torch
+
+from hybridppo import PPOConfig
+from hybridppo.measuring import as_markdown, measure_placements
+
+HIDDEN_SIZES = ["64", "64,64", "128", "128,128", "256", "256,256", "1024", "1024,1024"]
+
+
+def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: float) -> dict[str, Any]:
+    """One size of network under every placement."""
+    config = PPOConfig(num_envs=num_envs, hidden_sizes=hidden_sizes)
+    rows = measure_placements(env_id, config, seconds=seconds)
+    print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}\n\n{as_markdown(rows)}", flush=True)
+    return {"env_id": env_id, "config": config.to_json(), "rows": rows}
+
+
+def main() -> None:
+    """Measure, print, and keep the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env-id", default="CartPole-v1")
+    parser.add_argument("--num-envs", type=int, default=8)
+    parser.add_argument("--hidden-sizes", nargs="+", default=HIDDEN_SIZES, metavar="N,N")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each placement and size, after a warm-up")
+    arguments = parser.parse_args()
+    sizes = [tuple(int(size) for size in text.split(",")) for text in arguments.hidden_sizes]
+    cases = [measure(arguments.env_id, size, arguments.num_envs, arguments.seconds) for size in sizes]
+    name = "placements-cuda" if torch.cuda.is_available() else "placements"
+    path = machine.save(name, {"arguments": vars(arguments), "cases": cases})
+    print(f"\nRaw figures: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """The configuration of PPO. Defaults are CleanRL's published ones where the field agrees on them."""
 
-import math
+import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -58,6 +58,7 @@ class PPOConfig:
     from layers of about 512 and minibatches of about 1024 on."""
 
     def __post_init__(self) -> None:
+        self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         self._check_types()
         for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threads"):
@@ -70,7 +71,7 @@ class PPOConfig:
             self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
-        self._require("activation", self.activation in ACTIVATIONS, f"must be one of {', '.join(ACTIVATIONS)}")
+        self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
         self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
         self._require(
             "num_minibatches",
@@ -105,7 +106,8 @@ class PPOConfig:
                 self._require(field.name, type(value) is int, "must be a whole number")
             elif isinstance(default, float) or default is None:
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                self._require(field.name, is_number and math.isfinite(value), "must be a finite number")
+                in_range = is_number and -sys.float_info.max <= value <= sys.float_info.max  # and no nan
+                self._require(field.name, in_range, "must be a finite number")
         sizes_are_whole = all(type(size) is int for size in self.hidden_sizes)
         self._require("hidden_sizes", sizes_are_whole, "must be whole numbers")
 

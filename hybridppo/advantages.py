@@ -33,10 +33,10 @@ def discounted_sums(*, terms: Tensor, decay: Tensor) -> Tensor:
     stride, length = 1, terms.shape[0]
     while stride < length:
         # Right-hand sides are made before they are written: rows t and t + stride overlap.
-        sums[:-stride] += decay[:-stride] * sums[stride:]
-        # Rows within `stride` of the end have reached it; what they would multiply by is zero.
+        following = decay[:-stride] * sums[stride:]
+        # Zero times what is not a number is none: beyond an episode's end nothing may count, whatever it is.
+        sums[:-stride] += following.masked_fill_(decay[:-stride] == 0.0, 0.0)
         decay[:-stride] = decay[:-stride] * decay[stride:]
-        decay[-stride:] = 0.0
         stride *= 2
     return sums
 
@@ -67,7 +67,7 @@ def gae(
         gae_lambda: 0 (one-step TD error) to 1 (Monte Carlo return).
     """
     # delta[t] = r[t] + gamma * V(s[t+1]) * (1 - terminated[t]) - V(s[t])
-    deltas = rewards + gamma * next_values * ~terminated - values
+    deltas = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
     # A[t] = delta[t] + gamma * lambda * (1 - done[t]) * A[t+1]
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
     return discounted_sums(terms=deltas, decay=decay)

@@ -83,7 +83,9 @@ def _read_header(folder: Path) -> dict[str, Any]:
     try:
         header = json.loads(path.read_bytes())
         found = header["format_version"]
-        if isinstance(found, int) and found > FORMAT_VERSION:
+        if type(found) is not int or found < 1:
+            raise ValueError(f"its format version is {found!r}")
+        if found > FORMAT_VERSION:
             raise CheckpointError(
                 f"{path} has format version {found}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
                 "update hybridppo"
@@ -91,11 +93,11 @@ def _read_header(folder: Path) -> dict[str, Any]:
         expected = header.pop("sha256")
         if _checksum(header) != expected:
             raise ValueError("its checksum is not the one written with it")
+        return {"tensors_sha256": header["tensors_sha256"], "state": header["state"]}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is truncated or altered: {error}") from error
-    return dict(header)
 
 
 def load_latest(folder: Path) -> tuple[Path, Checkpoint]:
@@ -120,7 +122,7 @@ def load_latest(folder: Path) -> tuple[Path, Checkpoint]:
 
 def folders(folder: Path) -> list[Path]:
     """The checkpoints under `folder`, oldest first."""
-    return sorted(path for path in folder.glob("[0-9]*") if path.is_dir())
+    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
 def remove_old(folder: Path, keep: int) -> None:

@@ -127,7 +127,8 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     assert isinstance(space, gym.spaces.Box)  # others were refused when the agent was made
-    bounds = {name: [repr(float(x)) for x in getattr(space, name).flat] for name in ("low", "high")}
+    # As text: JSON has no infinity, and not every reader of it keeps 64 bits.
+    bounds = {name: [str(x) for x in getattr(space, name).ravel().tolist()] for name in ("low", "high")}
     return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype)), **bounds}
 
 
@@ -136,8 +137,9 @@ def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
     if space["type"] == "Discrete":
         return gym.spaces.Discrete(space["n"], start=space["start"])
     dtype = np.dtype(space["dtype"])
+    number = int if np.issubdtype(dtype, np.integer) else float
     low, high = (
-        np.array([float(x) for x in space[name]]).astype(dtype).reshape(space["shape"]) for name in ("low", "high")
+        np.array([number(x) for x in space[name]], dtype=dtype).reshape(space["shape"]) for name in ("low", "high")
     )
     return gym.spaces.Box(low, high, dtype=dtype.type)
 

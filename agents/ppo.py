@@ -67,7 +67,7 @@ class PPO:
         self.version = 0
         self._clip_range = config.clip_range
         self._step: GradientStep | None = None
-        self._step_storage = 0
+        self._step_binding = 0
 
     def _make_networks(self, generator: torch.Generator) -> None:
         config, size = self.config, self._encode.size
@@ -137,12 +137,11 @@ class PPO:
 
     def _gradient_step(self) -> GradientStep:
         """The fastest form of a gradient step for where the parameters are now."""
-        storage = self.parameters.values.data_ptr()
-        if self._step is None or self._step_storage != storage:
+        if self._step is None or self._step_binding != self.parameters.binding:
             by_hand = self.config.fast_updates and NumpyStep.supports(self)
             form = NumpyStep if by_hand else AutogradStep
             self._step = form(self)
-            self._step_storage = storage
+            self._step_binding = self.parameters.binding
         return self._step
 
     def _has_gone_too_far(self, epoch: list[Tensor]) -> bool:

@@ -22,10 +22,13 @@ class FlatParameters:
         if any(parameter.dtype != torch.float32 for parameter in everything):
             raise TypeError(f"parameters must be float32, got {sorted({str(p.dtype) for p in everything})}")
         self.values = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in everything]))
+        self.binding = 0
+        """How often the buffers were bound: whoever keeps views of them must make new ones when it changes."""
         self.rebind(self.values.data)
 
     def rebind(self, storage: Tensor) -> None:
         """Make `storage` (`[P]`, any device, holding the values already) the buffer all views show."""
+        self.binding += 1
         self.values.grad = None  # a gradient may not lie on another device than its parameter
         self.values.data = storage
         gradient = torch.zeros_like(storage)

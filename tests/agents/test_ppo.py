@@ -12,7 +12,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import nn
 
-from hybridppo import PPO, EnvError, PPOConfig
+from hybridppo import PPO, EnvError, PPOConfig, SingleDevice
 from hybridppo.rollout import Rollout
 
 OBSERVATIONS = Box(-np.inf, np.inf, (4,))
@@ -388,3 +388,18 @@ def test_unsupported_spaces_are_refused() -> None:
         PPO(gym.spaces.Dict(a=Discrete(2)), Discrete(2))
     with pytest.raises(EnvError, match="MultiBinary"):
         PPO(OBSERVATIONS, gym.spaces.MultiBinary(3))
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
+def test_an_agent_prepared_again_goes_on_learning(fast: bool) -> None:
+    """As an evaluation between two updates does."""
+    config = replace(PLAIN, fast_updates=fast)
+    agent, other = (PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1) for _ in range(2))
+    for learner in (agent, other):
+        learner.update(make_rollout(learner))
+    SingleDevice("cpu").prepare(agent)
+    before = agent.parameters.values.detach().clone()
+    for learner in (agent, other):
+        learner.update(make_rollout(learner, seed=1))
+    assert not torch.equal(agent.parameters.values, before)
+    assert torch.equal(agent.parameters.values, other.parameters.values)

@@ -5,9 +5,6 @@ python benchmarks/contestants.py hybridppo small --placement cpu
 python benchmarks/contestants.py limits small
 """
 
-import hybridppo
-
-# isort: split
 import argparse
 import json
 import statistics
@@ -85,6 +82,7 @@ def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
 
 def run_hybridppo(case: Case, placement: str, learning_device: str) -> dict[str, Any]:
     """A turn of this library, through its public `train`."""
+    import hybridppo
     from hybridppo.placement import make_placement
 
     marks: list[Mark] = []

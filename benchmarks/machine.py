@@ -5,9 +5,6 @@
 prints them. Every result file holds the same under `machine`.
 """
 
-import hybridppo  # noqa: F401 - first, before numpy is: it sees to the right kernels
-
-# isort: split
 import json
 import os
 import platform

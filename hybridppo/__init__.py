@@ -6,7 +6,6 @@ result = hybridppo.train("CartPole-v1", total_steps=100_000)
 
 from typing import TYPE_CHECKING
 
-from hybridppo._blas import choose_kernels
 from hybridppo._lazy import lazy_attributes
 from hybridppo._version import __version__
 from hybridppo.errors import (
@@ -17,8 +16,6 @@ from hybridppo.errors import (
     HybridPPOError,
     RunDirectoryError,
 )
-
-choose_kernels()  # before anything here loads NumPy
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo import PPO

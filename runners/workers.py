@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 import hybridppo
-from hybridppo._blas import child_environment
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
@@ -119,7 +118,7 @@ class WorkerSampler(BaseSampler):
         key = secrets.token_bytes(32)
         # One thread each: the processes are the parallelism.
         environment = {
-            **child_environment(),
+            **os.environ,
             KEY_VARIABLE: key.hex(),
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",

@@ -12,7 +12,6 @@ each round; the absolute figures belong to the machine.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,6 @@ import torch
 PEER = "stable-baselines3"
 LIMITS = "limits"
 LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch")
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 Turn = dict[str, Any]
 Round = dict[str, Turn]
@@ -68,7 +66,7 @@ def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[st
 
 def take_turn(command: list[str]) -> Turn:
     """Run one process to its end; its result."""
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **ONE_THREAD})
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=machine.environment())
     turn: Turn = json.loads(output.stdout.splitlines()[-1])
     return turn
 

@@ -8,6 +8,7 @@ prints them. Every result file holds the same under `machine`.
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,11 +30,19 @@ def describe() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cuda_device": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "torch_threads_by_default": torch.get_num_threads(),
+        "blas_kernels": _blas_kernels(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gymnasium": gym.__version__,
         "numpy": np.__version__,
     }
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """For a process to be measured: one thread, and the kernels that each library finds for this processor itself."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS_")}
+    return {**inherited, **one_thread, **variables}
 
 
 def save(name: str, payload: dict[str, Any]) -> Path:
@@ -60,6 +69,13 @@ def _cpu_model() -> str:
         lines = []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
+
+
+def _blas_kernels() -> str:
+    """What NumPy's BLAS runs on in processes that have `environment`."""
+    code = "import numpy, threadpoolctl; print(*(i.get('architecture') for i in threadpoolctl.threadpool_info()))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def _memory_gib() -> float | None:

@@ -15,11 +15,15 @@ class PPOConfig:
     num_envs: int = 4
     """Environments stepped side by side."""
     num_steps: int = 128
-    """Steps of each environment per rollout."""
+    """Steps of each environment per rollout, where rollouts are not whole episodes."""
+    episodes_per_rollout: int | None = None
+    """Whole episodes per rollout, one after the other, of a single environment (num_envs=1), however many steps they
+    take; None for rollouts of num_steps."""
     num_epochs: int = 4
     """Passes over each rollout."""
     num_minibatches: int = 4
-    """Minibatches per pass; must divide num_envs * num_steps."""
+    """Minibatches per pass; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
+    differ by at most one."""
     learning_rate: float = 2.5e-4
     """Adam's step size."""
     anneal_learning_rate: bool = True
@@ -73,6 +77,10 @@ class PPOConfig:
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
         self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
         self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
+        if self.episodes_per_rollout is not None:
+            self._require("episodes_per_rollout", self.episodes_per_rollout >= 1, "must be None or at least 1")
+            self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
+            return
         self._require(
             "num_minibatches",
             self.batch_size % self.num_minibatches == 0,
@@ -87,7 +95,7 @@ class PPOConfig:
 
     @property
     def batch_size(self) -> int:
-        """Rows of a rollout."""
+        """Rows of a rollout, where rollouts are not whole episodes."""
         return self.num_envs * self.num_steps
 
     @property
@@ -98,11 +106,11 @@ class PPOConfig:
     def _check_types(self) -> None:
         for field in fields(self):
             value, default = getattr(self, field.name), field.default
-            if field.name in ("clip_range_vf", "target_kl") and value is None:
+            if field.name in ("clip_range_vf", "target_kl", "episodes_per_rollout") and value is None:
                 continue
             if isinstance(default, bool):
                 self._require(field.name, isinstance(value, bool), "must be True or False")
-            elif isinstance(default, int):
+            elif isinstance(default, int) or field.name == "episodes_per_rollout":
                 self._require(field.name, type(value) is int, "must be a whole number")
             elif isinstance(default, float) or default is None:
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -43,6 +43,8 @@ class Train:
     """The environment, as registered with gymnasium."""
     total_steps: int = 500_000
     """Environment steps, of all copies together."""
+    total_episodes: int | None = None
+    """Episodes, likewise: whichever comes first ends the training."""
     seed: int | None = None
     """Of everything random; without it, one is taken from the operating system and written down."""
     placement: PlacementName = "auto"
@@ -81,6 +83,7 @@ class Train:
         result = training.train(
             self.env_id,
             total_steps=self.total_steps,
+            total_episodes=self.total_episodes,
             seed=seed,
             placement=self._placement(),
             config=self.config,
@@ -114,6 +117,8 @@ class Resume:
     """The run's folder."""
     total_steps: int | None = None
     """A new goal; without it, the run's own."""
+    total_episodes: int | None = None
+    """A new limit, likewise."""
     placement: PlacementName | None = None
     """Another placement than the run's own."""
     progress: bool = True
@@ -124,7 +129,11 @@ class Resume:
     def run(self) -> int:
         """Resume, and say where the run lies."""
         result = training.resume(
-            self.run_dir, total_steps=self.total_steps, placement=self.placement, progress=self.progress
+            self.run_dir,
+            total_steps=self.total_steps,
+            total_episodes=self.total_episodes,
+            placement=self.placement,
+            progress=self.progress,
         )
         return _report(result)
 

@@ -58,6 +58,7 @@ def train(
     env: EnvSource,
     *,
     total_steps: int,
+    total_episodes: int | None = None,
     seed: int | None = None,
     placement: PlacementChoice = "auto",
     config: PPOConfig | None = None,
@@ -76,6 +77,7 @@ def train(
     Args:
         env: an environment's id, or a function that makes an environment (or a vector of `num_envs`).
         total_steps: environment steps, of all environments together, after which to stop.
+        total_episodes: episodes, likewise, after which to stop if that comes first; None for no such limit.
         seed: of everything random; None takes one from the operating system, and the result tells it.
         placement: where to sample and where to learn: a name of the command line's, or a placement.
         config: PPO's settings.
@@ -96,6 +98,8 @@ def train(
     config = config if config is not None else PPOConfig()
     _require_whole(total_steps=total_steps, keep_checkpoints=keep_checkpoints)
     _require_whole(0, evaluation_episodes=evaluation_episodes)
+    if total_episodes is not None:
+        _require_whole(total_episodes=total_episodes)
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     _require_whole(0, seed=seed)
     resolved = resolve_placement(placement)
@@ -110,6 +114,7 @@ def train(
             "env_is_registered": isinstance(env, str),
             "seed": seed,
             "total_steps": total_steps,
+            "total_episodes": total_episodes,
             "placement": resolved.settings(),
             "config": config.to_json(),
             "num_workers": num_workers,
@@ -138,6 +143,7 @@ def resume(
     run_dir: str | Path,
     *,
     total_steps: int | None = None,
+    total_episodes: int | None = None,
     env: EnvSource | None = None,
     placement: PlacementChoice | None = None,
     progress: bool = True,
@@ -151,6 +157,7 @@ def resume(
     Args:
         run_dir: of the run.
         total_steps: a new goal; None keeps the run's own.
+        total_episodes: a new limit, likewise.
         env: the function that makes the environment, where the run was started with one.
         placement: another placement than the run's own.
         progress: whether to show a progress bar.
@@ -166,6 +173,9 @@ def resume(
     if total_steps is not None:
         _require_whole(total_steps=total_steps)
         settings["total_steps"] = total_steps
+    if total_episodes is not None:
+        _require_whole(total_episodes=total_episodes)
+        settings["total_episodes"] = total_episodes
     resolved = placement_from_settings(settings["placement"]) if placement is None else resolve_placement(placement)
     checkpoint = directory.load_checkpoint()
     environments = _environments(settings, env, config.num_envs)
@@ -200,6 +210,7 @@ def _run(
             agent,
             placement,
             num_steps=config.num_steps,
+            num_episodes=config.episodes_per_rollout,
             num_workers=settings["num_workers"],
             options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
             env_seed=_seed(seed, "environments"),
@@ -210,6 +221,7 @@ def _run(
             sampler,
             placement,
             total_steps=settings["total_steps"],
+            total_episodes=settings.get("total_episodes"),  # earlier releases knew no such limit
             run_directory=directory,
             checkpoint_seconds=settings["checkpoint_seconds"],
             keep_checkpoints=settings["keep_checkpoints"],

@@ -3,12 +3,14 @@
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 
-from hybridppo.envs import Environments, EnvSource
+from hybridppo.envs import Environments, EnvSource, make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks import is_plain_mlp
 from hybridppo.placement import Placement
+from hybridppo.runners.episode_sampler import EpisodeSampler
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.sampler import BaseSampler, Sampler
@@ -22,6 +24,7 @@ def make_sampler(
     placement: Placement,
     *,
     num_steps: int,
+    num_episodes: int | None = None,
     num_workers: int | None,
     options: dict[str, Any],
     env_seed: int,
@@ -35,6 +38,7 @@ def make_sampler(
         agent: prepared by the placement.
         placement: says whether sampling and learning overlap.
         num_steps: of each environment per rollout.
+        num_episodes: whole episodes per rollout instead; always sampled in this process.
         num_workers: processes; 0 for none; None for one where sampling overlaps and the actor can sample in another
             process, and else none.
         options: further arguments of `make_environments`.
@@ -42,6 +46,21 @@ def make_sampler(
         noise: owner of the actions' randomness.
     """
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
+    if num_episodes is not None:
+        if num_workers:
+            raise ConfigurationError(
+                f"num_workers={num_workers} cannot be had with rollouts of whole episodes, which are sampled in one "
+                "process: leave it out, or episodes_per_rollout"
+            )
+        return EpisodeSampler(
+            _one_by_itself(source, environments, options),
+            agent.distribution,
+            num_episodes=num_episodes,
+            env_seed=env_seed,
+            noise=noise,
+            pin_memory=placement.pins_rollouts,
+            in_thread=overlaps,
+        )
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and is_plain_mlp(agent.actor))
     if num_workers > 0:
@@ -67,6 +86,13 @@ def make_sampler(
         pin_memory=placement.pins_rollouts,
         in_thread=overlaps,
     )
+
+
+def _one_by_itself(source: EnvSource, environments: Environments, options: dict[str, Any]) -> Environments:
+    """The environments as given, or made anew where they are a vectorised form, which would not give its one out."""
+    if isinstance(environments.vector, SyncVectorEnv) or options.get("vectorization", "auto") != "auto":
+        return environments
+    return make_environments(source, environments.num_envs, **{**options, "vectorization": "sync"})
 
 
 def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:

@@ -17,7 +17,7 @@ class OverlappingRunner(Runner):
     def iterate(self) -> Metrics:
         """One update, with the next rollout begun before it; what both measured."""
         agent, placement, counters, sampler = self.agent, self.placement, self.placement.counters, self.sampler
-        agent.anneal(sampler.env_steps / self.total_steps)
+        agent.anneal(self.share_done)
         steps_before, start, copying_start = sampler.env_steps, time.perf_counter(), counters.seconds_copying
         if not sampler.is_under_way:
             self._start_sampling()
@@ -25,7 +25,7 @@ class OverlappingRunner(Runner):
         waited = time.perf_counter() - start - (counters.seconds_copying - copying_start)
         overlapped = max(0.0, sampler.seconds_filling - waited)
         num_steps = sampler.env_steps - steps_before
-        if sampler.env_steps < self.total_steps:
+        if self.share_done < 1.0:
             self._start_sampling()
         with placement.learning(agent):
             lag = agent.version - rollout.version

@@ -21,6 +21,7 @@ class Runner:
         sampler: brings rollouts.
         placement: says where each works.
         total_steps: environment steps after which to stop; an iteration once begun is ended.
+        total_episodes: episodes after which to stop, if that comes first; None for no such limit.
         run_directory: where metrics and checkpoints go; None keeps nothing.
         checkpoint_seconds: a checkpoint at least this often, and at the end.
         keep_checkpoints: how many of the newest stay.
@@ -35,6 +36,7 @@ class Runner:
         placement: Placement,
         *,
         total_steps: int,
+        total_episodes: int | None = None,
         run_directory: RunDirectory | None = None,
         checkpoint_seconds: float = 60.0,
         keep_checkpoints: int = 3,
@@ -42,7 +44,7 @@ class Runner:
         on_iteration: Callable[[Metrics], object] = lambda metrics: None,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
-        self.total_steps = total_steps
+        self.total_steps, self.total_episodes = total_steps, total_episodes
         self.iteration = 0
         self.seconds = 0.0
         self.metrics: Metrics = {}
@@ -61,7 +63,7 @@ class Runner:
             unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
         with bar, Interruption() as interruption:
-            while self.sampler.env_steps < self.total_steps and not interruption.requested:
+            while self.share_done < 1.0 and not interruption.requested:
                 self.metrics = self.iterate()
                 self._on_iteration(self.metrics)
                 if self._run_directory is not None:
@@ -71,14 +73,22 @@ class Runner:
                         saved_at = time.perf_counter()
                 bar.update(min(self.sampler.env_steps, self.total_steps) - bar.n)
                 bar.set_postfix_str(_summary(self.metrics), refresh=False)
-            self.interrupted = interruption.requested and self.sampler.env_steps < self.total_steps
+            self.interrupted = interruption.requested and self.share_done < 1.0
             self.save()
         return self.metrics
+
+    @property
+    def share_done(self) -> float:
+        """How much of the training is done: 0 at its start, 1 and more at its end."""
+        of_steps = self.sampler.env_steps / self.total_steps
+        if self.total_episodes is None:
+            return of_steps
+        return max(of_steps, self.sampler.statistics.episodes / self.total_episodes)
 
     def iterate(self) -> Metrics:
         """One rollout, one update; what both measured, with the time that each took."""
         agent, placement, counters = self.agent, self.placement, self.placement.counters
-        agent.anneal(self.sampler.env_steps / self.total_steps)
+        agent.anneal(self.share_done)
         steps_before, start, copying_start = (
             self.sampler.env_steps,
             time.perf_counter(),

@@ -61,7 +61,7 @@ class BaseSampler(ABC):
         assert self._started is None, "a rollout is under way: finish it first"
         block = self._blocks[self._turn]
         self._turn = (self._turn + 1) % len(self._blocks)
-        block.noise[:] = self._distribution.draw_noise(self._noise, (self.num_steps, self.num_envs))
+        self._draw_noise(block)
         self._begin(block, actor)
         self._started = block, actor.version
 
@@ -70,6 +70,7 @@ class BaseSampler(ABC):
         assert self._started is not None, "no rollout is under way: start one first"
         (block, version), self._started = self._started, None
         finals = self._end()
+        block = self._filled(block)
         ended = block.terminated | block.truncated
         valid = self._valid_rows(ended)
         self.statistics.add(block.rewards, ended & valid, valid)
@@ -85,6 +86,14 @@ class BaseSampler(ABC):
     @abstractmethod
     def seconds_filling(self) -> float:
         """How long the last rollout took its sampler, waited for or not."""
+
+    def _draw_noise(self, block: Block) -> None:
+        """Draw what the actions of a rollout take."""
+        block.noise[:] = self._distribution.draw_noise(self._noise, (self.num_steps, self.num_envs))
+
+    def _filled(self, block: Block) -> Block:
+        """The part of the block that was filled; what is asked for once the rollout has ended."""
+        return block
 
     @abstractmethod
     def _begin(self, block: Block, actor: SamplingActor) -> None:

@@ -58,6 +58,17 @@ class Block:
         """The part of some environments, a view."""
         return Block(**{field.name: getattr(self, field.name)[:, envs] for field in fields(self)})
 
+    def first(self, num_steps: int) -> Block:
+        """The first steps, a view."""
+        parts = {field.name: getattr(self, field.name)[:num_steps] for field in fields(self)}
+        return Block(**{**parts, "observations": self.observations[: num_steps + 1]})
+
+    def copy_from(self, shorter: Block) -> None:
+        """Take over the first rows from a block of fewer steps."""
+        for field in fields(self):
+            rows = getattr(shorter, field.name)
+            getattr(self, field.name)[: len(rows)] = rows
+
 
 class Stepper:
     """Steps environments from where they were left.

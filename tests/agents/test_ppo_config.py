@@ -31,6 +31,7 @@ SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", 
         *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
         ("num_minibatches", 3),
         ("num_minibatches", 1024),
+        *(("episodes_per_rollout", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8")),
     ],
 )
 def test_impossible_values_are_refused(field: str, value: Any) -> None:
@@ -40,7 +41,7 @@ def test_impossible_values_are_refused(field: str, value: Any) -> None:
 
 
 def test_every_field_is_tried() -> None:
-    tried = {*COUNTS, *NUMBERS, *SWITCHES, "hidden_sizes", "activation"}
+    tried = {*COUNTS, *NUMBERS, *SWITCHES, "hidden_sizes", "activation", "episodes_per_rollout"}
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried
 
 
@@ -63,6 +64,12 @@ def test_values_at_the_edge_are_accepted(field: str, value: Any) -> None:
 def test_minibatches_that_do_not_divide_are_explained() -> None:
     with pytest.raises(ConfigurationError, match=r"must divide num_envs \* num_steps = 6 \* 5 = 30, got 4"):
         PPOConfig(num_envs=6, num_steps=5, num_minibatches=4)
+
+
+def test_whole_episodes_come_from_one_environment_in_any_number_of_minibatches() -> None:
+    with pytest.raises(ConfigurationError, match="num_envs must be 1 where episodes_per_rollout is given, got 4"):
+        PPOConfig(episodes_per_rollout=1)
+    assert PPOConfig(num_envs=1, episodes_per_rollout=1, num_minibatches=1000).num_minibatches == 1000
 
 
 def test_a_minibatch_of_one_cannot_be_normalised() -> None:

@@ -1,0 +1,164 @@
+"""Sampling whole episodes: of one environment, stepped by itself, one episode after the other."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import SyncVectorEnv
+from numpy.typing import NDArray
+
+from hybridppo.distributions import Distribution
+from hybridppo.envs import Environments
+from hybridppo.errors import ConfigurationError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.runners.sampler import BaseSampler, allocate
+from hybridppo.runners.stepping import Block, Finals
+
+Array = NDArray[Any]
+
+CHUNK = 128
+"""Steps for which noise is drawn at a time, since nobody knows beforehand how many an episode takes."""
+FIRST_CAPACITY = 8 * CHUNK
+"""Steps that a rollout has room for at first; it doubles where episodes turn out longer."""
+
+
+class EpisodeSampler(BaseSampler):
+    """A rollout is `num_episodes` whole episodes, `[T, 1]` with whatever `T` they take together.
+
+    The environment is stepped directly, without a vector around it, which for one environment would cost more than the
+    environment itself. Every episode starts from a seed of its own, the `k`-th of the training from `env_seed + k`, and
+    nothing else is carried from rollout to rollout: a training that is resumed meets the episodes it would have met.
+
+    Args:
+        environments: one environment in gymnasium's `SyncVectorEnv`, out of which it is taken; closed with the sampler.
+        distribution: of the action space.
+        num_episodes: of each rollout.
+        env_seed: of the first episode.
+        noise: owner of the actions' randomness; one seed is drawn from it per rollout.
+        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
+
+    Raises:
+        ConfigurationError: where there is no one environment to step by itself.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        distribution: Distribution,
+        *,
+        num_episodes: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        pin_memory: bool = False,
+        in_thread: bool = False,
+    ) -> None:
+        self._env = _only_environment(environments)
+        self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
+        # With a thread, one to fill while the other is learned from.
+        blocks = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
+        super().__init__(blocks, distribution, skips_row_after_end=False, noise=noise)
+        self._environments = environments
+        space = environments.observation_space
+        # A vector is written as it is: at a few microseconds a step, encoding it shows.
+        is_vector = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
+        self._encode: Callable[[Any], Array] = np.asarray if is_vector else self._encode_one
+        self._num_episodes, self._env_seed = num_episodes, env_seed
+        self._seconds = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
+
+    def _draw_noise(self, block: Block) -> None:
+        # How much is needed shows on the way: it comes from a generator that is this rollout's own.
+        self._rollout_noise = np.random.default_rng(self._noise.integers(2**63))
+
+    def _begin(self, block: Block, actor: SamplingActor) -> None:
+        # As many episodes have begun as have ended and been counted: each ends in the rollout in which it begins.
+        fill = partial(self._fill, block, actor, self._env_seed + self.statistics.episodes)
+        self._wait: Callable[[], tuple[Block, int, Finals]] = fill
+        if self._thread is not None:
+            self._wait = self._thread.submit(fill).result
+
+    def _end(self) -> Finals:
+        self._filled_block, self._num_rows, finals = self._wait()
+        return finals
+
+    def _filled(self, block: Block) -> Block:
+        whole = self._filled_block
+        # Where it has grown, the larger one stays in its place.
+        self._blocks = [whole if mine is block else mine for mine in self._blocks]
+        return whole.first(self._num_rows)
+
+    def _fill(self, block: Block, actor: SamplingActor, seed: int) -> tuple[Block, int, Finals]:
+        """The episodes, from row 0 on; the block, or a larger one where it was too small, and how many rows count."""
+        start = time.perf_counter()
+        encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
+        reset, step = self._env.reset, self._env.step
+        last_seed = seed + self._num_episodes - 1
+        finals: Finals = []
+        t = room = 0
+        observation, _ = reset(seed=seed)
+        block.observations[0] = encode(observation)
+        while True:
+            if t == room:
+                room += CHUNK
+                block = self._prepared(block, t, room)
+                observations, noise = block.observations, block.noise
+                outputs, actions, rewards = block.outputs, block.actions, block.rewards[:, 0]
+            output = actor(observations[t])
+            action = sample(output, noise[t])
+            observation, rewards[t], terminated, truncated, _ = step(to_env(action)[0])
+            outputs[t] = output
+            actions[t] = action
+            t += 1
+            observations[t] = encode(observation)
+            if terminated or truncated:
+                block.terminated[t - 1], block.truncated[t - 1] = terminated, truncated
+                if seed == last_seed:
+                    break
+                if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
+                    finals.append((t - 1, 0, observations[t, 0].copy()))
+                seed += 1
+                observation, _ = reset(seed=seed)
+                observations[t] = encode(observation)
+        self._seconds = time.perf_counter() - start
+        return block, t, finals
+
+    def _encode_one(self, observation: Any) -> Array:
+        return self._environments.encode(np.asarray(observation)[None])
+
+    def _prepared(self, block: Block, start: int, end: int) -> Block:
+        """The block with noise drawn and flags cleared for rows `start` to `end`; a larger one where it ends before."""
+        if end > len(block.rewards):
+            larger = self._allocate(2 * len(block.rewards))
+            larger.copy_from(block)
+            block = larger
+        block.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
+        block.terminated[start:end] = block.truncated[start:end] = False
+        return block
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._seconds
+
+    def restart(self, env_seed: int) -> None:
+        """Nothing to do: every episode starts anew, and from its own seed."""
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+        self._environments.close()
+
+
+def _only_environment(environments: Environments) -> "gym.Env[Any, Any]":
+    vector = environments.vector
+    if not isinstance(vector, SyncVectorEnv) or len(vector.envs) != 1:
+        raise ConfigurationError(
+            f"whole episodes come from one environment that is stepped by itself, not from {vector}: set num_envs=1 "
+            "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
+        )
+    env: gym.Env[Any, Any] = vector.envs[0]
+    return env

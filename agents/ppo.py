@@ -9,7 +9,6 @@ values are half the squared error and metrics are means over all minibatches; `t
 mean over a pass, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -18,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.acting import TorchActor
+from hybridppo.adam import FlatAdam
 from hybridppo.advantages import gae, next_values
-from hybridppo.agents.gradient_steps import STATISTICS, AutogradStep, Batch, GradientStep, NumpyStep
+from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, GradientSteps
+from hybridppo.agents.numpy_steps import NumpySteps
 from hybridppo.agents.ppo_config import PPOConfig
 from hybridppo.distributions import DiagonalGaussian, Distribution, distribution_for
 from hybridppo.envs import ObservationEncoder
@@ -60,14 +61,12 @@ class PPO:
         self._order = np.random.default_rng(order)
         self._make_networks(torch.Generator().manual_seed(initial))
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        # One parameter, one kernel: fused steps all layers at once. eps as in the original ("37 details", 3).
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            [self.parameters.values], lr=config.learning_rate, eps=1e-5, fused=True
-        )
+        # eps as in the original ("37 details", 3).
+        self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
         self.version = 0
         self._clip_range = config.clip_range
-        self._step: GradientStep | None = None
-        self._step_binding = 0
+        self._steps: GradientSteps | None = None
+        self._steps_binding = 0
 
     def _make_networks(self, generator: torch.Generator) -> None:
         config, size = self.config, self._encode.size
@@ -105,59 +104,57 @@ class PPO:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
         remaining = max(0.0, 1.0 - progress)
         if self.config.anneal_learning_rate:
-            self._set_learning_rate(remaining * self.config.learning_rate)
+            self.optimizer.set_learning_rates(self._learning_rates(remaining))
         if self.config.anneal_clip_range:
             self._clip_range = remaining * self.config.clip_range
 
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of the next update."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    def _set_learning_rate(self, learning_rate: float) -> None:
-        self.optimizer.param_groups[0]["lr"] = learning_rate
+    def _learning_rates(self, share: float) -> dict[str, float]:
+        config = self.config
+        critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
+        return {"actor": share * config.learning_rate, "critic": share * critic}
 
     def update(self, rollout: Rollout) -> Metrics:
         """`num_epochs` passes over the rollout in freshly shuffled minibatches, by clipped surrogate."""
-        step = self._gradient_step()
-        batch = self._prepare(rollout, step)
-        statistics: list[Tensor] = []
-        for minibatches in self._epochs(batch):
-            epoch = [step(minibatch, self._clip_range) for minibatch in minibatches]
-            statistics += epoch
-            if self._has_gone_too_far(epoch):
+        steps = self._gradient_steps()
+        batch = self._prepare(rollout, steps)
+        size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
+        epochs: list[Tensor] = []
+        for _ in range(self.config.num_epochs):
+            epochs.append(steps.epoch(batch, self._order.permutation(size), sizes, self._clip_range))
+            if self._has_gone_too_far(epochs[-1]):
                 break
         self.version += 1
-        means = torch.stack(statistics).mean(0)
+        means = torch.cat(epochs).mean(0)
         explained = explained_variance(values=batch.values, returns=batch.returns)
         # The update's one wait for the device.
         *values, explained_now = torch.cat((means, explained.reshape(1))).tolist()
         metrics = dict(zip(STATISTICS, values, strict=True))
-        return {**metrics, "explained_variance": explained_now, "learning_rate": self.learning_rate}
+        learning_rate = self.optimizer.learning_rates["actor"]
+        return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate}
 
-    def _gradient_step(self) -> GradientStep:
-        """The fastest form of a gradient step for where the parameters are now."""
-        if self._step is None or self._step_binding != self.parameters.binding:
-            by_hand = self.config.fast_updates and NumpyStep.supports(self)
-            form = NumpyStep if by_hand else AutogradStep
-            self._step = form(self)
-            self._step_binding = self.parameters.binding
-        return self._step
+    def _gradient_steps(self) -> GradientSteps:
+        """The fastest form of the gradient steps for where the parameters are now."""
+        if self._steps is None or self._steps_binding != self.parameters.binding:
+            by_hand = self.config.fast_updates and NumpySteps.supports(self)
+            form = NumpySteps if by_hand else AutogradSteps
+            self._steps = form(self)
+            self._steps_binding = self.parameters.binding
+        return self._steps
 
-    def _has_gone_too_far(self, epoch: list[Tensor]) -> bool:
+    def _has_gone_too_far(self, epoch: Tensor) -> bool:
         if self.config.target_kl is None:
             return False
         # Waits for the device, once a pass: whether there is another depends on it.
-        return float(torch.stack(epoch)[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
+        return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
 
     @torch.no_grad()
-    def _prepare(self, rollout: Rollout, step: GradientStep) -> Batch:
+    def _prepare(self, rollout: Rollout, steps: GradientSteps) -> Batch:
         """Values in one batched pass, advantages, and everything flattened to the rows that are steps."""
         config = self.config
         num_steps, num_envs = rollout.rewards.shape
         # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
         seen = torch.cat((rollout.observations.flatten(0, 1), rollout.final_observations))
-        values, final_values = step.values(seen).tensor_split([(num_steps + 1) * num_envs])
+        values, final_values = steps.values(seen).tensor_split([(num_steps + 1) * num_envs])
         values = values.view(num_steps + 1, num_envs)
         advantages = gae(
             rewards=rollout.rewards,
@@ -180,21 +177,17 @@ class PPO:
             return everything
         return everything.gather(rollout.valid_rows)
 
-    def _epochs(self, batch: Batch) -> Iterator[Iterator[Batch]]:
-        """For each pass a fresh shuffle of the batch, cut into minibatches whose sizes differ by at most one."""
-        size = len(batch.returns)
+    def _minibatch_sizes(self, size: int) -> list[int]:
+        """`num_minibatches` of them, which differ by at most one."""
         # Rows lost to resets must not leave a minibatch of one, whose advantages have no deviation.
         count = max(1, min(self.config.num_minibatches, size // 2))
-        sizes = [(i + 1) * size // count - i * size // count for i in range(count)]
-        for _ in range(self.config.num_epochs):
-            order = torch.as_tensor(self._order.permutation(size), device=batch.returns.device)
-            yield batch.gather(order).split(sizes)  # one gather per pass; minibatches are views
+        return [(i + 1) * size // count - i * size // count for i in range(count)]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
-        slots = self.optimizer.state.get(self.parameters.values, {})
+        slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": tensor for name, tensor in slots.items()}
         return tensors, {"version": self.version, "order": self._order.bit_generator.state}
 
@@ -210,11 +203,9 @@ class PPO:
             parts[part][rest] = tensor
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
-        values = self.parameters.values
-        if parts["optimizer"]:
-            self.optimizer.state[values] = {
-                name: torch.as_tensor(tensor, device=values.device).clone()
-                for name, tensor in parts["optimizer"].items()
-            }
+        if parts["optimizer"]:  # none in checkpoints of before the first update, once
+            slots = self.optimizer.state[self.parameters.values]
+            for name, slot in slots.items():
+                slot.copy_(parts["optimizer"][name])
         self.version = state["version"]
         self._order.bit_generator.state = state["order"]

@@ -7,6 +7,9 @@ from typing import Any
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks import ACTIVATIONS, Activation
 
+OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout")
+"""Numbers that may be None."""
+
 
 @dataclass(frozen=True)
 class PPOConfig:
@@ -26,6 +29,8 @@ class PPOConfig:
     differ by at most one."""
     learning_rate: float = 2.5e-4
     """Adam's step size."""
+    critic_learning_rate: float | None = None
+    """The critic's own step size; None for the same as the actor's."""
     anneal_learning_rate: bool = True
     """Lower the learning rate linearly to zero over the training."""
     gamma: float = 0.99
@@ -71,7 +76,7 @@ class PPOConfig:
             self._require(name, getattr(self, name) > 0, "must be greater than 0")
         for name in ("entropy_coef", "value_coef"):
             self._require(name, getattr(self, name) >= 0, "must not be negative")
-        for name in ("clip_range_vf", "target_kl"):
+        for name in OPTIONAL:
             self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
@@ -106,7 +111,7 @@ class PPOConfig:
     def _check_types(self) -> None:
         for field in fields(self):
             value, default = getattr(self, field.name), field.default
-            if field.name in ("clip_range_vf", "target_kl", "episodes_per_rollout") and value is None:
+            if field.name in OPTIONAL and value is None:
                 continue
             if isinstance(default, bool):
                 self._require(field.name, isinstance(value, bool), "must be True or False")

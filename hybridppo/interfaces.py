@@ -2,7 +2,6 @@
 
 from typing import Any, Protocol
 
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -25,6 +24,13 @@ class SamplingActor(Protocol):
         ...
 
 
+class Optimizer(Protocol):
+    """An optimizer as a placement sees it: its tensors, which move with the parameters."""
+
+    state: Any
+    """Mapping of a parameter to its tensors by name, as in `torch.optim`."""
+
+
 class Agent(Protocol):
     """An algorithm: its networks, its optimizer, `update(rollout) -> metrics`."""
 
@@ -32,9 +38,13 @@ class Agent(Protocol):
     critic: nn.Module
     distribution: Distribution
     parameters: FlatParameters
-    optimizer: torch.optim.Optimizer
     version: int
     """How many updates the parameters have had."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Steps `parameters`."""
+        ...
 
     def anneal(self, progress: float) -> None:
         """Set what is scheduled; `progress` goes from 0 at the start of training to 1 at its end."""

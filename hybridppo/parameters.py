@@ -51,6 +51,10 @@ class FlatParameters:
         assert self.values.grad is not None  # made with the buffer, and never dropped
         return self.values.grad
 
+    def range_of(self, name: str) -> slice:
+        """Where the values of one network lie, `[P_name]` of them."""
+        return self._ranges[name]
+
     def of(self, name: str) -> Tensor:
         """The values of one network, `[P_name]`, a view."""
         return self.values.data[self._ranges[name]]

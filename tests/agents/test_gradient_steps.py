@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.gradient_steps import STATISTICS, AutogradStep, Batch, NumpyStep
+from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, GradientSteps
+from hybridppo.agents.numpy_steps import NumpySteps
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
 DISCRETE = gym.spaces.Discrete(3)
@@ -43,6 +44,12 @@ def make_batch(agent: PPO, size: int) -> Batch:
     )
 
 
+def one_step(steps: GradientSteps, batch: Batch) -> torch.Tensor:
+    """A step on all of the batch, its rows in the opposite order."""
+    (statistics,) = steps.epoch(batch, np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)], 0.2)
+    return statistics
+
+
 VARIANTS = {
     "defaults": {},
     "relu": {"activation": "relu"},
@@ -61,10 +68,10 @@ VARIANTS = {
 def test_by_hand_is_autograd(space: gym.Space, variant: str) -> None:
     config = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant])
     reference, agent = make_agent(space, config), make_agent(space, config)
-    by_autograd, by_hand = AutogradStep(reference), NumpyStep(agent)
+    by_autograd, by_hand = AutogradSteps(reference), NumpySteps(agent)
     batch = make_batch(agent, 200)
     for part in (*batch.split([77, 123]), batch):
-        expected, found = by_autograd(part, 0.2), by_hand(part, 0.2)
+        expected, found = one_step(by_autograd, part), one_step(by_hand, part)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=1e-3, atol=1e-5)
         torch.testing.assert_close(agent.parameters.values, reference.parameters.values, rtol=0.0, atol=1e-3)
@@ -73,12 +80,26 @@ def test_by_hand_is_autograd(space: gym.Space, variant: str) -> None:
         agent.parameters.values.data.copy_(reference.parameters.values.data)
 
 
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:
+    whole, single = make_agent(space, PPOConfig()), make_agent(space, PPOConfig())
+    batch = make_batch(whole, 50)
+    order = np.random.default_rng(5).permutation(50)
+    found = form(whole).epoch(batch, order, [20, 13, 17], 0.2)
+    steps = form(single)
+    for row, rows in zip(found, np.split(order, [20, 33]), strict=True):
+        (expected,) = steps.epoch(batch.gather(torch.from_numpy(rows)), np.arange(len(rows)), [len(rows)], 0.2)
+        torch.testing.assert_close(row, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(whole.parameters.values, single.parameters.values, rtol=1e-5, atol=1e-6)
+
+
 def test_blocks_of_a_large_minibatch_add_up() -> None:
     config = PPOConfig(hidden_sizes=(4096,))  # wide, so that few rows make a block
     results = []
-    for form in (AutogradStep, NumpyStep):
+    for form in (AutogradSteps, NumpySteps):
         agent = make_agent(DISCRETE, config)
-        statistics = form(agent)(make_batch(agent, 150), 0.2)
+        statistics = one_step(form(agent), make_batch(agent, 150))
         results.append((statistics, agent.parameters.gradient.clone()))
     for by_autograd, by_hand in zip(*results, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
@@ -87,15 +108,15 @@ def test_blocks_of_a_large_minibatch_add_up() -> None:
 def test_values_are_the_critics() -> None:
     agent = make_agent(DISCRETE, PPOConfig())
     observations = make_batch(agent, 50).observations
-    by_hand = NumpyStep(agent).values(observations)
-    torch.testing.assert_close(by_hand, AutogradStep(agent).values(observations), rtol=1e-4, atol=1e-5)
+    by_hand = NumpySteps(agent).values(observations)
+    torch.testing.assert_close(by_hand, AutogradSteps(agent).values(observations), rtol=1e-4, atol=1e-5)
 
 
 def test_which_networks_are_done_by_hand() -> None:
     agent = make_agent(DISCRETE, PPOConfig())
-    assert NumpyStep.supports(agent)
-    assert not NumpyStep.supports(make_agent(DISCRETE, PPOConfig(activation="elu")))
+    assert NumpySteps.supports(agent)
+    assert not NumpySteps.supports(make_agent(DISCRETE, PPOConfig(activation="elu")))
     agent.critic = make_agent(DISCRETE, PPOConfig(hidden_sizes=(32, 32))).critic
-    assert not NumpyStep.supports(agent)
+    assert not NumpySteps.supports(agent)
     agent.critic = torch.nn.Linear(4, 1)
-    assert not NumpyStep.supports(agent)
+    assert not NumpySteps.supports(agent)

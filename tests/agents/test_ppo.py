@@ -403,3 +403,16 @@ def test_an_agent_prepared_again_goes_on_learning(fast: bool) -> None:
         learner.update(make_rollout(learner, seed=1))
     assert not torch.equal(agent.parameters.values, before)
     assert torch.equal(agent.parameters.values, other.parameters.values)
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
+def test_the_critic_may_have_a_learning_rate_of_its_own(fast: bool) -> None:
+    config = replace(PLAIN, num_epochs=1, learning_rate=1e-3, critic_learning_rate=1e-2, fast_updates=fast)
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    before = {name: agent.parameters.of(name).clone() for name in ("actor", "critic")}
+    agent.anneal(0.5)
+    metrics = agent.update(make_rollout(agent))
+    moved = {name: float((agent.parameters.of(name) - before[name]).abs().max()) for name in before}
+    # Adam's first step is the learning rate itself; half of the training is done.
+    assert moved == pytest.approx({"actor": 0.5e-3, "critic": 0.5e-2}, rel=0.02)
+    assert metrics["learning_rate"] == 0.5e-3

@@ -13,7 +13,7 @@ COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threa
 POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
-POSITIVE_OR_NONE = ("clip_range_vf", "target_kl")
+POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
 NUMBERS = (*POSITIVE, *NOT_NEGATIVE, *SHARES, *POSITIVE_OR_NONE)
 SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", "fast_updates")
 

@@ -83,7 +83,6 @@ class PPOConfig:
         self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
         self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
         if self.episodes_per_rollout is not None:
-            self._require("episodes_per_rollout", self.episodes_per_rollout >= 1, "must be None or at least 1")
             self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
             return
         self._require(

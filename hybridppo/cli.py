@@ -29,6 +29,7 @@ from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.measuring import as_markdown, measure_placements
 from hybridppo.placement import Placement
 from hybridppo.plotting import has_matplotlib, plot_learning_curve
+from hybridppo.run_directory import WhichCheckpoint
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
 
@@ -68,7 +69,7 @@ class Train:
     checkpoint_seconds: float = 60.0
     """How often to save, at least."""
     keep_checkpoints: int = 3
-    """How many of the newest checkpoints to keep."""
+    """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
     plot: bool = False
     """Draw the learning curve into the run directory, where matplotlib is installed."""
     progress: bool = True
@@ -140,7 +141,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Run whole episodes with the newest checkpoint of a run."""
+    """Run whole episodes with a checkpoint of a run."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
     """The run's folder."""
@@ -150,6 +151,8 @@ class Evaluate:
     """Of the environments, and of random actions."""
     deterministic: bool = True
     """Take the most probable actions."""
+    checkpoint: WhichCheckpoint = "latest"
+    """The latest, or the best: of those that were written, the one of the highest mean return over 100 episodes."""
     json: bool = False
     """Print the result as JSON."""
     progress: bool = True
@@ -164,6 +167,7 @@ class Evaluate:
             episodes=self.episodes,
             seed=self.seed,
             deterministic=self.deterministic,
+            checkpoint=self.checkpoint,
             progress=self.progress,
         )
         if self.json:
@@ -250,6 +254,13 @@ def _fail(error: Exception, code: int, debug: bool = False) -> int:
 
 
 def _report(result: training.TrainResult) -> int:
+    if not result.saved:
+        print(
+            f"hybridppo: error: the last checkpoint is not on the disk (see above): {result.run_dir} ends with the one "
+            "before it; make room and resume",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
     if result.interrupted:
         print(f"interrupted; go on with: hybridppo resume {result.run_dir}", file=sys.stderr)
         return EXIT_INTERRUPTED

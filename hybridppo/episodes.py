@@ -1,5 +1,6 @@
 """Episode statistics, counted by the library itself, for every autoreset mode alike."""
 
+import math
 from collections import deque
 from typing import Any
 
@@ -52,6 +53,12 @@ class EpisodeStatistics:
     def return_mean(self) -> float:
         """Mean return of the latest episodes; not a number before the first has ended."""
         return float(np.mean(self._returns)) if self._returns else float("nan")
+
+    @property
+    def score(self) -> float | None:
+        """The mean return, for comparisons: None until the window is full, for short episodes are the first to end."""
+        is_full = len(self._returns) == self._returns.maxlen
+        return self.return_mean if is_full and math.isfinite(self.return_mean) else None
 
     @property
     def length_mean(self) -> float:

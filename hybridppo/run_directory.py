@@ -2,23 +2,32 @@
 
 config.json      what was asked for, enough to resume
 metrics.jsonl    a line per iteration
-checkpoints/     the newest few, see `hybridppo.checkpoints`
+checkpoints/     the newest few and the best, see `hybridppo.checkpoints`
 result.json      at the end
+
+A disk that fails while training goes on costs what could not be written, and is told of; it never ends the training.
 """
 
+import contextlib
+import errno
+import io
 import json
 import math
+import os
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 from torch import Tensor
 
 from hybridppo import checkpoints
-from hybridppo.checkpoints import Checkpoint
-from hybridppo.errors import RunDirectoryError
+from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
+from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.outage import Outage
+
+WhichCheckpoint = Literal["latest", "best"]
 
 
 class RunDirectory:
@@ -27,7 +36,10 @@ class RunDirectory:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
         self.config = config
-        self._metrics: TextIO | None = None
+        self._metrics: io.FileIO | None = None
+        self._metrics_outage = Outage(f"writing {path / 'metrics.jsonl'}")
+        self._checkpoint_outage = Outage(f"writing a checkpoint to {path / 'checkpoints'}")
+        self._made: list[Path] = []
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
@@ -37,76 +49,161 @@ class RunDirectory:
             RunDirectoryError: where there is one already, or a file; nothing is ever overwritten.
         """
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunDirectoryError(
-                f"{path} exists already and is not empty: name another folder, or go on with `hybridppo resume {path}`"
-            )
+        directory = cls(path, config)
         try:
-            (path / "checkpoints").mkdir(parents=True)
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise RunDirectoryError(
+                    f"{path} exists already and is not empty: name another folder, or go on with "
+                    f"`hybridppo resume {path}`"
+                )
+            folder = path / "checkpoints"
+            directory._made = [each for each in (folder, *folder.parents) if not each.exists()]
+            folder.mkdir(parents=True)
             checkpoints.replace_synced(path / "config.json", _dump(config).encode())
         except OSError as error:
+            directory.discard()
             raise RunDirectoryError(f"the run directory {path} cannot be made: {error}") from error
-        return cls(path, config)
+        return directory
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
         """A run directory that exists.
 
         Raises:
-            RunDirectoryError: where it is none.
+            RunDirectoryError: where it is none, or one of a newer format.
         """
         path = Path(path)
+        file = path / "config.json"
         try:
-            config = json.loads((path / "config.json").read_text())
+            config = json.loads(file.read_bytes())
         except OSError as error:
             raise RunDirectoryError(f"{path} is no run directory: {error}") from error
-        except ValueError as error:
-            raise RunDirectoryError(f"{path / 'config.json'} is damaged: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise RunDirectoryError(f"{file} is damaged: {error}") from error
+        if not isinstance(config, dict):
+            raise RunDirectoryError(f"{file} is damaged: it holds no object")
+        version = config.get("format_version", FORMAT_VERSION)
+        if isinstance(version, (int, float)) and version > FORMAT_VERSION:
+            raise RunDirectoryError(
+                f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
+                "update hybridppo"
+            )
         return cls(path, config)
 
     def update_config(self, config: dict[str, Any]) -> None:
-        """Write another `config.json` in place of the one there is."""
-        checkpoints.replace_synced(self.path / "config.json", _dump(config).encode())
+        """Write another `config.json` in place of the one there is.
+
+        Raises:
+            RunDirectoryError: where the disk will not take it; the old one stays.
+        """
+        if config == self.config:
+            return
+        try:
+            checkpoints.replace_synced(self.path / "config.json", _dump(config).encode())
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path / 'config.json'} cannot be written: {error}") from error
         self.config = config
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
-        if self._metrics is None:
-            self._metrics = (self.path / "metrics.jsonl").open("a", buffering=1)
-        self._metrics.write(json.dumps(finite(metrics)) + "\n")
+        line = (json.dumps(finite(metrics)) + "\n").encode()
+        try:
+            self._append(line)
+        except OSError as error:
+            self._metrics_outage.failed(error, "training goes on; the lines meanwhile are lost")
+        else:
+            self._metrics_outage.works()
 
-    def save_checkpoint(self, env_steps: int, tensors: dict[str, Tensor], state: dict[str, Any], keep: int) -> None:
-        """Write a checkpoint named after `env_steps`, then delete all but the newest `keep`."""
+    def _append(self, line: bytes) -> None:
+        if self._metrics is None:
+            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a")  # unbuffered: a line is on disk at once
+        end = self._metrics.seek(0, os.SEEK_END)
+        try:
+            if self._metrics.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._metrics.truncate(end)  # no half of a line
+            raise
+
+    def save_checkpoint(
+        self,
+        env_steps: int,
+        tensors: dict[str, Tensor],
+        state: dict[str, Any],
+        keep: int,
+        *,
+        score: float | None = None,
+    ) -> bool:
+        """Write a checkpoint named after `env_steps`, then delete all but the newest `keep` and the best.
+
+        Returns:
+            Whether it is on the disk. Where the disk will not take it, that is told, and the old ones stay.
+        """
         folder = self.path / "checkpoints" / f"{env_steps:012d}"
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
-            return
-        checkpoints.save(folder, tensors, state)
-        checkpoints.remove_old(folder.parent, keep)
+            return True
+        try:
+            if self._metrics is not None:
+                os.fsync(self._metrics.fileno())  # the lines of the iterations that the checkpoint counts
+            checkpoints.save(folder, tensors, state, score=score)
+            checkpoints.remove_old(folder.parent, keep)
+        except OSError as error:
+            self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
+            return folder.exists()
+        self._checkpoint_outage.works()
+        return True
 
-    def load_checkpoint(self) -> Checkpoint:
-        """The newest checkpoint that is whole.
+    def load_checkpoint(self, which: WhichCheckpoint = "latest") -> Checkpoint:
+        """The newest checkpoint that is whole, or the best.
 
         Raises:
             CheckpointError: where none is.
+            ConfigurationError: where `which` is neither.
         """
-        return checkpoints.load_latest(self.path / "checkpoints")[1]
+        if which not in ("latest", "best"):
+            raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
+        load = checkpoints.load_best if which == "best" else checkpoints.load_latest
+        return load(self.path / "checkpoints")[1]
 
     def rewind(self, iteration: int, env_steps: int) -> None:
         """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run does it anew.
 
-        Lines of metrics go, and checkpoints that are newer and so were found damaged are set aside by name.
-        """
-        path = self.path / "metrics.jsonl"
-        if path.exists():
-            kept = [line for line in path.read_text().splitlines() if _iteration_of(line) <= iteration]
-            checkpoints.replace_synced(path, "".join(f"{line}\n" for line in kept).encode())
-        for folder in checkpoints.folders(self.path / "checkpoints"):
-            if int(folder.name) > env_steps:
-                folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+        Lines of metrics go, what a killed process has left behind goes, and checkpoints that are newer and so were
+        found damaged are set aside by name.
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        """Write `result.json`."""
-        checkpoints.replace_synced(self.path / "result.json", _dump(finite(result)).encode())
+        Raises:
+            RunDirectoryError: where the disk will not have it.
+        """
+        try:
+            _cut(self.path / "metrics.jsonl", iteration)
+            for folder in checkpoints.folders(self.path / "checkpoints"):
+                if int(folder.name) > env_steps:
+                    folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+            checkpoints.remove_leftovers(self.path)
+            checkpoints.remove_leftovers(self.path / "checkpoints")
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
+
+    def write_result(self, result: dict[str, Any]) -> bool:
+        """Write `result.json`; whether the disk took it."""
+        outage = Outage(f"writing {self.path / 'result.json'}")
+        try:
+            checkpoints.replace_synced(self.path / "result.json", _dump(finite(result)).encode())
+        except OSError as error:
+            outage.failed(error, "the result is not kept")
+            return False
+        return True
+
+    def discard(self) -> None:
+        """Remove what `create` made, as long as nothing has come of the run; else do nothing."""
+        self.close()
+        if not self._made or (self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")):
+            return
+        with contextlib.suppress(OSError):
+            (self.path / "config.json").unlink(missing_ok=True)
+            for folder in self._made:  # the deepest first
+                folder.rmdir()
 
     def close(self) -> None:
         """Close the metrics; a second call does nothing."""
@@ -144,16 +241,38 @@ def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
     return gym.spaces.Box(low, high, dtype=dtype.type)
 
 
-def _iteration_of(line: str) -> float:
+def _cut(path: Path, iteration: int) -> None:
+    """Cut the lines of metrics off that follow the last of `iteration` or before. In place: a full disk allows it."""
+    if not path.exists():
+        return
+    end = position = 0
+    with path.open("r+b") as file:
+        for line in file:
+            position += len(line)
+            if line.endswith(b"\n") and _iteration_of(line) <= iteration:
+                end = position
+        if end < position:
+            file.truncate(end)
+
+
+def _iteration_of(line: bytes) -> float:
     try:
         return float(json.loads(line)["iteration"])
-    except (ValueError, KeyError, TypeError):  # a line cut short by a crash
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # cut short by a crash, or altered
         return math.inf
 
 
-def finite(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with None for every number that is not finite, which JSON cannot hold."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+def finite(value: Any) -> Any:
+    """The value as JSON can hold it: None for every number within that is not finite, NumPy's numbers as Python's."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return finite(value.tolist())
+    return value
 
 
 def _dump(value: dict[str, Any]) -> str:

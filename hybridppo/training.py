@@ -6,7 +6,7 @@ action = result.agent.act(observation)
 
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from tqdm.auto import tqdm
 
 from hybridppo import run_directory as run_directories
 from hybridppo._version import __version__
@@ -24,11 +23,13 @@ from hybridppo.envs import AutoresetName, Environments, EnvSource, Vectorization
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.placement import Auto, Placement, SingleDevice, make_placement, placement_from_settings
-from hybridppo.run_directory import RunDirectory, space_from_json, space_to_json
+from hybridppo.progress import ProgressBar
+from hybridppo.run_directory import RunDirectory, WhichCheckpoint, space_from_json, space_to_json
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.runner import Runner
+from hybridppo.settings import settings_of
 from hybridppo.threads import limit_threads
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,8 @@ class TrainResult:
     """The evaluation after training, where one was asked for."""
     interrupted: bool
     """Whether Ctrl-C ended the training early; `resume` goes on."""
+    saved: bool
+    """Whether the last checkpoint is on the disk. False where the disk would not take it, which was warned of."""
 
 
 def train(
@@ -71,6 +74,7 @@ def train(
     keep_checkpoints: int = 3,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+    loggers: Sequence[Callable[[Metrics], object]] = (),
 ) -> TrainResult:
     """Train PPO.
 
@@ -88,9 +92,11 @@ def train(
         vectorization: how the copies of the environment are stepped, see `make_environments`.
         autoreset_mode: for vector environments that do not declare theirs.
         checkpoint_seconds: how often to save, at least.
-        keep_checkpoints: how many of the newest checkpoints to keep.
+        keep_checkpoints: how many of the newest checkpoints to keep; the best of all by mean return is kept besides.
         progress: whether to show a progress bar.
-        on_iteration: called with each iteration's metrics.
+        on_iteration: called with each iteration's metrics; an error in it ends the training.
+        loggers: called likewise, as `wandb.log` can be; an error in one is warned of, and training goes on with the
+            files in the run directory.
 
     Raises:
         HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
@@ -134,7 +140,12 @@ def train(
             },
         }
         directory = RunDirectory.create(run_dir, settings) if run_dir is not None else None
-        return _run(env, settings, environments, agent, resolved, directory, None, progress, on_iteration)
+        try:
+            return _run(env, settings, environments, agent, resolved, directory, None, progress, on_iteration, loggers)
+        except BaseException:
+            if directory is not None:
+                directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
+            raise
     finally:
         environments.close()
 
@@ -148,6 +159,7 @@ def resume(
     placement: PlacementChoice | None = None,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+    loggers: Sequence[Callable[[Metrics], object]] = (),
 ) -> TrainResult:
     """Go on with a run from its newest checkpoint.
 
@@ -161,13 +173,14 @@ def resume(
         env: the function that makes the environment, where the run was started with one.
         placement: another placement than the run's own.
         progress: whether to show a progress bar.
-        on_iteration: called with each iteration's metrics.
+        on_iteration: called with each iteration's metrics; an error in it ends the training.
+        loggers: called likewise; errors are warned of.
 
     Raises:
         CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in.
     """
     directory = RunDirectory.open(run_dir)
-    settings = dict(directory.config)
+    settings = settings_of(directory)
     config = PPOConfig(**settings["config"])
     env = _source(settings, env)
     if total_steps is not None:
@@ -184,7 +197,9 @@ def resume(
         directory.update_config(settings)  # a new goal holds for whoever resumes next
         directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
         logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
-        return _run(env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration)
+        return _run(
+            env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration, loggers
+        )
     finally:
         environments.close()
 
@@ -199,6 +214,7 @@ def _run(
     checkpoint: Checkpoint | None,
     progress: bool,
     on_iteration: Callable[[Metrics], object],
+    loggers: Sequence[Callable[[Metrics], object]],
 ) -> TrainResult:
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
     config, seed = agent.config, settings["seed"]
@@ -221,12 +237,13 @@ def _run(
             sampler,
             placement,
             total_steps=settings["total_steps"],
-            total_episodes=settings.get("total_episodes"),  # earlier releases knew no such limit
+            total_episodes=settings["total_episodes"],
             run_directory=directory,
             checkpoint_seconds=settings["checkpoint_seconds"],
             keep_checkpoints=settings["keep_checkpoints"],
             progress=progress,
             on_iteration=on_iteration,
+            loggers=loggers,
         )
         try:
             if checkpoint is not None:
@@ -252,7 +269,7 @@ def _run(
             if directory is not None:
                 directory.close()
     run_dir = directory.path if directory is not None else None
-    return TrainResult(agent, metrics, run_dir, seed, evaluation, runner.interrupted)
+    return TrainResult(agent, metrics, run_dir, seed, evaluation, runner.interrupted, runner.saved)
 
 
 def _result(
@@ -305,7 +322,7 @@ def evaluate_agent(
     # A function may make a vector of the training's size only.
     num_envs = agent.config.num_envs if not isinstance(env, str) else min(episodes, 32)
     environments = make_environments(env, num_envs, autoreset_mode=autoreset_mode)
-    bar = tqdm(total=episodes, unit="episode", desc="evaluation", disable=not progress, leave=False)
+    bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
         with bar, placement.evaluating(agent) as actor:
             return run_episodes(
@@ -316,7 +333,7 @@ def evaluate_agent(
                 # Environments take neighbouring seeds; those of neighbouring evaluations must not be the same.
                 seed=_seed(seed, "evaluation"),
                 deterministic=deterministic,
-                on_episode=bar.update,
+                on_episode=bar.advance,
             )
     finally:
         environments.close()
@@ -329,12 +346,13 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
     env: EnvSource | None = None,
+    checkpoint: WhichCheckpoint = "latest",
     progress: bool = True,
 ) -> Evaluation:
-    """Evaluate the newest checkpoint of a run, on the CPU; arguments as for `evaluate_agent`."""
-    settings = RunDirectory.open(run_dir).config
+    """Evaluate a checkpoint of a run, on the CPU; `checkpoint` as for `load`, the others as for `evaluate_agent`."""
+    settings = settings_of(RunDirectory.open(run_dir))
     return evaluate_agent(
-        load(run_dir),
+        load(run_dir, checkpoint),
         _source(settings, env),
         episodes=episodes,
         seed=seed,
@@ -344,15 +362,20 @@ def evaluate(
     )
 
 
-def load(run_dir: str | Path) -> PPO:
-    """The agent of a run's newest checkpoint, on the CPU, wherever it was trained.
+def load(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> PPO:
+    """The agent of a run's checkpoint, on the CPU, wherever it was trained.
+
+    Args:
+        run_dir: of the run.
+        checkpoint: the `latest`, or the `best`: of the checkpoints that were written, the one of the highest mean
+            return over 100 episodes. Until 100 have ended, the latest is the best.
 
     Raises:
         CheckpointError: where no checkpoint is whole.
         RunDirectoryError: where `run_dir` is no run directory.
     """
     directory = RunDirectory.open(run_dir)
-    return _restored_agent(directory.config, directory.load_checkpoint())
+    return _restored_agent(settings_of(directory), directory.load_checkpoint(checkpoint))
 
 
 def resolve_placement(placement: PlacementChoice) -> Placement:
@@ -375,8 +398,10 @@ def _restored_agent(settings: dict[str, Any], checkpoint: Checkpoint) -> PPO:
     )
     try:
         agent.load_state(checkpoint.tensors, checkpoint.state["agent"])
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise CheckpointError(f"the checkpoint does not fit the network that config.json describes: {error}") from error
+    except Exception as error:  # whatever torch and NumPy raise for what is not theirs
+        raise CheckpointError(
+            f"the checkpoint does not fit the network that config.json describes: {type(error).__name__}: {error}"
+        ) from error
     return agent
 
 

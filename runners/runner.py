@@ -1,14 +1,14 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-from tqdm.auto import tqdm
 
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption
+from hybridppo.outage import Outage
 from hybridppo.placement import Placement
+from hybridppo.progress import ProgressBar
 from hybridppo.run_directory import RunDirectory, finite
 from hybridppo.runners.sampler import BaseSampler
 
@@ -23,10 +23,11 @@ class Runner:
         total_steps: environment steps after which to stop; an iteration once begun is ended.
         total_episodes: episodes after which to stop, if that comes first; None for no such limit.
         run_directory: where metrics and checkpoints go; None keeps nothing.
-        checkpoint_seconds: a checkpoint at least this often, and at the end.
-        keep_checkpoints: how many of the newest stay.
+        checkpoint_seconds: a checkpoint at least this often, at the start and at the end.
+        keep_checkpoints: how many of the newest stay, and with them the best.
         progress: whether to show a progress bar.
-        on_iteration: called with the metrics of each iteration.
+        on_iteration: called with the metrics of each iteration; its errors end the training.
+        loggers: called likewise, after the metrics are on disk; their errors are warned of, and training goes on.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Runner:
         keep_checkpoints: int = 3,
         progress: bool = True,
         on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+        loggers: Sequence[Callable[[Metrics], object]] = (),
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
         self.total_steps, self.total_episodes = total_steps, total_episodes
@@ -49,17 +51,22 @@ class Runner:
         self.seconds = 0.0
         self.metrics: Metrics = {}
         self.interrupted = False
+        self.saved = True
+        """Whether the last checkpoint that was due is on the disk."""
         self._run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
         self._keep_checkpoints = keep_checkpoints
         self._progress = progress
         self._on_iteration = on_iteration
+        self._loggers = [(log, Outage(f"the logger {_name_of(log)}")) for log in loggers]
 
     def run(self) -> Metrics:
         """Train until `total_steps`, or the first Ctrl-C; the metrics of the last iteration."""
+        if self.iteration == 0:
+            self.save()  # from here on, whatever happens, there is something to go on from
         saved_at = time.perf_counter()
-        bar = tqdm(
-            total=self.total_steps, initial=self.sampler.env_steps, unit="step", disable=not self._progress,
+        bar = ProgressBar(
+            enabled=self._progress, total=self.total_steps, initial=self.sampler.env_steps, unit="step",
             unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
         with bar, Interruption() as interruption:
@@ -71,8 +78,8 @@ class Runner:
                     if time.perf_counter() - saved_at > self._checkpoint_seconds:
                         self.save()
                         saved_at = time.perf_counter()
-                bar.update(min(self.sampler.env_steps, self.total_steps) - bar.n)
-                bar.set_postfix_str(_summary(self.metrics), refresh=False)
+                self._report(self.metrics)
+                bar.move_to(min(self.sampler.env_steps, self.total_steps), _summary(self.metrics))
             self.interrupted = interruption.requested and self.share_done < 1.0
             self.save()
         return self.metrics
@@ -84,6 +91,15 @@ class Runner:
         if self.total_episodes is None:
             return of_steps
         return max(of_steps, self.sampler.statistics.episodes / self.total_episodes)
+
+    def _report(self, metrics: Metrics) -> None:
+        for log, outage in self._loggers:
+            try:
+                log(dict(metrics))
+            except Exception as error:  # whatever somebody else's service or library raises
+                outage.failed(error, "training goes on with the files in the run directory")
+            else:
+                outage.works()
 
     def iterate(self) -> Metrics:
         """One rollout, one update; what both measured, with the time that each took."""
@@ -133,7 +149,9 @@ class Runner:
         if self._run_directory is not None:
             tensors, agent_state = self.agent.state()
             state = {"agent": agent_state, "sampler": self.sampler.state(), "runner": self.state()}
-            self._run_directory.save_checkpoint(self.sampler.env_steps, tensors, state, self._keep_checkpoints)
+            self.saved = self._run_directory.save_checkpoint(
+                self.sampler.env_steps, tensors, state, self._keep_checkpoints, score=self.sampler.statistics.score
+            )
 
     def state(self) -> dict[str, Any]:
         """The loop's own counters, as JSON can hold them."""
@@ -142,6 +160,10 @@ class Runner:
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from saved counters."""
         self.iteration, self.seconds, self.metrics = state["iteration"], state["seconds"], state["metrics"]
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _summary(metrics: Metrics) -> str:

@@ -13,13 +13,13 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-PUBLIC_FACE = {"__init__.py", "__main__.py", "cli.py", "measuring.py", "training.py"}
+PUBLIC_FACE = {"__init__.py", "__main__.py", "cli.py", "measuring.py", "settings.py", "training.py"}
 """The files of `hybridppo/` that may import agents and runners; all others are the core."""
 
 FORBIDDEN = {
     "hybridppo": ("hybridppo.agents", "hybridppo.runners", *(f"hybridppo.{name[:-3]}" for name in PUBLIC_FACE)),
-    "agents": ("hybridppo.runners", "hybridppo.cli", "hybridppo.measuring", "hybridppo.training"),
-    "runners": ("hybridppo.cli", "hybridppo.measuring", "hybridppo.training"),
+    "agents": ("hybridppo.runners", "hybridppo.cli", "hybridppo.measuring", "hybridppo.settings", "hybridppo.training"),
+    "runners": ("hybridppo.cli", "hybridppo.measuring", "hybridppo.settings", "hybridppo.training"),
 }
 """What the files of each folder may not import."""
 

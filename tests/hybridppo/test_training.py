@@ -357,10 +357,10 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert names == [3 * BATCH, 4 * BATCH]
 
 
-def test_there_is_a_checkpoint_at_the_end(tmp_path: Path) -> None:
+def test_there_is_a_checkpoint_at_the_start_and_at_the_end(tmp_path: Path) -> None:
     train(run_dir=tmp_path / "run", checkpoint_seconds=1e6)
     names = [int(folder.name) for folder in folders(tmp_path / "run" / "checkpoints")]
-    assert names == [4 * BATCH]
+    assert names == [0, 4 * BATCH]
 
 
 def test_a_run_that_exists_is_refused_and_untouched(run_dir: Path) -> None:

@@ -1,0 +1,86 @@
+"""What `config.json` must say for a run to go on: all of it is checked when read, whoever wrote it."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hybridppo.agents import PPOConfig
+from hybridppo.checkpoints import FORMAT_VERSION
+from hybridppo.envs import MODES
+from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.run_directory import RunDirectory, space_from_json
+
+Settings = dict[str, Any]
+
+LARGEST_SEED = 2**128
+"""Nobody's seed is larger; and a larger number may be one that takes forever to read."""
+
+
+def _is_whole(value: Any, minimum: int, below: int = 2**63) -> bool:
+    return type(value) is int and minimum <= value < below
+
+
+def _is_seconds(value: Any) -> bool:
+    return type(value) in (int, float) and not math.isnan(value) and value >= 0
+
+
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "env_id": (lambda value: isinstance(value, str), "text"),
+    "env_is_registered": (lambda value: isinstance(value, bool), "true or false"),
+    "seed": (lambda value: _is_whole(value, 0, LARGEST_SEED), "a whole number of at least 0"),
+    "total_steps": (lambda value: _is_whole(value, 1), "a whole number of at least 1"),
+    "placement": (lambda value: isinstance(value, dict), "an object"),
+    "config": (lambda value: isinstance(value, dict), "an object"),
+    "num_workers": (lambda value: value is None or _is_whole(value, 0), "null or a whole number of at least 0"),
+    "vectorization": (lambda value: value in ("auto", "sync", "async"), "auto, sync or async"),
+    "autoreset_mode": (lambda value: value is None or value in tuple(MODES), f"null or one of {', '.join(MODES)}"),
+    "evaluation_episodes": (lambda value: _is_whole(value, 0), "a whole number of at least 0"),
+    "checkpoint_seconds": (_is_seconds, "a number of at least 0"),
+    "keep_checkpoints": (lambda value: _is_whole(value, 1), "a whole number of at least 1"),
+    "observation_space": (lambda value: isinstance(value, dict), "an object"),
+    "action_space": (lambda value: isinstance(value, dict), "an object"),
+}
+
+OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "total_episodes": (lambda value: value is None or _is_whole(value, 1), "null or a whole number of at least 1"),
+}
+"""What earlier releases did not write; null where it is missing."""
+
+
+def settings_of(directory: RunDirectory) -> Settings:
+    """The settings of a run, whole and of the right kinds.
+
+    Raises:
+        RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
+    """
+    file, settings = directory.path / "config.json", dict(directory.config)
+    settings = {**dict.fromkeys(OPTIONAL), **settings}
+    for name, (holds, rule) in {**RULES, **OPTIONAL}.items():
+        if name not in settings:
+            raise RunDirectoryError(f"{file} is damaged: it has no {name}")
+        if not holds(settings[name]):
+            raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {_short(settings[name])}")
+    for name in ("observation_space", "action_space"):
+        _attempt(file, name, partial(space_from_json, settings[name]))
+    _attempt(file, "config", lambda: PPOConfig(**settings["config"]))
+    return {**settings, "format_version": FORMAT_VERSION}  # what goes on from here is written in this one
+
+
+def _attempt(file: Path, name: str, make: Callable[[], object]) -> None:
+    try:
+        make()
+    except ConfigurationError as error:
+        raise RunDirectoryError(f"{file} is damaged: {name}: {error}") from error
+    except Exception as error:  # gymnasium and NumPy raise whatever comes to them for what is no space
+        raise RunDirectoryError(f"{file} is damaged: {name}: {type(error).__name__}: {error}") from error
+
+
+def _short(value: Any) -> str:
+    """The value as text of a line, however large it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python will write
+        text = "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:97]}..."

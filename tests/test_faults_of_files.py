@@ -1,0 +1,619 @@
+"""Each promise about files, disks and run directories, kept: `docs/reliability.md` has the list."""
+
+import contextlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+from toy_environments import IdentityDiscrete, ScriptedEnv
+
+import hybridppo
+from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError, checkpoints
+from hybridppo.interfaces import Metrics
+from hybridppo.run_directory import RunDirectory
+
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+BATCH = CONFIG.batch_size
+OF_FORMAT_1 = Path(__file__).parent / "assets" / "run_of_format_1"
+
+
+def train(env: Any = "CartPole-v1", *, iterations: int = 4, **options: Any) -> hybridppo.TrainResult:
+    options = {"seed": 3, "placement": "cpu", "config": CONFIG, "vectorization": "sync", "progress": False} | options
+    return hybridppo.train(env, total_steps=iterations * BATCH, **options)
+
+
+def resume(run_dir: Path, iterations: int | None = None, **options: Any) -> hybridppo.TrainResult:
+    total_steps = None if iterations is None else iterations * BATCH
+    return hybridppo.resume(run_dir, total_steps=total_steps, progress=False, **options)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("files") / "run"
+    train(run_dir=path, checkpoint_seconds=0.0)
+    return path
+
+
+@pytest.fixture
+def run_dir(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+# Killed in the middle of writing a checkpoint
+
+
+def write_checkpoints_for_ever(path: Path) -> None:
+    run = RunDirectory(path, {})
+    first = max((int(folder.name) for folder in checkpoints.folders(path / "checkpoints")), default=0) + 1
+    for step in range(first, 10**9):
+        tensors = {f"part{i}": torch.full((50_000,), float(step)) for i in range(3)}
+        run.save_checkpoint(step, tensors, {"step": step, "filler": ["x" * 100] * 200}, keep=2, score=-float(step % 7))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
+def test_killed_in_the_middle_of_writing_a_checkpoint_the_previous_one_is_whole(tmp_path: Path) -> None:
+    # Children of a process that has loaded torch already: a child is writing within milliseconds.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "toy_environments", "hybridppo.training"])
+    folder, moments = tmp_path / "checkpoints", random.Random(0)
+    folder.mkdir()
+    cut_short, newest = 0, 0
+    for _ in range(25):
+        writer = context.Process(target=write_checkpoints_for_ever, args=(tmp_path,), daemon=True)
+        writer.start()
+        deadline = time.monotonic() + 60
+        while checkpoints.folders(folder)[-1:] in ([], [folder / f"{newest:012d}"]):
+            assert writer.is_alive()
+            assert time.monotonic() < deadline
+        time.sleep(moments.uniform(0.0, 0.02))
+        assert writer.pid is not None
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        cut_short += any(folder.glob(".*.tmp"))
+        path, checkpoint = checkpoints.load_latest(folder)
+        assert path == checkpoints.folders(folder)[-1]  # none was passed over
+        assert checkpoint.state["step"] == int(path.name) > newest
+        assert all((tensor == float(path.name)).all() for tensor in checkpoint.tensors.values())
+        best_score = checkpoints.load_best(folder)[1].score
+        assert best_score is not None
+        assert best_score >= (checkpoint.score or -math.inf)
+        RunDirectory(tmp_path, {}).rewind(0, 10**9)  # as `resume` does
+        assert not list(folder.glob(".*"))
+        newest = int(path.name)
+    assert cut_short > 0, "no kill came while a checkpoint was written: the test has shown nothing"
+
+
+# Truncated or altered
+
+
+def damage(path: Path, kind: str) -> None:
+    data = path.read_bytes()
+    middle = len(data) // 2
+    flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    if kind == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"truncated": data[:-10], "altered": flipped, "empty": b""}[kind])
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+@pytest.mark.parametrize("kind", ["truncated", "altered", "empty", "missing"])
+def test_checkpoint_truncated_or_altered_the_previous_one_is_used_aloud(
+    run_dir: Path, file: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    *_, previous, newest = checkpoints.folders(run_dir / "checkpoints")
+    damage(newest / file, kind)
+    result = resume(run_dir, 5)
+    assert result.metrics["iteration"] == 5
+    assert [line["iteration"] for line in lines_of(run_dir)] == [1, 2, 3, 4, 5]
+    assert any(str(newest / file) in text and str(previous) in text for text in warnings_in(caplog))
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+def test_checkpoint_truncated_or_altered_there_is_never_a_silent_start_from_scratch(run_dir: Path, file: str) -> None:
+    for folder in checkpoints.folders(run_dir / "checkpoints"):
+        damage(folder / file, "altered")
+    before = contents(run_dir)
+    for use in (resume, hybridppo.load, hybridppo.evaluate):
+        with pytest.raises(CheckpointError, match=file):
+            use(run_dir)
+    assert contents(run_dir) == before
+
+
+def test_checkpoint_truncated_or_altered_none_at_all_is_an_error(run_dir: Path) -> None:
+    shutil.rmtree(run_dir / "checkpoints")
+    before = contents(run_dir)
+    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
+        resume(run_dir)
+    assert contents(run_dir) == before
+
+
+# Disk full
+
+ON_A_FULL_DISK = """
+import json, logging, os, resource, signal, sys
+from pathlib import Path
+import hybridppo
+from hybridppo import PPOConfig, checkpoints
+
+folder, how = Path(sys.argv[1]), sys.argv[2]
+warnings = []
+handler = logging.Handler(logging.WARNING)
+handler.emit = lambda record: warnings.append(record.getMessage())
+logging.getLogger().addHandler(handler)
+run_dir = folder / "run"
+seen = {}
+
+def fill():
+    if how.startswith("file size"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        return
+    assert os.statvfs(folder).f_blocks * os.statvfs(folder).f_frsize < 10**6, "not a small disk"
+    with (folder / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 9, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                pass
+
+def make_room():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    (folder / "filler").unlink(missing_ok=True)
+
+def on_iteration(metrics):
+    iteration = metrics["iteration"]
+    if iteration == 3:
+        fill()
+    if iteration == 12:
+        path, checkpoint = checkpoints.load_latest(run_dir / "checkpoints")
+        seen["iteration_kept"] = checkpoint.state["runner"]["iteration"]
+        seen["leftovers"] = [str(path) for path in run_dir.rglob(".*")]
+        seen["warnings"] = list(warnings)
+        if "stays" not in how:
+            make_room()
+
+result = hybridppo.train(
+    "CartPole-v1", total_steps=14 * 32, seed=3, placement="cpu", vectorization="sync", run_dir=run_dir, progress=False,
+    config=PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,)),
+    checkpoint_seconds=0.0, on_iteration=on_iteration,
+)
+seen["saved"] = result.saved
+seen["iterations"] = result.metrics["iteration"]
+seen["all_warnings"] = warnings
+make_room()
+print(json.dumps(seen))
+"""
+
+
+def can_mount() -> bool:
+    return (
+        sys.platform == "linux"
+        and shutil.which("unshare") is not None
+        and subprocess.run(
+            ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=1m none /mnt"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+
+
+def train_on_a_disk_that_fills(tmp_path: Path, how: str) -> dict[str, Any]:
+    """What the script above saw, in a process of its own; afterwards the folder holds the run."""
+    script = tmp_path / "script.py"
+    script.write_text(ON_A_FULL_DISK)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = [sys.executable, str(script), str(disk), how]
+    if how.startswith("file system"):
+        if not can_mount():
+            pytest.skip("no small file system can be mounted here: that takes unshare and user namespaces")
+        inside = 'mount -t tmpfs -o size=400k none "$0" && "$@" && cp -r "$0/run" "$0.copy"'
+        command = ["unshare", "-rm", "sh", "-c", inside, str(disk), *command]
+    elif os.name != "posix":
+        pytest.skip("limits of file sizes are of POSIX")
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert process.returncode == 0, process.stderr
+    seen: dict[str, Any] = json.loads(process.stdout)
+    return seen
+
+
+@pytest.mark.parametrize("how", ["file system", "file size"])
+def test_disk_full_training_goes_on_warns_and_keeps_the_old_checkpoint(tmp_path: Path, how: str) -> None:
+    seen = train_on_a_disk_that_fills(tmp_path, how)
+    assert seen["iterations"] == 14
+    assert seen["iteration_kept"] == 2  # the last before the disk was full
+    assert seen["leftovers"] == []
+    reasons = "No space left on device" if how == "file system" else "File too large"
+    for what in ("checkpoint", "metrics.jsonl"):
+        told = [text for text in seen["warnings"] if what in text]
+        assert len(told) == 1, "one loud warning, not one per iteration"
+        assert "FAILED" in told[0]
+        assert reasons in told[0]
+    assert sum("works again" in text for text in seen["all_warnings"]) == 2
+    run = (tmp_path / "disk.copy") if how == "file system" else (tmp_path / "disk" / "run")
+    assert seen["saved"]
+    assert checkpoints.load_latest(run / "checkpoints")[1].state["runner"]["iteration"] == 14
+    logged = [line["iteration"] for line in lines_of(run)]  # whole lines all of them
+    assert logged[-3:] == [12, 13, 14]
+    assert logged == sorted(set(logged))
+    assert 2 <= len(logged) - 3 < 11  # those that found room in a block that was the file's already
+    assert resume(run, 15).metrics["iteration"] == 15
+
+
+@pytest.mark.parametrize("how", ["file system stays full", "file size stays limited"])
+def test_disk_full_to_the_end_is_told_and_the_run_goes_on_from_the_old_checkpoint(tmp_path: Path, how: str) -> None:
+    seen = train_on_a_disk_that_fills(tmp_path, how)
+    assert not seen["saved"]
+    assert seen["iterations"] == 14
+    assert any("result.json" in text and "FAILED" in text for text in seen["all_warnings"])
+    run = (tmp_path / "disk.copy") if "system" in how else (tmp_path / "disk" / "run")
+    assert not (run / "result.json").exists()
+    assert resume(run).metrics["iteration"] == 14
+    assert [line["iteration"] for line in lines_of(run)] == list(range(1, 15))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of file sizes are of POSIX")
+def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) -> None:
+    code = textwrap.dedent("""
+        import resource, sys
+        from hybridppo import cli, training
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))  # enough for config.json alone
+        cli.main(sys.argv[1:])
+    """)
+    arguments = "train CartPole-v1 --total-steps 64 --placement cpu --num-envs 2 --num-steps 16 --no-progress --run-dir"
+    process = subprocess.run(
+        [sys.executable, "-c", code, *arguments.split(), str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert process.returncode == 1, process.stderr
+    assert "writing a checkpoint" in process.stderr
+    assert "the last checkpoint is not on the disk" in process.stderr
+
+
+# Resumed with something else
+
+
+def test_resume_with_another_environment_is_refused_with_the_difference(run_dir: Path) -> None:
+    before = contents(run_dir)
+    with pytest.raises(CheckpointError, match="trained in 'CartPole-v1', not in 'Acrobot-v1'"):
+        resume(run_dir, 8, env="Acrobot-v1")
+    assert contents(run_dir) == before
+
+
+def test_resume_with_another_space_is_refused_with_the_difference(tmp_path: Path) -> None:
+    script, path = ((5, "truncated"),), tmp_path / "run"
+    train(lambda: ScriptedEnv(script), run_dir=path, iterations=1)
+    before = contents(path)
+    with pytest.raises(CheckpointError, match=r"action_space was .*'n': 2.* and is .*'n': 3"):
+        resume(path, 8, env=lambda: ScriptedEnv(script, Discrete(3)))
+    with pytest.raises(CheckpointError, match=r"observation_space was .*Box.* and is .*Discrete"):
+        resume(path, 8, env=IdentityDiscrete)
+    assert contents(path) == before
+
+
+def test_resume_with_another_network_is_refused_with_the_difference(run_dir: Path) -> None:
+    edit(run_dir / "config.json", lambda config: config["config"].update(hidden_sizes=[9]))
+    before = contents(run_dir)
+    for use in (lambda path: resume(path, 8), hybridppo.load, hybridppo.evaluate):
+        with pytest.raises(CheckpointError, match=r"does not fit the network(.|\n)*\[8, 4\](.|\n)*\[9, 4\]"):
+            use(run_dir)
+    assert contents(run_dir) == before
+
+
+def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> None:
+    newest = checkpoints.folders(run_dir / "checkpoints")[-1]
+    checkpoint = checkpoints.load(newest)
+    shutil.rmtree(newest)
+    checkpoints.save(newest, {**checkpoint.tensors, "oracle.weight": torch.zeros(1)}, checkpoint.state)
+    with pytest.raises(CheckpointError, match="oracle"):
+        hybridppo.load(run_dir)
+
+
+# Formats
+
+
+def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
+    for folder in checkpoints.folders(run_dir / "checkpoints"):
+        edit(folder / "state.json", lambda header: header.update(format_version=99))
+    with pytest.raises(CheckpointError, match=f"version 99, but .* up to {checkpoints.FORMAT_VERSION}: update"):
+        resume(run_dir)
+
+
+def test_a_run_directory_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
+    edit(run_dir / "config.json", lambda config: config.update(format_version=99))
+    before = contents(run_dir)
+    for use in (resume, hybridppo.load, hybridppo.evaluate):
+        with pytest.raises(RunDirectoryError, match=f"version 99, but .* up to {checkpoints.FORMAT_VERSION}: update"):
+            use(run_dir)
+    assert contents(run_dir) == before
+
+
+def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
+    assert json.loads((OF_FORMAT_1 / "config.json").read_text())["format_version"] == 1
+    run = Path(shutil.copytree(OF_FORMAT_1, tmp_path / "run"))
+    header = json.loads((run / "checkpoints" / "000000000092" / "state.json").read_text())
+    assert header["format_version"] == 1
+    observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    assert {hybridppo.load(run).act(observation) for observation in observations} <= {0, 1}
+    assert len(hybridppo.evaluate(run, episodes=3, progress=False).returns) == 3
+    result = hybridppo.resume(run, progress=False)
+    assert result.metrics["env_steps"] >= 192
+    assert [line["iteration"] for line in lines_of(run)] == list(range(1, len(lines_of(run)) + 1))
+    assert json.loads((run / "config.json").read_text())["format_version"] == checkpoints.FORMAT_VERSION
+    assert hybridppo.load(run).version == result.agent.version
+
+
+def test_the_score_of_format_1_is_that_of_its_statistics(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(OF_FORMAT_1 / "checkpoints" / "000000000092", tmp_path / "000000000092"))
+
+    def with_returns(returns: list[float]) -> float | None:
+        def change(header: dict[str, Any]) -> None:
+            header["state"]["sampler"]["statistics"]["returns"] = returns
+            del header["sha256"]
+            header["sha256"] = checkpoints._checksum(header)
+
+        edit(folder / "state.json", change)
+        return checkpoints.load(folder).score
+
+    assert with_returns([1.0] * 99) is None
+    assert with_returns([1.0] * 50 + [2.0] * 50) == 1.5
+
+
+# From elsewhere
+
+
+@pytest.mark.gpu
+def test_a_checkpoint_made_on_cuda_loads_where_there_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    result = train(run_dir=path, placement="hybrid", iterations=3)
+    assert result.agent.parameters.values.device.type == "cuda"
+    code = (
+        "import sys, torch, hybridppo; assert not torch.cuda.is_available();"
+        "print(float(hybridppo.load(sys.argv[1]).parameters.values.double().sum()));"
+        "hybridppo.evaluate(sys.argv[1], episodes=2, progress=False);"
+        "hybridppo.resume(sys.argv[1], total_steps=160, placement='cpu', progress=False)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    assert float(process.stdout) == pytest.approx(float(result.agent.parameters.values.double().sum()))
+
+
+def test_a_checkpoint_from_a_stranger_runs_no_code(run_dir: Path, tmp_path: Path) -> None:
+    import hashlib
+    import pickle
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "exploded",)
+
+    for folder in checkpoints.folders(run_dir / "checkpoints"):
+        data = pickle.dumps(Bomb())
+        (folder / "tensors.safetensors").write_bytes(data)
+
+        def sign(header: dict[str, Any], data: bytes = data) -> None:
+            del header["sha256"]
+            header["tensors_sha256"] = hashlib.sha256(data).hexdigest()
+            header["sha256"] = checkpoints._checksum(header)
+
+        edit(folder / "state.json", sign)
+    for use in (resume, hybridppo.load, hybridppo.evaluate):
+        with pytest.raises(CheckpointError, match="holds no tensors"):
+            use(run_dir)
+    assert not (tmp_path / "exploded").exists()
+
+
+# The best
+
+
+def test_the_best_checkpoint_is_kept_besides_the_newest(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    for step, score in enumerate([None, 5.0, 9.0, 7.0, 9.0, 3.0, 1.0, 2.0], start=1):
+        assert run.save_checkpoint(step, {"a": torch.zeros(1)}, {"step": step}, keep=2, score=score)
+    folder = tmp_path / "run" / "checkpoints"
+    assert [int(path.name) for path in checkpoints.folders(folder)] == [5, 7, 8]  # of equals, the newer
+    assert run.load_checkpoint("best").state["step"] == 5
+    assert run.load_checkpoint("latest").state["step"] == 8
+
+
+def test_the_best_is_the_newest_while_none_could_be_judged(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    for step in range(1, 5):
+        run.save_checkpoint(step, {"a": torch.zeros(1)}, {"step": step}, keep=2)
+    assert run.load_checkpoint("best").state["step"] == 4
+    assert len(checkpoints.folders(tmp_path / "run" / "checkpoints")) == 2
+
+
+def test_a_damaged_best_is_passed_over_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    for step, score in enumerate([1.0, 9.0, 5.0], start=1):
+        run.save_checkpoint(step, {"a": torch.zeros(1)}, {"step": step}, keep=5, score=score)
+    best = tmp_path / "run" / "checkpoints" / f"{2:012d}"
+    for file in ("tensors.safetensors", "state.json"):
+        damage(best / file, "truncated")
+        caplog.clear()
+        assert run.load_checkpoint("best").state["step"] == 3
+        assert any(str(best / file) in text for text in warnings_in(caplog))
+
+
+def test_the_best_by_return_can_be_loaded_and_evaluated(tmp_path: Path) -> None:
+    path, scores = tmp_path / "run", {}
+
+    def remember(metrics: Metrics) -> None:
+        scores[metrics["iteration"]] = metrics["episode_return_mean"] if metrics["episodes"] >= 100 else -math.inf
+
+    # Learns fast, then is ruined by updates far too large.
+    config = PPOConfig(num_envs=8, num_steps=32, hidden_sizes=(16,), learning_rate=0.3, anneal_learning_rate=False)
+    hybridppo.train(
+        "CartPole-v1", total_steps=8192, seed=0, placement="cpu", vectorization="sync", progress=False, config=config,
+        run_dir=path, checkpoint_seconds=0.0, keep_checkpoints=1, on_iteration=remember,
+    )  # fmt: skip
+    best = max(scores, key=lambda iteration: (scores[iteration], iteration))
+    assert scores[best] > -math.inf
+    kept = [
+        checkpoints.load(folder).state["runner"]["iteration"] for folder in checkpoints.folders(path / "checkpoints")
+    ]
+    assert kept == sorted({best, max(scores)})
+    assert hybridppo.load(path, checkpoint="best").version == best
+    assert hybridppo.load(path).version == max(scores)
+    of_best = hybridppo.evaluate(path, checkpoint="best", episodes=5, progress=False)
+    assert of_best == hybridppo.training.evaluate_agent(
+        hybridppo.load(path, "best"), "CartPole-v1", episodes=5, progress=False
+    )
+    with pytest.raises(ConfigurationError, match="latest or best, got 'worst'"):
+        hybridppo.load(path, checkpoint="worst")  # type: ignore[arg-type]
+
+
+# A logging backend fails
+
+
+def test_a_logging_backend_that_fails_is_told_of_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    received: list[float] = []
+
+    def log_far_away(metrics: Metrics) -> None:
+        if 2 <= metrics["iteration"] <= 3:
+            raise ConnectionError("the service is away")
+        received.append(metrics["iteration"])
+        metrics.clear()  # what a backend does to its copy is its own business
+
+    result = train(run_dir=tmp_path / "run", loggers=[log_far_away])
+    assert result.metrics["iteration"] == 4
+    assert received == [1, 4]
+    assert [line["iteration"] for line in lines_of(tmp_path / "run")] == [1, 2, 3, 4]
+    told = warnings_in(caplog)
+    assert len(told) == 2
+    assert "log_far_away FAILED: ConnectionError: the service is away; training goes on" in told[0]
+    assert "works again, after 2 failures" in told[1]
+
+
+def test_a_logging_backend_that_fails_does_not_hide_an_interruption() -> None:
+    def stop(metrics: Metrics) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(loggers=[stop])
+
+
+def test_a_progress_bar_that_fails_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # a terminal that has gone away
+    stream = os.fdopen(writing, "w")
+    monkeypatch.setattr(sys, "stderr", stream)
+    result = train(progress=True, evaluation_episodes=2)
+    monkeypatch.undo()
+    with contextlib.suppress(OSError):
+        stream.close()
+    assert result.metrics["iteration"] == 4
+    assert any("progress bar FAILED" in text for text in warnings_in(caplog))
+
+
+# The run directory
+
+
+def test_a_run_directory_that_exists_is_never_overwritten(run_dir: Path) -> None:
+    before = contents(run_dir)
+    with pytest.raises(RunDirectoryError, match=f"{run_dir} exists already .* `hybridppo resume {run_dir}`"):
+        train(run_dir=run_dir)
+    assert contents(run_dir) == before
+
+
+def test_a_start_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="num_workers"):
+        train(run_dir=tmp_path / "runs" / "run", num_workers=3)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "given").mkdir()
+    with pytest.raises(ConfigurationError, match="num_workers"):
+        train(run_dir=tmp_path / "given", num_workers=3)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "given"]
+
+
+def test_metrics_survive_any_value(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", {})
+    nested = {"a": [1.0, math.nan, {"b": (np.float32(0.5), np.float64("inf"), np.int64(3))}], "c": np.array([1, 2])}
+    run.log({"iteration": np.int64(1), "bad": np.float32("nan"), "nested": nested})
+    (line,) = lines_of(tmp_path / "run")
+    assert line == {"iteration": 1, "bad": None, "nested": {"a": [1.0, None, {"b": [0.5, None, 3]}], "c": [1, 2]}}
+
+
+def test_keys_that_json_would_change_are_refused_when_saved(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"state\.counts has the key 3"):
+        checkpoints.save(tmp_path / "1", {}, {"counts": {3: 1}})
+    with pytest.raises(CheckpointError, match=r"state\.mean is a float32"):
+        checkpoints.save(tmp_path / "1", {}, {"mean": np.float32(1.0)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": "3"}, "seed must be a whole number of at least 0, got '3'"),
+        ({"total_steps": 0}, "total_steps must be a whole number of at least 1, got 0"),
+        ({"vectorization": ["sync"]}, "vectorization must be auto, sync or async"),
+        ({"config": {"gama": 0.9}}, "config: .*gama"),
+        ({"config": {"gamma": 2}}, "config: gamma must lie between 0 and 1, got 2"),
+        ({"observation_space": {"type": "Box"}}, "observation_space: KeyError"),
+        ({"action_space": {"type": "Discrete", "n": -1, "start": 0}}, "action_space: "),
+        ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a number of at least 0, got nan"),
+    ],
+    ids=str,
+)
+def test_a_damaged_configuration_is_refused_by_field(run_dir: Path, change: dict[str, Any], message: str) -> None:
+    edit(run_dir / "config.json", lambda config: config.update(change))
+    before = contents(run_dir)
+    for use in (resume, hybridppo.load, hybridppo.evaluate):
+        with pytest.raises(RunDirectoryError, match=f"config.json is damaged: {message}"):
+            use(run_dir)
+    assert contents(run_dir) == before
+
+
+def test_a_configuration_without_a_field_is_refused_by_field(run_dir: Path) -> None:
+    edit(run_dir / "config.json", lambda config: config.pop("seed"))
+    with pytest.raises(RunDirectoryError, match=r"config\.json is damaged: it has no seed"):
+        hybridppo.load(run_dir)

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
@@ -33,7 +34,7 @@ class EpisodeSampler(BaseSampler):
     nothing else is carried from rollout to rollout: a training that is resumed meets the episodes it would have met.
 
     Args:
-        environments: of one environment, which is taken out of them; closed with the sampler.
+        environments: one environment in gymnasium's `SyncVectorEnv`, out of which it is taken; closed with the sampler.
         distribution: of the action space.
         num_episodes: of each rollout.
         env_seed: of the first episode.
@@ -153,11 +154,11 @@ class EpisodeSampler(BaseSampler):
 
 
 def _only_environment(environments: Environments) -> "gym.Env[Any, Any]":
-    envs = environments.envs
-    if envs is None or len(envs) != 1:
+    vector = environments.vector
+    if not isinstance(vector, SyncVectorEnv) or len(vector.envs) != 1:
         raise ConfigurationError(
-            "whole episodes come from one environment that is stepped by itself, not from a vector of "
-            f"{environments.num_envs}: set num_envs=1 "
+            f"whole episodes come from one environment that is stepped by itself, not from {vector}: set num_envs=1 "
             "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
         )
-    return envs[0]
+    env: gym.Env[Any, Any] = vector.envs[0]
+    return env

@@ -30,6 +30,7 @@ SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", 
         *((name, value) for name in SWITCHES for value in (0, 1, None, "yes")),
         *(("hidden_sizes", value) for value in ((0,), (64, 0), (-8,), (64.0,), (True,), ("64",), (None,), 64, None)),
         *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
+        *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
         ("num_minibatches", 1024),
         *(("episodes_per_rollout", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8")),
@@ -42,7 +43,7 @@ def test_impossible_values_are_refused(field: str, value: Any) -> None:
 
 
 def test_every_field_is_tried() -> None:
-    tried = {*COUNTS, *NUMBERS, *SWITCHES, "torch_threads", "hidden_sizes", "activation", "episodes_per_rollout"}
+    tried = {*COUNTS, *NUMBERS, *SWITCHES, "torch_threads", "hidden_sizes", "activation", "precision", "episodes_per_rollout"}
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried
 
 

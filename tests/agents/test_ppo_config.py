@@ -43,7 +43,16 @@ def test_impossible_values_are_refused(field: str, value: Any) -> None:
 
 
 def test_every_field_is_tried() -> None:
-    tried = {*COUNTS, *NUMBERS, *SWITCHES, "torch_threads", "hidden_sizes", "activation", "precision", "episodes_per_rollout"}
+    tried = {
+        *COUNTS,
+        *NUMBERS,
+        *SWITCHES,
+        "torch_threads",
+        "hidden_sizes",
+        "activation",
+        "precision",
+        "episodes_per_rollout",
+    }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried
 
 

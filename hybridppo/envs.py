@@ -36,7 +36,8 @@ MODES: dict[str, AutoresetMode] = {
 
 Step = tuple[Array, Array, Array, Array, list[int], list[Array]]
 """Observations `[N, obs]` to act on next, rewards, terminated, truncated `[N]`, and, of the environments
-truncated in this step whose final observation is not among the first, indices and final observations."""
+truncated in this step whose final observation is not among the first, indices and final observations.
+All but the last may be overwritten by the next step."""
 
 
 class ObservationEncoder:
@@ -73,18 +74,17 @@ class Environments(ABC):
     skips_row_after_end: ClassVar[bool] = False
     """Whether the row after an episode's end is a reset instead of a step."""
 
-    def __init__(self, vector: "VectorEnv[Any, Any, Any]") -> None:
-        self.vector = vector
-        self.num_envs = vector.num_envs
-        self.observation_space = vector.single_observation_space
-        self.action_space = vector.single_action_space
-        self.encode = ObservationEncoder(self.observation_space)
+    def __init__(self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]") -> None:
+        self.num_envs = num_envs
+        self.observation_space, self.action_space = observation_space, action_space
+        self.encode = ObservationEncoder(observation_space)
+        self.envs: list[gym.Env[Any, Any]] | None = None
+        """The environments, where they are objects of this process."""
         self._closed = False
 
+    @abstractmethod
     def reset(self, seed: int) -> Array:
         """Start every environment anew, the `i`-th from `seed + i`; observations `[N, obs]`."""
-        observations, _ = self.vector.reset(seed=seed)
-        return self.encode(observations)
 
     @abstractmethod
     def step(self, actions: Array) -> Step:
@@ -94,10 +94,31 @@ class Environments(ABC):
         """Release the environments; a second call does nothing."""
         if not self._closed:
             self._closed = True
-            self.vector.close()
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Release the environments."""
 
 
-class NextStepEnvironments(Environments):
+class VectorEnvironments(Environments):
+    """One of gymnasium's vector environments; a subclass for each of its autoreset modes."""
+
+    def __init__(self, vector: "VectorEnv[Any, Any, Any]") -> None:
+        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
+        self.vector = vector
+        if isinstance(vector, SyncVectorEnv):
+            self.envs = vector.envs
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        observations, _ = self.vector.reset(seed=seed)
+        return self.encode(observations)
+
+    def _close(self) -> None:
+        self.vector.close()
+
+
+class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
 
     skips_row_after_end = True
@@ -108,7 +129,7 @@ class NextStepEnvironments(Environments):
         return self.encode(observations), rewards, terminated, truncated, [], []
 
 
-class SameStepEnvironments(Environments):
+class SameStepEnvironments(VectorEnvironments):
     """Environments that reset within the step that ends an episode."""
 
     def step(self, actions: Array) -> Step:
@@ -127,7 +148,7 @@ class SameStepEnvironments(Environments):
         return self.encode(observations), rewards, terminated, truncated, indices, finals
 
 
-class ManualResetEnvironments(Environments):
+class ManualResetEnvironments(VectorEnvironments):
     """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
 
     def step(self, actions: Array) -> Step:
@@ -145,7 +166,7 @@ class ManualResetEnvironments(Environments):
         return self.encode(observations), rewards, terminated, truncated, indices, finals
 
 
-def wrap(vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None) -> Environments:
+def wrap(vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None) -> VectorEnvironments:
     """The `Environments` for the autoreset mode that the vector environment declares, or that is given.
 
     Raises:
@@ -180,6 +201,7 @@ def make_environments(
     *,
     vectorization: Vectorization = "auto",
     autoreset_mode: AutoresetName | None = None,
+    first: int = 0,
 ) -> Environments:
     """`num_envs` copies of an environment, stepped as one.
 
@@ -191,6 +213,7 @@ def make_environments(
             steps the copies in turn otherwise; `sync` always does that; `async` gives each a process,
             which pays only where a step takes far longer than a message (a millisecond and more).
         autoreset_mode: for vector environments that do not declare theirs.
+        first: the number of the first among those of the run, for messages.
 
     Raises:
         EnvError: where no such environment can be made, with gymnasium's reason.
@@ -210,11 +233,11 @@ def make_environments(
         if not isinstance(made, gym.Env):
             raise EnvError(f"the function must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}")
         made.close()
-        return wrap(_vector_of(source, num_envs, vectorization), autoreset_mode)
+        return _copies_of(source, num_envs, vectorization, first)
     try:
         if vectorization == "auto" and gym.spec(source).vector_entry_point is not None:
             return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode)
-        return wrap(_vector_of(partial(gym.make, source), num_envs, vectorization), autoreset_mode)
+        return _copies_of(partial(gym.make, source), num_envs, vectorization, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except (gym.error.Error, ModuleNotFoundError) as error:
@@ -223,14 +246,16 @@ def make_environments(
         ) from error
 
 
-def _vector_of(make: Callable[[], Any], num_envs: int, vectorization: Vectorization) -> "VectorEnv[Any, Any, Any]":
+def _copies_of(make: Callable[[], Any], num_envs: int, vectorization: Vectorization, first: int) -> Environments:
+    if vectorization != "async":
+        from hybridppo.in_turn import InTurnEnvironments  # which is one of these `Environments`
+
+        return InTurnEnvironments(make, num_envs, first)
     # DISABLED: every row of a rollout is then a step, none is spent on a reset, and final observations are copied
     # before an environment that reuses its buffer can overwrite them (in SAME_STEP, gymnasium keeps a reference).
-    kind = AsyncVectorEnv if vectorization == "async" else SyncVectorEnv
-    if vectorization == "async":
-        make = partial(_make_in_child, make, os.getpid())
+    makers = [partial(_make_in_child, make, os.getpid())] * num_envs
     try:
-        return kind([make] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+        return wrap(AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED))
     except RuntimeError as error:  # gymnasium found that the copies' spaces differ
         raise EnvError(f"the {num_envs} environments differ: {error}") from error
 

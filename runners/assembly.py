@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
 
 from hybridppo.envs import Environments, EnvSource, make_environments
 from hybridppo.errors import ConfigurationError
@@ -90,7 +89,7 @@ def make_sampler(
 
 def _one_by_itself(source: EnvSource, environments: Environments, options: dict[str, Any]) -> Environments:
     """The environments as given, or made anew where they are a vectorised form, which would not give its one out."""
-    if isinstance(environments.vector, SyncVectorEnv) or options.get("vectorization", "auto") != "auto":
+    if environments.envs is not None or options.get("vectorization", "auto") != "auto":
         return environments
     return make_environments(source, environments.num_envs, **{**options, "vectorization": "sync"})
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import SyncVectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.in_turn import failure
 from hybridppo.interfaces import SamplingActor
 from hybridppo.runners.sampler import BaseSampler, allocate
 from hybridppo.runners.stepping import Block, Finals
@@ -34,7 +34,7 @@ class EpisodeSampler(BaseSampler):
     nothing else is carried from rollout to rollout: a training that is resumed meets the episodes it would have met.
 
     Args:
-        environments: one environment in gymnasium's `SyncVectorEnv`, out of which it is taken; closed with the sampler.
+        environments: of one environment, which is taken out of them; closed with the sampler.
         distribution: of the action space.
         num_episodes: of each rollout.
         env_seed: of the first episode.
@@ -64,8 +64,9 @@ class EpisodeSampler(BaseSampler):
         super().__init__(blocks, distribution, skips_row_after_end=False, noise=noise)
         self._environments = environments
         space = environments.observation_space
+        self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         # A vector is written as it is: at a few microseconds a step, encoding it shows.
-        is_vector = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
+        is_vector = self._shape is not None and len(self._shape) == 1
         self._encode: Callable[[Any], Array] = np.asarray if is_vector else self._encode_one
         self._num_episodes, self._env_seed = num_episodes, env_seed
         self._seconds = 0.0
@@ -96,12 +97,11 @@ class EpisodeSampler(BaseSampler):
         """The episodes, from row 0 on; the block, or a larger one where it was too small, and how many rows count."""
         start = time.perf_counter()
         encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
-        reset, step = self._env.reset, self._env.step
+        step, shape = self._env.step, self._shape
         last_seed = seed + self._num_episodes - 1
         finals: Finals = []
-        t = room = 0
-        observation, _ = reset(seed=seed)
-        block.observations[0] = encode(observation)
+        t = room = began = 0
+        block.observations[0] = self._reset(seed, t)
         while True:
             if t == room:
                 room += CHUNK
@@ -110,22 +110,37 @@ class EpisodeSampler(BaseSampler):
                 outputs, actions, rewards = block.outputs, block.actions, block.rewards[:, 0]
             output = actor(observations[t])
             action = sample(output, noise[t])
-            observation, rewards[t], terminated, truncated, _ = step(to_env(action)[0])
+            try:
+                observation, rewards[t], terminated, truncated, _ = step(to_env(action)[0])
+                if shape is not None and observation.shape != shape:
+                    raise EnvError(f"its observation has shape {observation.shape}, that of its space is {shape}")
+                observations[t + 1] = encode(observation)
+            except Exception as error:
+                when = f"step {t + 1 - began} of its episode, action {to_env(action)[0]}"
+                raise failure(0, seed, when, self.env_steps + t + 1, error) from error
             outputs[t] = output
             actions[t] = action
             t += 1
-            observations[t] = encode(observation)
             if terminated or truncated:
                 block.terminated[t - 1], block.truncated[t - 1] = terminated, truncated
                 if seed == last_seed:
                     break
                 if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
                     finals.append((t - 1, 0, observations[t, 0].copy()))
-                seed += 1
-                observation, _ = reset(seed=seed)
-                observations[t] = encode(observation)
+                seed, began = seed + 1, t
+                observations[t] = self._reset(seed, t)
         self._seconds = time.perf_counter() - start
         return block, t, finals
+
+    def _reset(self, seed: int, t: int) -> Array:
+        """The first observation of an episode, `t` steps into the rollout, encoded."""
+        try:
+            observation, _ = self._env.reset(seed=seed)
+            if self._shape is not None and observation.shape != self._shape:
+                raise EnvError(f"its observation has shape {observation.shape}, that of its space is {self._shape}")
+            return self._encode(observation)
+        except Exception as error:
+            raise failure(0, seed, "its reset", self.env_steps + t, error) from error
 
     def _encode_one(self, observation: Any) -> Array:
         return self._environments.encode(np.asarray(observation)[None])
@@ -154,11 +169,11 @@ class EpisodeSampler(BaseSampler):
 
 
 def _only_environment(environments: Environments) -> "gym.Env[Any, Any]":
-    vector = environments.vector
-    if not isinstance(vector, SyncVectorEnv) or len(vector.envs) != 1:
+    envs = environments.envs
+    if envs is None or len(envs) != 1:
         raise ConfigurationError(
-            f"whole episodes come from one environment that is stepped by itself, not from {vector}: set num_envs=1 "
+            "whole episodes come from one environment that is stepped by itself, not from a vector of "
+            f"{environments.num_envs}: set num_envs=1 "
             "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
         )
-    env: gym.Env[Any, Any] = vector.envs[0]
-    return env
+    return envs[0]

@@ -19,6 +19,7 @@ import numpy as np
 
 from hybridppo.distributions import distribution_for
 from hybridppo.envs import make_environments
+from hybridppo.errors import EnvError
 from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.runners.shared_arrays import SharedArrays
 from hybridppo.runners.stepping import Block, Stepper
@@ -36,8 +37,12 @@ def main() -> None:
     except (EOFError, ConnectionError):
         pass  # the trainer is gone
     except BaseException as error:
+        # The library's own errors of environments say all there is to say.
+        told = (
+            str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        )
         with contextlib.suppress(ConnectionError):  # another worker failed first, and the trainer has gone
-            connection.send(("error", f"{type(error).__name__}: {error}", traceback.format_exc()))
+            connection.send(("error", told, None))
         raise SystemExit(1) from None
 
 
@@ -50,7 +55,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         gym.registry.setdefault(source.id, source)
         source = source.id
     envs: slice = setup["envs"]
-    environments = make_environments(source, envs.stop - envs.start, **setup["options"])
+    environments = make_environments(source, envs.stop - envs.start, first=envs.start, **setup["options"])
     try:
         distribution = distribution_for(environments.action_space)
         arrays = SharedArrays(setup["layout"], setup["path"])

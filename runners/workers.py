@@ -203,7 +203,7 @@ class WorkerSampler(BaseSampler):
         except (EOFError, OSError) as error:
             raise EnvError(f"{self._name(worker)} has died{self._how_it_ended(worker)}") from error
         if kind == "error":
-            raise EnvError(f"{self._name(worker)} failed with {value}\n{more}")
+            raise EnvError(f"{self._name(worker)} failed: {value}")
         return value, more
 
     def _name(self, worker: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from toy_environments import (
     MODES,
     IdentityBox,
@@ -24,6 +24,7 @@ from hybridppo.agents import PPO
 from hybridppo.distributions import distribution_for
 from hybridppo.envs import ObservationEncoder, make_environments, wrap
 from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.in_turn import InTurnEnvironments
 
 SCRIPTS = (((2, "truncated"), (1, "terminated"), (3, "both")), ((1, "truncated"), (2, "terminated")))
 
@@ -148,11 +149,11 @@ def test_auto_takes_an_environments_own_vectorised_form() -> None:
 
 
 def test_auto_steps_others_in_turn() -> None:
-    assert isinstance(make_environments("Pendulum-v1", 2).vector, SyncVectorEnv)
+    assert isinstance(make_environments("Pendulum-v1", 2), InTurnEnvironments)
 
 
 def test_sync_always_steps_in_turn() -> None:
-    assert isinstance(make_environments("CartPole-v1", 2, vectorization="sync").vector, SyncVectorEnv)
+    assert isinstance(make_environments("CartPole-v1", 2, vectorization="sync"), InTurnEnvironments)
 
 
 def test_async_gives_each_a_process_and_closes_them() -> None:

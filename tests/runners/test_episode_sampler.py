@@ -22,7 +22,7 @@ from toy_environments import (
 )
 
 import hybridppo
-from hybridppo import PPO, ConfigurationError, PPOConfig
+from hybridppo import PPO, ConfigurationError, EnvError, PPOConfig
 from hybridppo.distributions import distribution_for
 from hybridppo.envs import make_environments, wrap
 from hybridppo.interfaces import Metrics
@@ -233,6 +233,51 @@ def test_a_resumed_sampler_meets_the_episodes_it_would_have_met(in_thread: bool)
         assert torch.equal(rollout.actions, other.actions)
     sampler.close()
     resumed.close()
+
+
+class Fragile(ScriptedEnv):
+    """Fails at a step or a reset: with an exception, or with an observation of another shape."""
+
+    def __init__(self, failing: Any) -> None:
+        super().__init__(((3, "terminated"),))
+        self._failing = failing
+
+    def _observation(self) -> np.ndarray:
+        return self._failing(self._episode, self._step, super()._observation())
+
+
+def sticks(episode: int, step: int, observation: np.ndarray) -> np.ndarray:
+    if (episode, step) == (4, 2):
+        raise ValueError("the motor is stuck")
+    return observation
+
+
+def shrinks(episode: int, step: int, observation: np.ndarray) -> np.ndarray:
+    return observation[:1] if (episode, step) == (4, 2) else observation
+
+
+def begins_wrong(episode: int, step: int, observation: np.ndarray) -> np.ndarray:
+    return observation[:1] if (episode, step) == (4, 0) else observation
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        (sticks, r"environment 0 \(seed 104\) failed in step 2 of its episode, action [01], 14 steps .*motor is stuck"),
+        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), that of its space is \(2,\)"),
+        (begins_wrong, r"environment 0 \(seed 104\) failed in its reset, 12 steps .* shape \(1,\)"),
+    ],
+)
+def test_an_environment_that_fails_is_named_with_seed_step_and_action(
+    failing: Any, words: str, in_thread: bool
+) -> None:
+    sampler = make_sampler(partial(Fragile, failing), num_episodes=2, in_thread=in_thread)
+    for _ in range(2):
+        sampler.collect(UniformActor())
+    with pytest.raises(EnvError, match=words):
+        sampler.collect(UniformActor())
+    sampler.close()
 
 
 def test_other_noise_gives_other_actions() -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
+from hybridppo.precision import autocast
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo import PPO
@@ -70,6 +71,7 @@ class AutogradSteps:
     def __init__(self, agent: "PPO") -> None:
         self._actor, self._critic, self._distribution = agent.actor, agent.critic, agent.distribution
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
+        self._autocast = autocast(agent.config.precision, agent.parameters.values.device)
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
@@ -85,12 +87,13 @@ class AutogradSteps:
     def step(self, batch: Batch, clip_range: float) -> Tensor:
         """Loss, gradient, clipping, step; `STATISTICS`."""
         config = self._config
-        outputs = self._actor(batch.observations)
+        with self._autocast:
+            outputs = self._actor(batch.observations).float()
+            values = self._critic(batch.observations).squeeze(-1).float()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, batch.actions)
         log_ratio = log_prob - batch.log_probs
         advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
         policy = policy_loss(log_ratio=log_ratio, advantages=advantages, clip_range=clip_range)
-        values = self._critic(batch.observations).squeeze(-1)
         if config.clip_range_vf is None:
             value = value_loss(values=values, returns=batch.returns)
         else:

@@ -18,6 +18,7 @@ from hybridppo.agents.gradient_steps import STATISTICS, Batch
 from hybridppo.distributions import Categorical, DiagonalGaussian
 from hybridppo.networks import GaussianActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
 from hybridppo.numpy_mlp import HiddenLayers
+from hybridppo.precision import matmul
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo import PPO
@@ -39,7 +40,10 @@ class NumpySteps:
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
         biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
         self._hidden = HiddenLayers(
-            _stacked(*weights), [bias[:, None] for bias in _stacked(*biases)], numpy_activation(actor)
+            _stacked(*weights),
+            [bias[:, None] for bias in _stacked(*biases)],
+            numpy_activation(actor),
+            matmul(agent.config.precision),
         )
         self._hidden_gradients = (
             _stacked(*([_gradient(weight) for weight in side] for side in weights)),

@@ -29,6 +29,7 @@ from hybridppo.losses import explained_variance
 from hybridppo.networks import MLP, GaussianActor
 from hybridppo.parameters import FlatParameters
 from hybridppo.placement import Counters, Crossing
+from hybridppo.precision import require
 from hybridppo.rollout import Rollout
 
 
@@ -135,6 +136,7 @@ class PPO:
     def _gradient_steps(self) -> GradientSteps:
         """The fastest form of the gradient steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
+            require(self.config.precision, self.parameters.values.device)
             by_hand = self.config.fast_updates and NumpySteps.supports(self)
             form = NumpySteps if by_hand else AutogradSteps
             self._steps = form(self)

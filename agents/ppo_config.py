@@ -6,8 +6,9 @@ from typing import Any
 
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks import ACTIVATIONS, Activation
+from hybridppo.precision import PRECISIONS, Precision
 
-OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout")
+OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads")
 """Numbers that may be None."""
 
 
@@ -62,15 +63,19 @@ class PPOConfig:
     fast_updates: bool = True
     """Use the fastest form of the update that gives the same result up to rounding: for these networks on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
-    torch_threads: int = 1
-    """CPU threads of torch while training. More than one slows small networks down many times over; try more
-    from layers of about 512 and minibatches of about 1024 on."""
+    precision: Precision = "fp32"
+    """In which numbers the gradient steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
+    made for it: tensor cores, AVX512-BF16 or AMX."""
+    torch_threads: int | None = 1
+    """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other. Another number is
+    another rounding. More than one slows small networks down many times over; try more from layers of about 512 and
+    minibatches of about 1024 on."""
 
     def __post_init__(self) -> None:
         self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         self._check_types()
-        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threads"):
+        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches"):
             self._require(name, getattr(self, name) >= 1, "must be at least 1")
         for name in ("learning_rate", "clip_range", "max_grad_norm"):
             self._require(name, getattr(self, name) > 0, "must be greater than 0")
@@ -80,6 +85,7 @@ class PPOConfig:
             self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
+        self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
         self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
         self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
         if self.episodes_per_rollout is not None:

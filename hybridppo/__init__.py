@@ -20,7 +20,8 @@ from hybridppo.errors import (
 if TYPE_CHECKING:
     from hybridppo.agents.ppo import PPO
     from hybridppo.agents.ppo_config import PPOConfig
-    from hybridppo.placement import Auto, Migrating, Mirrored, Placement, SingleDevice
+    from hybridppo.auto import Auto
+    from hybridppo.placement import Migrating, Mirrored, Placement, SingleDevice
     from hybridppo.training import TrainResult, evaluate, load, resume, train
 
 __all__ = [
@@ -50,7 +51,8 @@ __getattr__ = lazy_attributes(
     {
         "PPO": "hybridppo.agents.ppo",
         "PPOConfig": "hybridppo.agents.ppo_config",
-        **dict.fromkeys(("Auto", "Migrating", "Mirrored", "Placement", "SingleDevice"), "hybridppo.placement"),
+        "Auto": "hybridppo.auto",
+        **dict.fromkeys(("Migrating", "Mirrored", "Placement", "SingleDevice"), "hybridppo.placement"),
         **dict.fromkeys(("TrainResult", "evaluate", "load", "resume", "train"), "hybridppo.training"),
     },
 )

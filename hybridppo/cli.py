@@ -24,11 +24,12 @@ import tyro
 from hybridppo import placement as placements
 from hybridppo import training
 from hybridppo.agents import PPOConfig
+from hybridppo.auto import Auto
 from hybridppo.envs import AutoresetName, Vectorization
 from hybridppo.errors import ConfigurationError, HybridPPOError
-from hybridppo.measuring import as_markdown, measure_placements
+from hybridppo.measuring import compare_placements, comparison_as_markdown, rows_of
 from hybridppo.placement import Placement
-from hybridppo.plotting import has_matplotlib, plot_learning_curve
+from hybridppo.plotting import has_matplotlib, plot_learning_curve, plot_placements
 from hybridppo.run_directory import WhichCheckpoint
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
@@ -54,6 +55,8 @@ class Train:
     """Where migrate, hybrid and overlap sample."""
     learning_device: str = "cuda"
     """Where migrate, hybrid and overlap learn."""
+    max_lag: int = 0
+    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
     run_dir: Path | None = None
     """The folder to make and write to; without it, a fresh one under runs/."""
     evaluation_episodes: int = 0
@@ -104,7 +107,9 @@ class Train:
                 print("no learning curve: matplotlib is not installed (pip install hybridppo[plot])")
         return _report(result)
 
-    def _placement(self) -> Placement:
+    def _placement(self) -> Placement | Auto:
+        if self.placement == "auto":
+            return Auto(self.max_lag)
         return placements.make_placement(
             self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device
         )
@@ -180,12 +185,26 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Placements:
-    """Train for a few seconds under each placement that this machine can run, and compare."""
+    """Predict how fast training is under each placement that this machine can run, and what auto would choose."""
 
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
     """The environment, as registered with gymnasium."""
+    total_steps: int = 500_000
+    """Of the run that is planned; what starts once is spread over it."""
+    max_lag: int = 0
+    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    num_workers: int | None = None
+    """Processes that step the environments; without it, every number that may be worth it."""
+    vectorization: Vectorization = "auto"
+    """How copies are stepped, as for train."""
+    autoreset_mode: AutoresetName | None = None
+    """For vector environments that do not declare how they reset."""
+    measure: bool = False
+    """Train under each for real, too, and put that beside the predictions."""
     seconds: float = 3.0
     """How long to train under each, after a warm-up."""
+    plot: Path | None = None
+    """Draw the table into this PNG, where matplotlib is installed."""
     json: bool = False
     """Print the table as JSON."""
     progress: bool = True
@@ -195,9 +214,22 @@ class Placements:
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def run(self) -> int:
-        """Measure, and print the table."""
-        rows = measure_placements(self.env_id, self.config, seconds=self.seconds, progress=self.progress)
-        print(json.dumps(rows, indent=1) if self.json else as_markdown(rows))
+        """Predict, measure where asked, and print the table."""
+        if self.plot is not None and not has_matplotlib():
+            raise ConfigurationError("--plot needs matplotlib: pip install hybridppo[plot]")
+        comparison = compare_placements(
+            self.env_id,
+            self.config,
+            total_steps=self.total_steps,
+            max_lag=self.max_lag,
+            num_workers=self.num_workers,
+            measured_seconds=self.seconds if self.measure else 0.0,
+            options={"vectorization": self.vectorization, "autoreset_mode": self.autoreset_mode},
+            progress=self.progress,
+        )
+        print(json.dumps(comparison, indent=1) if self.json else comparison_as_markdown(comparison))
+        if self.plot is not None:
+            plot_placements(rows_of(comparison), f"{self.env_id}, seconds by part", self.plot)
         return EXIT_DONE
 
 

@@ -93,10 +93,18 @@ class HiddenLayers:
         weights: one `[S, outputs, inputs]` per layer.
         biases: one `[S, 1, outputs]` per layer.
         activation: of every layer.
+        matmul: for the products between hidden layers, where the work is; like `numpy.matmul`.
     """
 
-    def __init__(self, weights: Sequence[Array], biases: Sequence[Array], activation: NumpyActivation) -> None:
+    def __init__(
+        self,
+        weights: Sequence[Array],
+        biases: Sequence[Array],
+        activation: NumpyActivation,
+        matmul: Callable[..., object] = np.matmul,
+    ) -> None:
         self._weights, self._biases = weights, biases
+        self._products = [np.matmul] + [matmul] * (len(weights) - 1)
         self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
         self._is_tanh = activation == "tanh"
         self._ones = np.ones((1, 0), np.float32)
@@ -107,8 +115,9 @@ class HiddenLayers:
         """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call."""
         activations = self._reused("activations", len(inputs))
         previous = inputs
-        for weight, bias, out in zip(self._transposed, self._biases, activations, strict=True):
-            np.matmul(previous, weight, out=out)
+        layers = zip(self._transposed, self._biases, self._products, activations, strict=True)
+        for weight, bias, matmul, out in layers:
+            matmul(previous, weight, out=out)
             out += bias
             if self._is_tanh:
                 np.tanh(out, out=out)
@@ -130,8 +139,9 @@ class HiddenLayers:
         """
         size = len(inputs)
         gradients = self._reused("gradients", size)
-        if self._ones.shape[1] != size:
+        if self._ones.shape[1] < size:
             self._ones = np.ones((1, size), np.float32)
+        ones = self._ones[:, :size]
         for layer in reversed(range(len(self._weights))):
             gradient, activation = gradients[layer], activations[layer]
             if self._is_tanh:  # d tanh(z) / dz = 1 - tanh(z)^2
@@ -141,10 +151,11 @@ class HiddenLayers:
             else:
                 gradient *= activation > 0.0
             before = activations[layer - 1] if layer > 0 else inputs
-            np.matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
-            np.matmul(self._ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
+            matmul = self._products[layer]
+            matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
+            np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
             if layer > 0:
-                np.matmul(gradient, self._weights[layer], out=gradients[layer - 1])
+                matmul(gradient, self._weights[layer], out=gradients[layer - 1])
 
     def _reused(self, purpose: str, size: int) -> list[Array]:
         """Arrays `[S, size, outputs]`, one per layer, in memory kept from call to call."""

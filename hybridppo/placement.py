@@ -12,7 +12,6 @@ This is the only file that moves a module or a rollout between devices. Every cr
 """
 
 import copy
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -29,8 +28,6 @@ from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.parameters import FlatParameters
 from hybridppo.rollout import Rollout
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -347,26 +344,6 @@ class Mirrored(Placement):
         return {**super().settings(), **options}
 
 
-class Auto:
-    """Chooses a placement for this machine, and logs what and why.
-
-    For now it goes by what is there and measures nothing: `hybrid` where there is a CUDA device, `cpu`
-    where there is none.
-    """
-
-    name = "auto"
-
-    def resolve(self) -> Placement:
-        """The placement to use."""
-        if torch.cuda.is_available():
-            chosen: Placement = Mirrored("cpu", "cuda")
-            reason = f"a CUDA device is there ({torch.cuda.get_device_name()})"
-        else:
-            chosen, reason = SingleDevice("cpu"), "no CUDA device is there"
-        logger.info("placement auto: chose %r because %s; chosen by availability, not measured", chosen, reason)
-        return chosen
-
-
 PLACEMENT_NAMES = ("cpu", "cuda", "migrate", "hybrid", "overlap", "auto")
 
 
@@ -374,7 +351,7 @@ def make_placement(name: str, *, sampling_device: str = "cpu", learning_device: 
     """The placement that the command line calls `name`; the devices fill in those that take two.
 
     Raises:
-        ConfigurationError: for an unknown name.
+        ConfigurationError: for an unknown name, and for `auto`, which is no placement but chooses one.
         DeviceError: where a device is not there.
     """
     if name in ("cpu", "cuda"):
@@ -383,8 +360,8 @@ def make_placement(name: str, *, sampling_device: str = "cpu", learning_device: 
         return Migrating(sampling_device, learning_device)
     if name in ("hybrid", "overlap"):
         return Mirrored(sampling_device, learning_device, max_lag=int(name == "overlap"))
-    if name == "auto":
-        return Auto().resolve()
+    if name in PLACEMENT_NAMES:
+        raise ConfigurationError(f"placement {name!r} must be measured first: pass its name or Auto() to train")
     raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
 
 

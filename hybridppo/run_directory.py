@@ -1,6 +1,7 @@
 """A run directory: everything that one training run leaves on disk.
 
 config.json      what was asked for, enough to resume
+placements.json  what `auto` measured and chose, where it did
 metrics.jsonl    a line per iteration
 checkpoints/     the newest few and the best, see `hybridppo.checkpoints`
 result.json      at the end
@@ -185,13 +186,20 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
 
+    def write_placements(self, table: dict[str, Any]) -> bool:
+        """Write `placements.json`; whether the disk took it."""
+        return self._write("placements.json", table, "the table is not kept")
+
     def write_result(self, result: dict[str, Any]) -> bool:
         """Write `result.json`; whether the disk took it."""
-        outage = Outage(f"writing {self.path / 'result.json'}")
+        return self._write("result.json", finite(result), "the result is not kept")
+
+    def _write(self, name: str, value: dict[str, Any], consequence: str) -> bool:
+        outage = Outage(f"writing {self.path / name}")
         try:
-            checkpoints.replace_synced(self.path / "result.json", _dump(finite(result)).encode())
+            checkpoints.replace_synced(self.path / name, _dump(value).encode())
         except OSError as error:
-            outage.failed(error, "the result is not kept")
+            outage.failed(error, consequence)
             return False
         return True
 
@@ -201,7 +209,8 @@ class RunDirectory:
         if not self._made or (self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")):
             return
         with contextlib.suppress(OSError):
-            (self.path / "config.json").unlink(missing_ok=True)
+            for name in ("config.json", "placements.json"):
+                (self.path / name).unlink(missing_ok=True)
             for folder in self._made:  # the deepest first
                 folder.rmdir()
 

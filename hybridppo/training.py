@@ -7,7 +7,7 @@ action = result.agent.act(observation)
 import logging
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import torch
 from hybridppo import run_directory as run_directories
 from hybridppo._version import __version__
 from hybridppo.agents import PPO, PPOConfig
+from hybridppo.auto import Auto
 from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
 from hybridppo.envs import AutoresetName, Environments, EnvSource, Vectorization, make_environments
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
-from hybridppo.placement import Auto, Placement, SingleDevice, make_placement, placement_from_settings
+from hybridppo.placement import Placement, SingleDevice, make_placement, placement_from_settings
 from hybridppo.progress import ProgressBar
 from hybridppo.run_directory import RunDirectory, WhichCheckpoint, space_from_json, space_to_json
 from hybridppo.runners.assembly import make_runner, make_sampler
@@ -83,12 +84,14 @@ def train(
         total_steps: environment steps, of all environments together, after which to stop.
         total_episodes: episodes, likewise, after which to stop if that comes first; None for no such limit.
         seed: of everything random; None takes one from the operating system, and the result tells it.
-        placement: where to sample and where to learn: a name of the command line's, or a placement.
+        placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
+            for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
         config: PPO's settings.
         run_dir: a folder to make and write to; None writes nothing.
         evaluation_episodes: deterministic episodes to run after training; 0 for none.
         num_workers: processes that step the environments, each its share; 0 steps them in this one. None takes one
-            where sampling and learning overlap, and else none. Workers pay where a step is slow.
+            where sampling and learning overlap, and else none, or as many as `auto` finds best. Workers pay where a
+            step is slow.
         vectorization: how the copies of the environment are stepped, see `make_environments`.
         autoreset_mode: for vector environments that do not declare theirs.
         checkpoint_seconds: how often to save, at least.
@@ -108,11 +111,21 @@ def train(
         _require_whole(total_episodes=total_episodes)
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     _require_whole(0, seed=seed)
-    resolved = resolve_placement(placement)
     if num_workers is not None:
         _require_whole(0, num_workers=num_workers)
+    meant = resolve_placement(placement)
     environments = make_environments(env, config.num_envs, vectorization=vectorization, autoreset_mode=autoreset_mode)
     try:
+        table = None
+        if isinstance(meant, Auto):
+            options = {"vectorization": vectorization, "autoreset_mode": autoreset_mode}
+            choice = meant.choose(
+                env, environments, config, total_steps=total_steps, num_workers=num_workers, options=options
+            )
+            resolved, num_workers, table = choice.placement, choice.num_workers, choice.table
+            config = replace(config, torch_threads=choice.torch_threads)
+        else:
+            resolved, config = meant, replace(config, torch_threads=config.torch_threads or 1)
         agent = PPO(environments.observation_space, environments.action_space, config, seed=_seed(seed, "agent"))
         settings = {
             "format_version": FORMAT_VERSION,
@@ -141,6 +154,8 @@ def train(
         }
         directory = RunDirectory.create(run_dir, settings) if run_dir is not None else None
         try:
+            if directory is not None and table is not None:
+                directory.write_placements(table)
             return _run(env, settings, environments, agent, resolved, directory, None, progress, on_iteration, loggers)
         except BaseException:
             if directory is not None:
@@ -171,7 +186,8 @@ def resume(
         total_steps: a new goal; None keeps the run's own.
         total_episodes: a new limit, likewise.
         env: the function that makes the environment, where the run was started with one.
-        placement: another placement than the run's own.
+        placement: another placement than the run's own. What `auto` chose for the run is its own; only asked for
+            anew, here, does it measure again.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: called likewise; errors are warned of.
@@ -189,10 +205,14 @@ def resume(
     if total_episodes is not None:
         _require_whole(total_episodes=total_episodes)
         settings["total_episodes"] = total_episodes
-    resolved = placement_from_settings(settings["placement"]) if placement is None else resolve_placement(placement)
+    meant = placement_from_settings(settings["placement"]) if placement is None else resolve_placement(placement)
     checkpoint = directory.load_checkpoint()
     environments = _environments(settings, env, config.num_envs)
     try:
+        if isinstance(meant, Auto):
+            resolved = _chosen_anew(meant, env, environments, config, settings, checkpoint)
+        else:
+            resolved = meant
         agent = _restored_agent(settings, checkpoint)
         directory.update_config(settings)  # a new goal holds for whoever resumes next
         directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
@@ -218,7 +238,7 @@ def _run(
 ) -> TrainResult:
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
     config, seed = agent.config, settings["seed"]
-    with limit_threads(config.torch_threads):
+    with limit_threads(config.torch_threads or 1):
         placement.prepare(agent)
         sampler = make_sampler(
             env,
@@ -378,11 +398,30 @@ def load(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> PPO:
     return _restored_agent(settings_of(directory), directory.load_checkpoint(checkpoint))
 
 
-def resolve_placement(placement: PlacementChoice) -> Placement:
-    """The placement meant by a name, by `Auto`, or by itself."""
-    if isinstance(placement, str):
-        return make_placement(placement)
-    return placement.resolve() if isinstance(placement, Auto) else placement
+def resolve_placement(placement: PlacementChoice) -> Placement | Auto:
+    """The placement meant by a name, or by itself; `Auto` has yet to choose."""
+    if placement == "auto":
+        return Auto()
+    return make_placement(placement) if isinstance(placement, str) else placement
+
+
+def _chosen_anew(
+    auto: Auto,
+    env: EnvSource,
+    environments: Environments,
+    config: PPOConfig,
+    settings: dict[str, Any],
+    checkpoint: Checkpoint,
+) -> Placement:
+    """The placement for what is left of a run; its worker processes and threads stay as they are."""
+    return auto.choose(
+        env,
+        environments,
+        config,
+        total_steps=max(1, settings["total_steps"] - checkpoint.state["sampler"]["env_steps"]),
+        num_workers=settings["num_workers"],
+        options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
+    ).placement
 
 
 def default_run_dir(env: EnvSource, seed: int) -> Path:

@@ -56,7 +56,7 @@ class SharedArrays:
 def _make_file(size: int) -> str:
     in_memory = Path("/dev/shm")
     folder = in_memory if in_memory.is_dir() and os.access(in_memory, os.W_OK) else None
-    descriptor, path = tempfile.mkstemp(prefix="hybridppo-", dir=folder)
+    descriptor, path = tempfile.mkstemp(prefix=f"hybridppo-{os.getpid()}-", dir=folder)
     with os.fdopen(descriptor, "wb") as file:
         file.truncate(size)
     return path

@@ -13,7 +13,16 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-PUBLIC_FACE = {"__init__.py", "__main__.py", "cli.py", "measuring.py", "settings.py", "training.py"}
+PUBLIC_FACE = {
+    "__init__.py",
+    "__main__.py",
+    "auto.py",
+    "calibration.py",
+    "cli.py",
+    "measuring.py",
+    "settings.py",
+    "training.py",
+}
 """The files of `hybridppo/` that may import agents and runners; all others are the core."""
 
 FORBIDDEN = {

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from hybridppo import DeviceError
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, GradientSteps
 from hybridppo.agents.numpy_steps import NumpySteps
+from hybridppo.precision import require, supports_bf16
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
 DISCRETE = gym.spaces.Discrete(3)
@@ -120,3 +122,31 @@ def test_which_networks_are_done_by_hand() -> None:
     assert not NumpySteps.supports(agent)
     agent.critic = torch.nn.Linear(4, 1)
     assert not NumpySteps.supports(agent)
+
+
+needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")
+
+
+@needs_bf16
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(("form", "limit"), [(AutogradSteps, 0.1), (NumpySteps, 0.03)])
+def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: type, limit: float) -> None:
+    gradients = []
+    for kind, precision in ((AutogradSteps, "fp32"), (form, "bf16")):
+        agent = make_agent(space, PPOConfig(precision=precision, max_grad_norm=1e6))
+        one_step(kind(agent), make_batch(agent, 500))
+        assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
+        gradients.append(agent.parameters.gradient.double())
+    exact, rounded = gradients
+    error = (rounded - exact).norm() / exact.norm()
+    assert 1e-5 < error < limit  # eight bits: 0.4 % a product
+
+
+def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    require("fp32", torch.device("cpu"))
+    with pytest.raises(
+        DeviceError, match="'bf16' was asked for, but cpu has no AVX512-BF16 or AMX: use precision='fp32'"
+    ):
+        require("bf16", torch.device("cpu"))

@@ -9,7 +9,7 @@ import pytest
 
 from hybridppo import ConfigurationError, PPOConfig
 
-COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "torch_threads")
+COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches")
 POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
@@ -22,6 +22,7 @@ SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", 
     ("field", "value"),
     [
         *((name, value) for name in COUNTS for value in (0, -1, 1.5, 8.0, math.nan, math.inf, True, "8", None, [8])),
+        *(("torch_threads", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8", [8])),
         *((name, value) for name in NUMBERS for value in (-0.1, math.nan, math.inf, -math.inf, True, "0.5", [0.5])),
         *((name, None) for name in (*POSITIVE, *NOT_NEGATIVE, *SHARES)),
         *((name, value) for name in (*POSITIVE, *POSITIVE_OR_NONE) for value in (0, 0.0)),
@@ -29,6 +30,7 @@ SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", 
         *((name, value) for name in SWITCHES for value in (0, 1, None, "yes")),
         *(("hidden_sizes", value) for value in ((0,), (64, 0), (-8,), (64.0,), (True,), ("64",), (None,), 64, None)),
         *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
+        *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
         ("num_minibatches", 1024),
         *(("episodes_per_rollout", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8")),
@@ -41,7 +43,16 @@ def test_impossible_values_are_refused(field: str, value: Any) -> None:
 
 
 def test_every_field_is_tried() -> None:
-    tried = {*COUNTS, *NUMBERS, *SWITCHES, "hidden_sizes", "activation", "episodes_per_rollout"}
+    tried = {
+        *COUNTS,
+        *NUMBERS,
+        *SWITCHES,
+        "torch_threads",
+        "hidden_sizes",
+        "activation",
+        "precision",
+        "episodes_per_rollout",
+    }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried
 
 
@@ -50,7 +61,7 @@ def test_every_field_is_tried() -> None:
     [
         *((name, 0.0) for name in (*NOT_NEGATIVE, *SHARES)),
         *((name, 1.0) for name in SHARES),
-        *((name, None) for name in POSITIVE_OR_NONE),
+        *((name, None) for name in (*POSITIVE_OR_NONE, "torch_threads")),
         ("clip_range", 1.5),
         ("num_minibatches", 256),
         ("hidden_sizes", ()),

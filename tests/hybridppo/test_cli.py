@@ -150,22 +150,55 @@ def test_evaluate_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("placements", "CartPole-v1", "--seconds", 0.05, "--num-envs", 2, "--num-steps", 16, *QUIET) == 0
+    assert run("placements", "CartPole-v1", "--num-envs", 2, "--num-steps", 16, *QUIET) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("| placement | steps/s |")
+    assert lines[0] == "| placement | iteration ms | sampling ms | learning ms | copying ms |"
     assert any("cpu" in line for line in lines[2:])
     assert sum("**" in line for line in lines) == 1
+    assert any(line.startswith("auto: cpu") for line in lines)
     is_left_out = any(line.startswith("Left out: cuda") and "no CUDA device" in line for line in lines)
     assert is_left_out != torch.cuda.is_available()
 
 
 def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--seconds", 0.05, "--num-envs", 2, "--num-steps", 16, "--json")
+    flags = ("--num-envs", 2, "--num-steps", 16, "--json", "--num-workers", 0)
     assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
-    row = json.loads(capsys.readouterr().out)[0]
-    assert row["placement"] == "cpu"
-    assert row["iterations"] >= 1
-    assert row["steps_per_second"] > 0
+    comparison = json.loads(capsys.readouterr().out)
+    row = comparison["candidates"][0]
+    assert (row["label"], row["num_workers"], row["torch_threads"]) == ("cpu", 0, 1)
+    assert row["iteration"] == row["sampling"] + row["learning"] + row["copying"] > 0
+    assert comparison["figures"]["update"].keys() >= {"1"}
+    assert "measured" not in row
+
+
+def test_placements_are_measured_beside_their_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--measure", "--seconds", 0.02, "--num-envs", 2, "--num-steps", 16, "--num-workers", 0)
+    assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("| measured ms | sampling ms | learning ms | copying ms | predicted / measured |")
+    assert len(lines[2].split("|")) == len(lines[0].split("|"))
+
+
+@pytest.mark.skipif(not has_matplotlib(), reason="needs matplotlib")
+def test_placements_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "placements.png"
+    flags = ("--num-envs", 2, "--num-steps", 16, "--num-workers", 0, "--plot", picture)
+    assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_without_matplotlib_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("placements", "CartPole-v1", "--plot", tmp_path / "placements.png", *QUIET) == 2
+    assert_is_one_message(capsys.readouterr().err, "--plot needs matplotlib: pip install hybridppo[plot]")
+
+
+def test_auto_may_overlap_where_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", "--placement", "auto", "--max-lag", 1) == 0
+    assert train(tmp_path / "other", "--placement", "auto", "--max-lag", 2) == 2
+    assert_is_one_message(capsys.readouterr().err.splitlines()[-1], "max_lag must be 0 or 1, got 2")
 
 
 def test_an_interrupted_run_exits_with_130(
@@ -304,7 +337,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         ),
         ("resume", ["RUN_DIR", "--total-steps", "--placement", "--debug"]),
         ("evaluate", ["RUN_DIR", "--episodes", "--seed", "--deterministic", "--json", "--debug"]),
-        ("placements", ["ENV_ID", "--seconds", "--json", "--num-envs", "--debug"]),
+        ("placements", ["ENV_ID", "--measure", "--seconds", "--plot", "--json", "--max-lag", "--num-envs", "--debug"]),
     ],
 )
 def test_help_names_what_can_be_given(command: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import copy
-import logging
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hybridppo
-from hybridppo import Auto, ConfigurationError, DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.distributions import Categorical
 from hybridppo.envs import make_environments
 from hybridppo.interfaces import Metrics
@@ -363,7 +362,7 @@ def test_settings_hold_what_is_not_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("cpu", SingleDevice), ("migrate", Migrating), ("hybrid", Mirrored), ("auto", Placement)]
+    ("name", "kind"), [("cpu", SingleDevice), ("migrate", Migrating), ("hybrid", Mirrored), ("overlap", Mirrored)]
 )
 def test_names_of_the_command_line(name: str, kind: type[Placement]) -> None:
     placement = make_placement(name, sampling_device="cpu", learning_device="cpu")
@@ -376,24 +375,14 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
         make_placement("both")
 
 
+def test_auto_is_no_placement_until_it_has_measured() -> None:
+    with pytest.raises(ConfigurationError, match="'auto' must be measured first"):
+        make_placement("auto")
+
+
 def test_repr_shows_the_devices() -> None:
     assert repr(SingleDevice("cpu")) == "SingleDevice(device='cpu')"
     assert repr(Migrating("cpu", "cpu")).startswith("Migrating(sampling='cpu', learning='cpu'")
-
-
-def test_auto_says_that_it_went_by_availability(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="hybridppo"):
-        placement = Auto().resolve()
-    assert isinstance(placement, Mirrored if torch.cuda.is_available() else SingleDevice)
-    (record,) = caplog.records
-    assert f"chose {placement!r}" in record.getMessage()
-    assert "chosen by availability, not measured" in record.getMessage()
-
-
-@pytest.mark.parametrize("choice", ["auto", Auto()], ids=["name", "object"])
-def test_auto_trains(choice: Any) -> None:
-    result, _ = train(choice, iterations=1)
-    assert result.metrics["iteration"] == 1
 
 
 # Only the placement moves things

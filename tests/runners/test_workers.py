@@ -72,7 +72,7 @@ def test_nothing_is_left_behind() -> None:
     def look(metrics: Any) -> None:
         assert len(worker_processes()) == 2
         if Path("/dev/shm").is_dir():
-            files.append(set(Path("/dev/shm").glob("hybridppo-*")) - before)
+            files.append(set(Path("/dev/shm").glob(f"hybridppo-{os.getpid()}-*")) - before)
 
     hybridppo.train(
         "CartPole-v1", total_steps=200, config=SMALL, num_workers=2, placement="cpu", progress=False, on_iteration=look

@@ -1,0 +1,459 @@
+"""Measure what a placement's speed depends on: on the user's own environment, networks and configuration.
+
+    calibration = calibrate("CartPole-v1", work, PPOConfig())
+    calibration.figures         # for hybridppo.prediction
+
+Everything is measured through the parts that training is made of, on environments, an agent and generators of its
+own, so that training finds nothing changed. The cheapest and most decisive comes first: a step, then an update; what
+they say of the run's length sets how much time the rest may take.
+"""
+
+import contextlib
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.envs import Environments, EnvSource, make_environments
+from hybridppo.placement import Migrating, Mirrored, Placement, SingleDevice
+from hybridppo.prediction import AcceleratorFigures, Figures, Work, candidates, decide, predict, seconds_per_step
+from hybridppo.rollout import Rollout
+from hybridppo.runners import Sampler
+from hybridppo.runners.workers import WorkerSampler
+from hybridppo.threads import limit_threads
+
+MAX_SECONDS = 5.0
+"""What a calibration may take."""
+MAX_SHARE = 0.05
+"""Of the run that it is for."""
+MIN_ITERATIONS = 20
+"""Runs of fewer are over before a calibration has paid for itself."""
+SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
+"""Until a process that has not used its GPU yet has made its first update there: spent in training, if it is taken."""
+SECONDS_TO_START_A_WORKER = 0.2
+"""What to set aside for one before the first was started."""
+MAX_TRIED_WORKERS = 4
+"""Worker processes that are started to measure what they cost; more cost the same each."""
+SECONDS_WORTH_THREADS = 3e-4
+"""A gradient step shorter than this gains nothing from a second thread."""
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class Calibration:
+    """What was measured, how long it took, and what was not."""
+
+    figures: Figures | None = None
+    """None where the run is too short to measure anything."""
+    seconds: float = 0.0
+    seconds_once: float = 0.0
+    """Of these, what training need not spend any more: what is loaded with a process's first agent, and the
+    accelerator's first update."""
+    left_out: list[str] = field(default_factory=list)
+    """What was not measured, with the reason."""
+
+
+def cpu_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_accelerator() -> str | None:
+    """The CUDA device, where there is one."""
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def stable_median(
+    measure: Callable[[], float], seconds: float, *, clock: Clock = time.perf_counter, tolerance: float = 0.03
+) -> float:
+    """The median of a measurement, repeated until it is known to `tolerance` or `seconds` are over.
+
+    The standard error of a median is about 0.93 times the distance of the quartiles over the square root of the
+    number of samples (of normal ones; an outlier does not move it).
+    """
+    samples: list[float] = []
+    end = clock() + seconds
+    while True:
+        samples.append(measure())
+        median = statistics.median(samples)
+        if clock() >= end or len(samples) >= 1000:
+            return median
+        if len(samples) >= 3:
+            lower, _, upper = statistics.quantiles(samples, n=4, method="inclusive")
+            if 0.93 * (upper - lower) <= tolerance * median * len(samples) ** 0.5:
+                return median
+
+
+def calibrate(
+    source: EnvSource,
+    work: Work,
+    config: PPOConfig,
+    *,
+    max_lag: int = 0,
+    any_threads: bool = False,
+    accelerator: str | None = None,
+    options: dict[str, Any] | None = None,
+    max_share: float = MAX_SHARE,
+) -> Calibration:
+    """Measure, within `MAX_SECONDS` and `max_share` of the expected run.
+
+    Args:
+        source: what the environments are made from.
+        work: what is to be done.
+        config: of PPO.
+        max_lag: what is allowed, so that no time goes to what is not.
+        any_threads: whether every number of torch threads may be taken; else only one more is looked at.
+        accelerator: the device that might learn, besides the CPU. The CPU's own name stands in for one in tests.
+        options: further arguments of `make_environments`.
+        max_share: infinite where somebody asked for the figures themselves.
+    """
+    calibration = Calibration()
+    if config.episodes_per_rollout is not None:
+        calibration.left_out.append("all: rollouts of whole episodes have no length to go by")
+        return calibration
+    if work.iterations < MIN_ITERATIONS and max_share <= 1.0:
+        calibration.left_out.append(f"all: a run of {work.iterations} iterations is too short to measure")
+        return calibration
+    start = time.perf_counter()
+    with _generators_untouched(), limit_threads(work.torch_threads), contextlib.ExitStack() as stack:
+        bench = _Bench(source, work, config, options or {}, max_share, calibration, stack)
+        bench.measure_steps()
+        bench.measure_updates()
+        if bench.figures is not None:
+            bench.measure_publishing()
+            bench.measure_part()
+            bench.measure_threads(any_threads)
+            bench.measure_accelerator(accelerator)
+            bench.measure_workers(max_lag, None if any_threads else work.torch_threads)
+        calibration.figures = bench.figures
+    calibration.seconds = time.perf_counter() - start
+    return calibration
+
+
+class _Bench:
+    """The environments and the agent that are measured, and the time that is left for it."""
+
+    def __init__(
+        self,
+        source: EnvSource,
+        work: Work,
+        config: PPOConfig,
+        options: dict[str, Any],
+        max_share: float,
+        calibration: Calibration,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._start = time.perf_counter()
+        self._source, self._work, self._config, self._options = source, work, config, options
+        self._max_share, self._calibration, self._stack = max_share, calibration, stack
+        self._environments = self._make(work.num_envs)
+        made = time.perf_counter()
+        self._seconds_to_make = made - self._start
+        self._agent = self._make_agent(config)
+        first, second = time.perf_counter() - made, self._time(partial(self._make_agent, config))
+        calibration.seconds_once = max(0.0, first - second)
+        self.figures: Figures | None = None
+
+    def _make(self, num_envs: int) -> Environments:
+        environments = make_environments(self._source, num_envs, **self._options)
+        self._stack.callback(environments.close)
+        return environments
+
+    def _make_agent(self, config: PPOConfig) -> PPO:
+        spaces = self._environments.observation_space, self._environments.action_space
+        agent = PPO(*spaces, config, seed=0)
+        SingleDevice("cpu").prepare(agent)
+        return agent
+
+    def _time(self, function: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+
+    def _left(self, seconds_per_iteration: float) -> float:
+        """What is left of the calibration's time, if an iteration takes so long."""
+        allowed = min(MAX_SECONDS, self._max_share * self._work.iterations * seconds_per_iteration)
+        return allowed - (time.perf_counter() - self._start) + self._calibration.seconds_once
+
+    def _left_now(self) -> float:
+        """What is left, by all that is known: the fastest that may be taken sets the run's length."""
+        assert self.figures is not None
+        work, figures = self._work, self.figures
+        return self._left(min(predict(work, figures, each).iteration for each in candidates(work, figures)))
+
+    def _can_afford(self, seconds: float, what: str) -> bool:
+        if seconds <= self._left_now():
+            return True
+        self._calibration.left_out.append(f"{what}: it would take about {seconds:.2g} s, too much for this run")
+        return False
+
+    def measure_steps(self) -> None:
+        """Steps of all environments, with their actions, in this process."""
+        step = min(self._sample(self._environments, 1, 0.0)[0] for _ in range(2))
+        left = self._left(self._work.num_steps * step)
+        self._num_steps = max(1, min(self._work.num_steps, int(left / 8 / step)))
+        self._step, self._rest, self._rollout = self._sample(self._environments, self._num_steps, left / 3)
+        self._action, _ = self._time_actions(SingleDevice("cpu"), left / 20)
+
+    def _sample(self, environments: Environments, num_steps: int, seconds: float) -> tuple[float, float, Rollout]:
+        """Seconds of a step, seconds of a rollout beyond its steps, and the last rollout."""
+        noise = np.random.default_rng(0)
+        sampler = Sampler(environments, self._agent.distribution, num_steps=num_steps, env_seed=0, noise=noise)
+        rests: list[float] = []
+        rollout: list[Rollout] = []
+
+        def collect() -> float:
+            with SingleDevice("cpu").sampling(self._agent) as actor:
+                start = time.perf_counter()
+                rollout[:] = [sampler.collect(actor)]
+                rests.append(time.perf_counter() - start - sampler.seconds_filling)
+            return sampler.seconds_filling / num_steps
+
+        return stable_median(collect, seconds), statistics.median(rests), rollout[0]
+
+    def _time_actions(self, placement: Placement, seconds: float) -> tuple[float, float]:
+        """Seconds of the actor's outputs and the choice of actions for a step of all environments; of them, copying."""
+        distribution, observations = self._agent.distribution, self._rollout.observations.numpy()
+        noise = distribution.draw_noise(np.random.default_rng(0), (self._work.num_envs,))
+        num_calls = max(1, min(32, len(observations) - 1))
+        crossings: list[float] = []
+        with placement.sampling(self._agent) as actor:
+
+            def act() -> float:
+                start, copying = time.perf_counter(), placement.counters.seconds_copying
+                for t in range(num_calls):
+                    distribution.to_env(distribution.sample(actor(observations[t]), noise))
+                crossings.append((placement.counters.seconds_copying - copying) / num_calls)
+                return (time.perf_counter() - start) / num_calls
+
+            act()
+            return stable_median(act, seconds), statistics.median(crossings)
+
+    def measure_updates(self) -> None:
+        """Updates on the CPU: of one minibatch, from which a whole one follows, or whole where there is time."""
+        work, config = self._work, self._config
+        num_steps = -(-config.minibatch_size // work.num_envs)
+        # Nobody knows how many passes target_kl would leave: all are counted.
+        self._one = replace(config, num_steps=num_steps, num_minibatches=1, target_kl=None)
+        self._learner, self._learned = self._make_agent(self._one), _with_steps(self._rollout, num_steps)
+        self._shares = work.num_steps / num_steps
+        self._time_update(self._learner)
+        first = self._time_update(self._learner)
+        whole = first * self._shares
+        iteration = work.num_steps * self._step + whole
+        if (first + 4 * whole) < 0.7 * self._left(iteration):
+            self._learner = self._make_agent(replace(config, target_kl=None))
+            self._learned, self._shares = _with_steps(self._rollout, work.num_steps), 1.0
+            self._time_update(self._learner)
+        elif self._left(iteration) < 0:
+            self._calibration.left_out.append(f"all: a run of about {work.iterations * iteration:.2g} s is too short")
+            return
+        update = self._shares * stable_median(
+            lambda: self._time_update(self._learner), 0.4 * max(0.0, self._left(iteration))
+        )
+        rest = self._rest * work.num_steps / self._num_steps
+        self.figures = Figures({work.num_envs: self._step}, self._action, rest, {work.torch_threads: update})
+
+    def _time_update(self, agent: PPO) -> float:
+        return self._time(lambda: agent.update(self._learned))
+
+    def _measured(self, **figures: Any) -> None:
+        assert self.figures is not None
+        assumed = tuple(name for name in self.figures.assumed if name not in figures)
+        self.figures = replace(self.figures, assumed=assumed, **figures)
+
+    def measure_publishing(self) -> None:
+        """The copy to a replica on the CPU."""
+        if self._work.cores > 1:
+            mirror = Mirrored("cpu", "cpu", force_copy=True)
+            self._measured(publish=self._time_crossing(mirror, self._learner, 0.02 * max(0.0, self._left_now())))
+
+    def _time_crossing(self, placement: Placement, agent: PPO, seconds: float) -> float:
+        """Seconds of bringing the actor's parameters to the sampler, and back where they go back."""
+        placement.prepare(agent)
+
+        def cross() -> float:
+            agent.version += 1  # as an update does
+            before = placement.counters.seconds_copying
+            with placement.sampling(agent):
+                pass
+            return placement.counters.seconds_copying - before
+
+        cross()
+        return stable_median(cross, seconds)
+
+    def measure_part(self) -> None:
+        """Steps of a part of the environments, as a worker process has."""
+        work = self._work
+        workers = work.num_workers if work.num_workers is not None else min(work.cores, work.num_envs)
+        share = -(-work.num_envs // workers) if workers else work.num_envs
+        if not work.splits or share == work.num_envs:
+            return
+        seconds = (3 * self._num_steps * self._step + self._seconds_to_make) * share / work.num_envs
+        if self._can_afford(seconds, f"steps of {share} environments"):
+            part = self._make(share)
+            step, _, _ = self._sample(part, self._num_steps, 0.3 * self._left_now())
+            assert self.figures is not None
+            self._measured(step={**self.figures.step, share: step})
+
+    def measure_threads(self, any_threads: bool) -> None:
+        """Gradient steps on the CPU with more torch threads, against those with the configured number."""
+        assert self.figures is not None
+        work, config = self._work, self._config
+        update = self.figures.update[work.torch_threads]
+        step = update / (config.num_epochs * config.num_minibatches)
+        counts = {2**i for i in range(work.cores.bit_length()) if 2**i <= work.cores} if any_threads else set()
+        counts = (counts | {work.cores}) - {work.torch_threads}
+        if not counts or step < SECONDS_WORTH_THREADS or not self._can_afford(10 * step, "torch threads"):
+            return
+        one = replace(self._one, num_epochs=1)
+        agent, learned = self._make_agent(one), _with_steps(self._rollout, one.num_steps)
+        pass_over_one = partial(self._time, lambda: agent.update(learned))
+        pass_over_one()
+        reference = stable_median(pass_over_one, 0.1 * self._left_now())
+        for threads in sorted(counts):
+            if not self._can_afford(4 * reference, f"{threads} torch threads"):
+                return
+            with limit_threads(threads):
+                seconds = pass_over_one()
+                if seconds < 2.0 * reference:  # else it is no candidate, and may be many times slower
+                    seconds = stable_median(pass_over_one, 0.2 * self._left_now())
+            self._measured(update={**self.figures.update, threads: update * seconds / reference})
+
+    def measure_accelerator(self, device: str | None) -> None:
+        """Actions, updates and all crossings of an accelerator."""
+        if device is None:
+            return
+        assert self.figures is not None
+        update = self.figures.update[self._work.torch_threads]
+        sleeps = device.startswith("cuda") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        # Waking it is no loss where learning there may well be worth it; else it must fit into the calibration.
+        if sleeps and self._work.iterations * update < 4 * SECONDS_TO_WAKE_AN_ACCELERATOR:
+            cost = SECONDS_TO_WAKE_AN_ACCELERATOR
+        else:
+            cost = 0.0
+        if not self._can_afford(cost, f"placements on {device}"):
+            return
+        start = time.perf_counter()
+        force_copy = device == "cpu"
+        single, mirror = SingleDevice(device), Mirrored("cpu", device, force_copy=force_copy)
+        moving = Migrating("cpu", device, force_copy=force_copy)
+        mirror.prepare(self._learner)
+        host = self._learned
+        self._learned = mirror.to_learner(host)
+        self._time_update(self._learner)
+        if sleeps:
+            self._calibration.seconds_once += time.perf_counter() - start
+        self._time_update(self._learner)  # where kernels or graphs are made once per shape
+        share = 0.1 * max(0.0, self._left_now())
+        seconds = stable_median(lambda: self._time_update(self._learner), 2 * share)
+
+        transfer = self._shares * stable_median(partial(self._time, lambda: mirror.to_learner(host)), share)
+        publish = self._time_crossing(mirror, self._learner, share)
+        move = self._time_crossing(moving, self._learner, share)
+        single.prepare(self._agent)
+        action, crossing = self._time_actions(single, share)
+        for agent in (self._agent, self._learner):
+            SingleDevice("cpu").prepare(agent)
+        self._learned = host
+        figures = AcceleratorFigures(device, action, crossing, self._shares * seconds, publish, move, transfer)
+        self._measured(accelerator=figures)
+
+    def measure_workers(self, max_lag: int, torch_threads: int | None) -> None:
+        """What worker processes really cost, where they may be the best."""
+        assert self.figures is not None
+        work, ideal = self._work, replace(self.figures, message=0.0, worker_start=0.05, slowdown=1.0, assumed=())
+        predictions = [predict(work, ideal, candidate) for candidate in candidates(work, ideal)]
+        best = decide(predictions, work, max_lag=max_lag, torch_threads=torch_threads).chosen.candidate
+        count = min(best.num_workers, MAX_TRIED_WORKERS)
+        if count == 0:
+            return
+        share = -(-work.num_envs // count)
+        filling = self._num_steps * seconds_per_step(self.figures, share, work.num_envs)
+        start_one = SECONDS_TO_START_A_WORKER + self._seconds_to_make * share / work.num_envs
+        if not self._can_afford(count * start_one + 5 * filling, f"{count} worker processes"):
+            return
+        start = time.perf_counter()
+        sampler = WorkerSampler(
+            self._source,
+            self._environments,
+            self._agent.distribution,
+            self._agent.actor,
+            num_workers=count,
+            num_steps=self._num_steps,
+            env_seed=0,
+            noise=np.random.default_rng(0),
+            options=self._options,
+        )
+        self._stack.callback(sampler.close)
+        worker_start = (time.perf_counter() - start) / count
+        messages: list[float] = []
+
+        def collect() -> float:
+            with SingleDevice("cpu").sampling(self._agent) as actor:
+                begun = time.perf_counter()
+                sampler.start(actor)
+                learned = time.perf_counter()
+                if best.max_lag and best.learning == "cpu":  # as in training, the learner works meanwhile
+                    while time.perf_counter() - learned < 0.8 * filling:
+                        self._time_update(self._learner)
+                learned = time.perf_counter() - learned
+                sampler.finish()
+                if sampler.seconds_filling > learned:
+                    messages.append(time.perf_counter() - begun - sampler.seconds_filling - self._rest)
+            return sampler.seconds_filling
+
+        collect()
+        slowdown = stable_median(collect, 0.5 * self._left_now()) / filling
+        message = max(0.0, statistics.median(messages)) if messages else self.figures.message
+        self._measured(worker_start=worker_start, message=message, slowdown=max(1.0, slowdown))
+
+
+def _with_steps(rollout: Rollout, num_steps: int) -> Rollout:
+    """A rollout of `num_steps` steps, cut from another, or that one over and over; every row counts as a step."""
+    have, num_envs = rollout.rewards.shape
+    times = -(-num_steps // have)
+
+    def repeated(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor] * times)[:num_steps]
+
+    last = rollout.observations[-1:] if num_steps == times * have else rollout.observations[num_steps % have :][:1]
+    starts = [turn * have * num_envs for turn in range(times)]
+    final_rows = torch.cat([rollout.final_rows + start for start in starts])
+    is_within = final_rows < num_steps * num_envs
+    return replace(
+        rollout,
+        observations=torch.cat((repeated(rollout.observations[:-1]), last)),
+        actions=repeated(rollout.actions),
+        log_probs=repeated(rollout.log_probs),
+        rewards=repeated(rollout.rewards),
+        terminated=repeated(rollout.terminated),
+        truncated=repeated(rollout.truncated),
+        valid_rows=torch.arange(num_steps * num_envs),
+        final_rows=final_rows[is_within],
+        final_observations=torch.cat([rollout.final_observations] * times)[is_within],
+    )
+
+
+@contextlib.contextmanager
+def _generators_untouched() -> Iterator[None]:
+    """The global generators as they were, afterwards: environments may draw from them."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])

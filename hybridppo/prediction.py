@@ -1,0 +1,325 @@
+"""From measured seconds to a choice: how long an iteration takes under every placement, and which to take.
+
+    predictions = [predict(work, figures, candidate) for candidate in candidates(work, figures)]
+    decision = decide(predictions, work, max_lag=0, torch_threads=1)
+
+Pure functions of numbers: no torch, no clock. `hybridppo.calibration` measures what goes in, `hybridppo.auto` acts on
+what comes out.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Name = Literal["cpu", "cuda", "migrate", "hybrid", "overlap"]
+
+MARGIN = 0.03
+"""A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
+MARGIN_WHERE_ASSUMED = 0.10
+"""The same where one of its figures was assumed instead of measured."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is to be done, and on what."""
+
+    num_envs: int
+    num_steps: int
+    """Of each environment per rollout."""
+    iterations: int
+    """Rollouts in the whole run, over which what starts once is spread."""
+    cores: int
+    """CPU cores that this process may use."""
+    num_workers: int | None = None
+    """Asked for by the user; None leaves it open."""
+    splits: bool = False
+    """Whether the environments may be divided among processes without changing the result."""
+    has_workers: bool = True
+    """Whether the actor can sample in another process at all."""
+    torch_threads: int = 1
+    """As configured."""
+
+
+@dataclass(frozen=True)
+class AcceleratorFigures:
+    """Seconds of what happens on, from or to an accelerator."""
+
+    device: str
+    action: float
+    """The actor's outputs for one step of all environments, there and back."""
+    crossing: float
+    """Of it, copying."""
+    update: float
+    """A whole update."""
+    publish: float
+    """The actor's parameters, in one flat copy."""
+    move: float
+    """The actor there and home again, tensor by tensor."""
+    transfer: float
+    """A rollout."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Seconds measured on the real environment, networks and configuration."""
+
+    step: Mapping[int, float]
+    """By number of environments: one step of them with its actions, in this process."""
+    action: float
+    """Of a step of all environments, the actor and the choice of actions."""
+    rollout: float
+    """Once per rollout: noise, log-probabilities, statistics."""
+    update: Mapping[int, float]
+    """By number of torch threads: a whole update on the CPU."""
+    publish: float = 5e-5
+    """The actor's parameters to a replica on the CPU."""
+    message: float = 3e-4
+    """A rollout's messages to worker processes and back."""
+    worker_start: float = 0.15
+    """Until a worker process is ready; they start one after the other."""
+    slowdown: float = 1.05
+    """How many times longer work takes while another core works too."""
+    accelerator: AcceleratorFigures | None = None
+    assumed: tuple[str, ...] = ("publish", "message", "worker_start", "slowdown")
+    """The fields above that nobody measured."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures, as JSON can hold them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement with its number of worker processes and torch threads."""
+
+    name: Name
+    sampling: str = "cpu"
+    learning: str = "cpu"
+    num_workers: int = 0
+    torch_threads: int = 1
+
+    @property
+    def max_lag(self) -> int:
+        """How many updates the parameters that sample may be behind."""
+        return int(self.name == "overlap")
+
+    @property
+    def label(self) -> str:
+        """What it is called in a line of text."""
+        parts = [self.name if self.name != "overlap" or self.learning == "cpu" else f"overlap on {self.learning}"]
+        if self.num_workers:
+            parts.append(f"{self.num_workers} worker{'s' if self.num_workers > 1 else ''}")
+        if self.torch_threads > 1:
+            parts.append(f"{self.torch_threads} threads")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of an iteration; the first three add up to it."""
+
+    candidate: Candidate
+    sampling: float
+    """Spent waiting for the sampler."""
+    learning: float
+    copying: float
+    overlapped: float
+    """What else the sampler spends, while the agent learns."""
+    start: float
+    """Once, before the first iteration."""
+    is_assumed: bool
+    """Whether a figure that matters here was assumed."""
+
+    @property
+    def iteration(self) -> float:
+        """Seconds of an iteration."""
+        return self.sampling + self.learning + self.copying
+
+    def run(self, iterations: int) -> float:
+        """Seconds of a whole run."""
+        return self.start + iterations * self.iteration
+
+    def to_json(self) -> dict[str, Any]:
+        """The prediction, as JSON can hold it."""
+        values = asdict(self)
+        return {**values.pop("candidate"), "label": self.candidate.label, "iteration": self.iteration, **values}
+
+
+def seconds_per_step(figures: Figures, num_envs: int, of: int) -> float:
+    """One step of `num_envs` of the `of` environments: the figure, or a line through what was measured.
+
+    With one figure only, actions cost as much for a part as for all, and everything else is in proportion.
+    """
+    if num_envs in figures.step:
+        return figures.step[num_envs]
+    sizes = sorted(figures.step)
+    if len(sizes) == 1:
+        fixed, slope = figures.action, (figures.step[of] - figures.action) / of
+    else:
+        first, last = sizes[0], sizes[-1]
+        slope = max(0.0, figures.step[last] - figures.step[first]) / (last - first)
+        fixed = max(0.0, figures.step[last] - slope * last)
+    return fixed + slope * num_envs
+
+
+def candidates(work: Work, figures: Figures) -> list[Candidate]:
+    """Everything that could be run, the simplest first."""
+    found = []
+    for threads in sorted(figures.update, key=lambda count: (count != work.torch_threads, count)):
+        if figures.update[threads] > figures.update[work.torch_threads]:  # shown, but not worth combining
+            found.append(Candidate("cpu", num_workers=work.num_workers or 0, torch_threads=threads))
+            continue
+        found += [Candidate("cpu", num_workers=n, torch_threads=threads) for n in _worker_counts(work, 0, work.cores)]
+        found += [
+            Candidate("overlap", num_workers=n, torch_threads=threads)
+            for n in _worker_counts(work, 1, work.cores - threads)
+        ]
+    if figures.accelerator is not None:
+        device, threads = figures.accelerator.device, work.torch_threads
+        if not work.num_workers:
+            found.append(Candidate("cuda", device, device, torch_threads=threads))
+        for name in ("hybrid", "migrate"):
+            counts = _worker_counts(work, 0, work.cores)
+            found += [Candidate(name, "cpu", device, n, threads) for n in counts]
+        counts = _worker_counts(work, 1, work.cores - 1)
+        found += [Candidate("overlap", "cpu", device, n, threads) for n in counts]
+    return found
+
+
+def _worker_counts(work: Work, least: int, most: int) -> list[int]:
+    """Numbers of worker processes worth predicting: 0 or 1 first, then powers of two, and as many as there is room."""
+    if work.num_workers is not None:
+        return [work.num_workers]
+    if least == 1 and (most < 1 or not work.has_workers):
+        return []
+    room = min(most, work.num_envs) if work.splits and work.has_workers else least
+    powers = [2**i for i in range(1, room.bit_length()) if 2**i <= room]
+    return [least, *sorted({*powers, room} - {0, 1})]
+
+
+def predict(work: Work, figures: Figures, candidate: Candidate) -> Prediction:
+    """How long an iteration takes under a candidate."""
+    accelerator, workers = figures.accelerator, candidate.num_workers
+    share = -(-work.num_envs // workers) if workers else work.num_envs
+    filling = work.num_steps * seconds_per_step(figures, share, work.num_envs)
+    learning = figures.update.get(candidate.torch_threads, 0.0)
+    copying = 0.0
+    if candidate.learning != "cpu":
+        assert accelerator is not None  # `candidates` proposes no device that has no figures
+        learning = accelerator.update
+        if candidate.name == "cuda":
+            copying = work.num_steps * accelerator.crossing
+            filling += work.num_steps * (accelerator.action - figures.action) - copying
+        else:
+            copying = accelerator.transfer + (accelerator.move if candidate.name == "migrate" else accelerator.publish)
+    elif candidate.name == "overlap":
+        copying = figures.publish
+
+    sampling, overlapped = figures.rollout, 0.0
+    if workers:
+        sampling += figures.message
+        if workers > 1 or candidate.max_lag:
+            filling *= figures.slowdown
+        filling *= math.ceil(workers / work.cores)
+    if not candidate.max_lag:
+        sampling += filling
+    elif not workers:
+        # In a thread: the interpreter's lock lets one of them work at a time.
+        sampling += filling
+    else:
+        learner_threads = candidate.torch_threads if candidate.learning == "cpu" else 1
+        if candidate.learning == "cpu":
+            learning *= figures.slowdown
+        if workers + learner_threads <= work.cores:
+            overlapped = min(filling, learning)
+            sampling += filling - overlapped
+        else:  # some core has a worker and the learner to carry
+            sampling += filling
+    needed = {"message", "worker_start", "slowdown"} if workers else set()
+    return Prediction(
+        candidate=candidate,
+        sampling=sampling,
+        learning=learning,
+        copying=copying,
+        overlapped=overlapped,
+        start=workers * figures.worker_start,
+        is_assumed=bool(needed & set(figures.assumed)),
+    )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to take, and what could be gained by allowing more."""
+
+    chosen: Prediction
+    baseline: Prediction
+    """The simplest: the first prediction."""
+    with_lag: Prediction | None
+    """The fastest that overlaps, where that would gain and is not allowed."""
+    with_threads: Prediction | None
+    """The fastest with another number of threads, where that would gain and is not allowed."""
+
+
+def decide(predictions: Sequence[Prediction], work: Work, *, max_lag: int, torch_threads: int | None) -> Decision:
+    """The fastest candidate that is allowed, over the whole run; simpler ones win within a margin.
+
+    Args:
+        predictions: the simplest first.
+        work: for the number of iterations.
+        max_lag: 0 allows no overlap, 1 does.
+        torch_threads: the only number of threads allowed; None allows any.
+    """
+
+    def fastest(allowed: Iterable[Prediction]) -> Prediction | None:
+        return min(allowed, key=lambda prediction: _handicapped(prediction, predictions[0], work), default=None)
+
+    def keeps_threads(prediction: Prediction) -> bool:
+        return torch_threads is None or prediction.candidate.torch_threads == torch_threads
+
+    def keeps_lag(prediction: Prediction) -> bool:
+        return prediction.candidate.max_lag <= max_lag
+
+    allowed = [prediction for prediction in predictions if keeps_threads(prediction) and keeps_lag(prediction)]
+    chosen = fastest(allowed)
+    assert chosen is not None  # there is always the CPU alone, with the threads configured
+    baseline = allowed[0]
+
+    def if_gains(other: Prediction | None) -> Prediction | None:
+        gains = other is not None and _handicapped(other, baseline, work) < (1 - MARGIN) * chosen.run(work.iterations)
+        return other if gains else None
+
+    with_lag = fastest(p for p in predictions if keeps_threads(p) and not keeps_lag(p))
+    with_threads = fastest(p for p in predictions if keeps_lag(p) and not keeps_threads(p))
+    return Decision(chosen, baseline, if_gains(with_lag), if_gains(with_threads))
+
+
+def _handicapped(prediction: Prediction, simplest: Prediction, work: Work) -> float:
+    margin = 0.0 if prediction is simplest else MARGIN_WHERE_ASSUMED if prediction.is_assumed else MARGIN
+    return prediction.run(work.iterations) * (1.0 + margin)
+
+
+def describe(decision: Decision, work: Work, figures: Figures) -> str:
+    """The decision in a line, with the figures behind it."""
+    chosen, baseline = decision.chosen, decision.baseline
+    parts = [
+        f"{chosen.candidate.label}, {_ms(chosen.iteration)} an iteration "
+        f"(sampling {_ms(chosen.sampling)}, learning {_ms(chosen.learning)}, copying {_ms(chosen.copying)})"
+    ]
+    if chosen is not baseline:
+        parts.append(f"{baseline.candidate.label} {_ms(baseline.iteration)}")
+    parts.append(
+        f"a step of {work.num_envs} environments takes {1e6 * (figures.step[work.num_envs] - figures.action):.0f} us, "
+        f"their actions {1e6 * figures.action:.0f} us"
+    )
+    if decision.with_lag is not None:
+        better = decision.with_lag
+        parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: allow it with max_lag=1")
+    if decision.with_threads is not None:
+        better = decision.with_threads
+        parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: see torch_threads")
+    return "; ".join(parts)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -171,7 +171,10 @@ def test_overlapping_runs_resume(tmp_path: Path) -> None:
     assert result.metrics["env_steps"] >= 1400
 
 
-def test_shared_arrays_are_shared_and_leave_no_file() -> None:
+@pytest.mark.parametrize("nameless", [True, False])
+def test_shared_arrays_are_shared_and_leave_no_file(nameless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not nameless:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
     layout = {"a": ((3, 2), "float32"), "flags": ((5,), "bool"), "empty": ((0,), "float32")}
     ours = SharedArrays(layout)
     theirs = SharedArrays(layout, ours.path)

@@ -9,6 +9,7 @@ values are half the squared error and metrics are means over all minibatches; `t
 mean over a pass, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 """
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -19,11 +20,13 @@ from torch import Tensor, nn
 from hybridppo.acting import TorchActor
 from hybridppo.adam import FlatAdam
 from hybridppo.advantages import gae, next_values
+from hybridppo.agents.divergence import divergence
 from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, GradientSteps
 from hybridppo.agents.numpy_steps import NumpySteps
 from hybridppo.agents.ppo_config import PPOConfig
 from hybridppo.distributions import DiagonalGaussian, Distribution, distribution_for
 from hybridppo.envs import ObservationEncoder
+from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
 from hybridppo.losses import explained_variance
 from hybridppo.networks import MLP, GaussianActor
@@ -114,8 +117,14 @@ class PPO:
         critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
         return {"actor": share * config.learning_rate, "critic": share * critic}
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
     def update(self, rollout: Rollout) -> Metrics:
-        """`num_epochs` passes over the rollout in freshly shuffled minibatches, by clipped surrogate."""
+        """`num_epochs` passes over the rollout in freshly shuffled minibatches, by clipped surrogate.
+
+        Raises:
+            TrainingError: where a loss, a gradient or the parameters are no finite numbers any more: the agent is
+                ruined then.
+        """
         steps = self._gradient_steps()
         batch = self._prepare(rollout, steps)
         size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
@@ -127,8 +136,11 @@ class PPO:
         self.version += 1
         means = torch.cat(epochs).mean(0)
         explained = explained_variance(values=batch.values, returns=batch.returns)
+        flat = self.parameters.values.data
         # The update's one wait for the device.
-        *values, explained_now = torch.cat((means, explained.reshape(1))).tolist()
+        *values, explained_now, norm = torch.cat((means, explained.reshape(1), flat.dot(flat).reshape(1))).tolist()
+        if not all(map(math.isfinite, (*values, norm))):
+            raise divergence(self.version, self.config, rollout, batch, epochs, flat)
         metrics = dict(zip(STATISTICS, values, strict=True))
         learning_rate = self.optimizer.learning_rates["actor"]
         return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate}
@@ -197,17 +209,23 @@ class PPO:
         """Go on from what `state` gave, on whatever device the agent is now.
 
         Raises:
+            CheckpointError: where there are tensors that no part of the agent knows.
             RuntimeError: where tensors are missing, unknown or of another shape.
         """
         parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
+            if part not in parts:
+                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
             parts[part][rest] = tensor
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
         if parts["optimizer"]:  # none in checkpoints of before the first update, once
             slots = self.optimizer.state[self.parameters.values]
             for name, slot in slots.items():
-                slot.copy_(parts["optimizer"][name])
+                saved = parts["optimizer"][name]
+                if saved.shape != slot.shape:  # which `copy_` might spread over all
+                    raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
+                slot.copy_(saved)
         self.version = state["version"]
         self._order.bit_generator.state = state["order"]

@@ -1,15 +1,20 @@
 """The configuration of PPO. Defaults are CleanRL's published ones where the field agrees on them."""
 
-import sys
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks import ACTIVATIONS, Activation
 from hybridppo.precision import PRECISIONS, Precision
 
 OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads")
 """Numbers that may be None."""
+
+LARGEST_FLOAT = 3.4028234663852886e38
+"""Of 32 bits, in which all arithmetic is done."""
+MOST_ROWS = 2**31 - 1
+"""As many as 32 bits can count."""
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,11 @@ class PPOConfig:
         self._check_types()
         for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches"):
             self._require(name, getattr(self, name) >= 1, "must be at least 1")
+            self._require(name, getattr(self, name) <= MOST_ROWS, f"must be at most {MOST_ROWS}")
+        for name, limit in {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS}.items():
+            self._require(name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
+        rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
+        self._require("num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
         for name in ("learning_rate", "clip_range", "max_grad_norm"):
             self._require(name, getattr(self, name) > 0, "must be greater than 0")
         for name in ("entropy_coef", "value_coef"):
@@ -88,6 +98,8 @@ class PPOConfig:
         self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
         self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
         self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
+        sizes_fit = all(size <= MOST_ROWS for size in self.hidden_sizes)
+        self._require("hidden_sizes", sizes_fit, f"must all be at most {MOST_ROWS}")
         if self.episodes_per_rollout is not None:
             self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
             return
@@ -124,14 +136,14 @@ class PPOConfig:
                 self._require(field.name, type(value) is int, "must be a whole number")
             elif isinstance(default, float) or default is None:
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                in_range = is_number and -sys.float_info.max <= value <= sys.float_info.max  # and no nan
-                self._require(field.name, in_range, "must be a finite number")
+                in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and no nan
+                self._require(field.name, in_range, "must be a finite number of 32 bits")
         sizes_are_whole = all(type(size) is int for size in self.hidden_sizes)
         self._require("hidden_sizes", sizes_are_whole, "must be whole numbers")
 
     def _require(self, field: str, holds: bool, rule: str) -> None:
         if not holds:
-            raise ConfigurationError(f"{field} {rule}, got {getattr(self, field)!r}")
+            raise ConfigurationError(f"{field} {rule}, got {shown(getattr(self, field))}")
 
     def to_json(self) -> dict[str, Any]:
         """The fields, as JSON can hold them; `PPOConfig(**fields)` makes it again."""

@@ -14,7 +14,9 @@ from hybridppo.errors import (
     DeviceError,
     EnvError,
     HybridPPOError,
+    OutOfMemoryError,
     RunDirectoryError,
+    TrainingError,
 )
 
 if TYPE_CHECKING:
@@ -34,11 +36,13 @@ __all__ = [
     "HybridPPOError",
     "Migrating",
     "Mirrored",
+    "OutOfMemoryError",
     "PPOConfig",
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
     "TrainResult",
+    "TrainingError",
     "__version__",
     "evaluate",
     "load",

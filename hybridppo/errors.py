@@ -1,5 +1,7 @@
 """Every error that the library raises on purpose. The message says what, the value seen, what to do."""
 
+from typing import Any
+
 
 class HybridPPOError(Exception):
     """Base of the library's own errors; the command line prints the message and exits with 1."""
@@ -17,9 +19,26 @@ class EnvError(HybridPPOError, RuntimeError):
     """An environment that cannot be made, or whose spaces or reset mode are not supported."""
 
 
+class TrainingError(HybridPPOError, ArithmeticError):
+    """A loss or a gradient that is no finite number any more: nothing can be learned from there on."""
+
+
+class OutOfMemoryError(HybridPPOError, MemoryError):
+    """A device or the machine has not the memory that the configuration needs."""
+
+
 class CheckpointError(HybridPPOError, RuntimeError):
     """A checkpoint that is missing, damaged, or made for something else."""
 
 
 class RunDirectoryError(HybridPPOError, RuntimeError):
     """A run directory that exists already, or is not one."""
+
+
+def shown(value: Any, limit: int = 200) -> str:
+    """A value as the text of a message, however large it is."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python will write
+        return "a number of thousands of digits"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

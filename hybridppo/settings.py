@@ -9,7 +9,7 @@ from typing import Any
 from hybridppo.agents import PPOConfig
 from hybridppo.checkpoints import FORMAT_VERSION
 from hybridppo.envs import MODES
-from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.errors import ConfigurationError, RunDirectoryError, shown
 from hybridppo.run_directory import RunDirectory, space_from_json
 
 Settings = dict[str, Any]
@@ -61,7 +61,7 @@ def settings_of(directory: RunDirectory) -> Settings:
         if name not in settings:
             raise RunDirectoryError(f"{file} is damaged: it has no {name}")
         if not holds(settings[name]):
-            raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {_short(settings[name])}")
+            raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {shown(settings[name])}")
     for name in ("observation_space", "action_space"):
         _attempt(file, name, partial(space_from_json, settings[name]))
     _attempt(file, "config", lambda: PPOConfig(**settings["config"]))
@@ -75,12 +75,3 @@ def _attempt(file: Path, name: str, make: Callable[[], object]) -> None:
         raise RunDirectoryError(f"{file} is damaged: {name}: {error}") from error
     except Exception as error:  # gymnasium and NumPy raise whatever comes to them for what is no space
         raise RunDirectoryError(f"{file} is damaged: {name}: {type(error).__name__}: {error}") from error
-
-
-def _short(value: Any) -> str:
-    """The value as text of a line, however large it is."""
-    try:
-        text = repr(value)
-    except ValueError:  # a whole number of more digits than Python will write
-        text = "a number of thousands of digits"
-    return text if len(text) <= 100 else f"{text[:97]}..."

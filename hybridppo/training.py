@@ -7,6 +7,7 @@ action = result.agent.act(observation)
 import logging
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,18 @@ import torch
 from hybridppo import run_directory as run_directories
 from hybridppo._version import __version__
 from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.memory import explaining_memory
 from hybridppo.auto import Auto
 from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
-from hybridppo.envs import AutoresetName, Environments, EnvSource, Vectorization, make_environments
+from hybridppo.distributions import distribution_for
+from hybridppo.envs import (
+    AutoresetName,
+    Environments,
+    EnvSource,
+    ObservationEncoder,
+    Vectorization,
+    make_environments,
+)
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.placement import Placement, SingleDevice, make_placement, placement_from_settings
@@ -119,14 +129,16 @@ def train(
         table = None
         if isinstance(meant, Auto):
             options = {"vectorization": vectorization, "autoreset_mode": autoreset_mode}
-            choice = meant.choose(
-                env, environments, config, total_steps=total_steps, num_workers=num_workers, options=options
-            )
+            with _explaining_memory(config, environments.observation_space, environments.action_space):
+                choice = meant.choose(
+                    env, environments, config, total_steps=total_steps, num_workers=num_workers, options=options
+                )
             resolved, num_workers, table = choice.placement, choice.num_workers, choice.table
             config = replace(config, torch_threads=choice.torch_threads)
         else:
             resolved, config = meant, replace(config, torch_threads=config.torch_threads or 1)
-        agent = PPO(environments.observation_space, environments.action_space, config, seed=_seed(seed, "agent"))
+        with _explaining_memory(config, environments.observation_space, environments.action_space):
+            agent = PPO(environments.observation_space, environments.action_space, config, seed=_seed(seed, "agent"))
         settings = {
             "format_version": FORMAT_VERSION,
             "env_id": _name_of(env),
@@ -238,7 +250,8 @@ def _run(
 ) -> TrainResult:
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
     config, seed = agent.config, settings["seed"]
-    with limit_threads(config.torch_threads or 1):
+    memory = _explaining_memory(config, agent.observation_space, agent.action_space)
+    with limit_threads(config.torch_threads or 1), memory:
         placement.prepare(agent)
         sampler = make_sampler(
             env,
@@ -430,11 +443,11 @@ def default_run_dir(env: EnvSource, seed: int) -> Path:
 
 
 def _restored_agent(settings: dict[str, Any], checkpoint: Checkpoint) -> PPO:
-    agent = PPO(
-        space_from_json(settings["observation_space"]),
-        space_from_json(settings["action_space"]),
-        PPOConfig(**settings["config"]),
-    )
+    observation_space = space_from_json(settings["observation_space"])
+    action_space = space_from_json(settings["action_space"])
+    config = PPOConfig(**settings["config"])
+    with _explaining_memory(config, observation_space, action_space):
+        agent = PPO(observation_space, action_space, config)
     try:
         agent.load_state(checkpoint.tensors, checkpoint.state["agent"])
     except Exception as error:  # whatever torch and NumPy raise for what is not theirs
@@ -442,6 +455,13 @@ def _restored_agent(settings: dict[str, Any], checkpoint: Checkpoint) -> PPO:
             f"the checkpoint does not fit the network that config.json describes: {type(error).__name__}: {error}"
         ) from error
     return agent
+
+
+def _explaining_memory(
+    config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> AbstractContextManager[None]:
+    outputs = distribution_for(action_space).output_size
+    return explaining_memory(config, ObservationEncoder(observation_space).size, outputs)
 
 
 def _environments(settings: dict[str, Any], env: EnvSource, num_envs: int) -> Environments:

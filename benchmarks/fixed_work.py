@@ -11,9 +11,7 @@ each round; the absolute figures belong to the machine.
 """
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -22,13 +20,11 @@ from typing import Any
 import contestants
 import machine
 import torch
+from turns import Round, take_turns
 
 PEER = "stable-baselines3"
 LIMITS = "limits"
 LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch")
-
-Turn = dict[str, Any]
-Round = dict[str, Turn]
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -64,31 +60,6 @@ def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[st
     return {**ours, PEER: [*start, PEER, *end], LIMITS: [*start, LIMITS, *end]}
 
 
-def take_turn(command: list[str]) -> Turn:
-    """Run one process to its end; its result."""
-    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=machine.environment())
-    turn: Turn = json.loads(output.stdout.splitlines()[-1])
-    return turn
-
-
-def take_turns(commands: dict[str, list[str]], rounds: int) -> list[Round]:
-    """All turns of a case. Who is left out of the first round, is left out of the others."""
-    commands = dict(commands)
-    finished: list[Round] = []
-    for i in range(rounds):
-        turns: Round = {}
-        for name in list(commands) if i % 2 == 0 else list(reversed(commands)):
-            turn = take_turn(commands[name])
-            if "left_out" in turn:
-                print(f"left out: {name}: {turn['left_out']}")
-                del commands[name]
-                continue
-            turns[name] = turn
-            print(f"  round {i + 1}: {name}: {turn['steps_per_second']:,.0f} steps/s", file=sys.stderr)
-        finished.append(turns)
-    return finished
-
-
 def summarize(rounds: list[Round], name: str) -> dict[str, Any]:
     """A contestant's medians over the rounds, and its ratio to the peer in each."""
     speeds = [turns[name]["steps_per_second"] for turns in rounds]
@@ -117,12 +88,8 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
 
 def as_markdown(case: str, summary: dict[str, Any]) -> str:
     """A case as a table, the peer's row last but one, the limits below."""
-    each = contestants.CASES[case]
-    widths = "x".join(str(size) for size in each.hidden_sizes)
     lines = [
-        f"### {case}: {contestants.ENV_ID}, {each.num_envs} environments x {contestants.NUM_STEPS} steps, "
-        f"{contestants.NUM_EPOCHS} epochs of {contestants.NUM_MINIBATCHES} minibatches of {each.minibatch_size}, "
-        f"networks {widths}",
+        f"### {case}: {contestants.CASES[case].in_words()}",
         "",
         f"| | steps/s, median (min to max) | sampling ms | learning ms | ratio to {PEER}, median (by round) |",
         "|---|---:|---:|---:|---:|",

@@ -112,3 +112,14 @@ def test_importing_needs_neither_command_line_nor_pictures(statement: str) -> No
     code = f"import sys\n{statement}\nprint(*sorted({{'tyro', 'matplotlib', 'hybridppo.cli'}} & sys.modules.keys()))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert process.stdout.split() == []
+
+
+def test_training_on_a_cpu_loads_neither_compiler_nor_symbolic_algebra() -> None:
+    code = """
+import sys, hybridppo
+config = hybridppo.PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(4,))
+hybridppo.train("CartPole-v1", total_steps=32, placement="cpu", config=config, progress=False)
+print(*sorted({"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()))
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert process.stdout.split() == []  # together they take a second to load, and 80 MB

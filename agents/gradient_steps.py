@@ -8,7 +8,7 @@ scales it down to `max_grad_norm`, steps the optimizer, and measures `STATISTICS
 hand.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,7 +46,11 @@ class Batch:
 
     def gather(self, rows: Tensor) -> "Batch":
         """The rows at `[M]` indices, copied."""
-        return Batch(*(getattr(self, field.name).index_select(0, rows) for field in fields(self)))
+        return self.map(lambda tensor: tensor.index_select(0, rows))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with `function` applied to each of its tensors."""
+        return Batch(*(function(getattr(self, field.name)) for field in fields(self)))
 
 
 class GradientSteps(Protocol):
@@ -84,7 +88,7 @@ class AutogradSteps:
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
         return torch.stack([self.step(minibatch, clip_range) for minibatch in shuffled.split(sizes)])
 
-    def step(self, batch: Batch, clip_range: float) -> Tensor:
+    def step(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
         """Loss, gradient, clipping, step; `STATISTICS`."""
         config = self._config
         with self._autocast:

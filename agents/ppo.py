@@ -10,6 +10,7 @@ mean over a pass, after it (CleanRL looks at its last minibatch, stable-baseline
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from hybridppo.acting import TorchActor
 from hybridppo.adam import FlatAdam
 from hybridppo.advantages import gae, next_values
+from hybridppo.agents.captured_steps import CapturedSteps
 from hybridppo.agents.divergence import divergence
 from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, GradientSteps
 from hybridppo.agents.numpy_steps import NumpySteps
@@ -149,11 +151,16 @@ class PPO:
         """The fastest form of the gradient steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)
-            by_hand = self.config.fast_updates and NumpySteps.supports(self)
-            form = NumpySteps if by_hand else AutogradSteps
-            self._steps = form(self)
+            self._steps = self._form_of_steps()(self)
             self._steps_binding = self.parameters.binding
         return self._steps
+
+    def _form_of_steps(self) -> Callable[["PPO"], GradientSteps]:
+        if self.config.fast_updates and NumpySteps.supports(self):
+            return NumpySteps
+        if self.config.cuda_graphs and self.parameters.values.device.type == "cuda":
+            return CapturedSteps
+        return AutogradSteps
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         if self.config.target_kl is None:

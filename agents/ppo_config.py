@@ -68,6 +68,9 @@ class PPOConfig:
     fast_updates: bool = True
     """Use the fastest form of the update that gives the same result up to rounding: for these networks on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
+    cuda_graphs: bool = False
+    """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
+    launch."""
     precision: Precision = "fp32"
     """In which numbers the gradient steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
     made for it: tensor cores, AVX512-BF16 or AMX."""

@@ -42,12 +42,20 @@ class FlatAdam:
             }
         }
         """`step` and both moments, by the flat parameter, as torch's own optimizers keep them."""
+        self._rates_on_device: dict[str, Tensor] = {}
         self.set_learning_rates(learning_rates)
 
     def set_learning_rates(self, learning_rates: Mapping[str, float]) -> None:
         """The rates of the next steps, by network."""
         self.learning_rates = dict(learning_rates)
         self._is_one_rate = len(set(learning_rates.values())) == 1
+        for name, rate in self._rates_on_device.items():
+            rate.fill_(learning_rates[name])
+
+    def keep_learning_rates_on_device(self) -> None:
+        """From now on, for steps that are recorded once and replayed: a change of the rates reaches those too."""
+        device = self._parameters.values.device
+        self._rates_on_device = {name: torch.tensor(rate, device=device) for name, rate in self.learning_rates.items()}
 
     def step(self) -> None:
         """Step along the gradient."""
@@ -59,14 +67,15 @@ class FlatAdam:
             slots["exp_avg_sq"],
         )
         slots["step"].add_(1.0)
+        rates: Mapping[str, float | Tensor] = self._rates_on_device or self.learning_rates
         if self._is_one_rate:  # one kernel for all
-            self._step(tensors, slots["step"], next(iter(self.learning_rates.values())))
+            self._step(tensors, slots["step"], next(iter(rates.values())))
             return
-        for name, learning_rate in self.learning_rates.items():
+        for name, learning_rate in rates.items():
             part = self._parameters.range_of(name)
             self._step([tensor[part] for tensor in tensors], slots["step"], learning_rate)
 
-    def _step(self, tensors: Sequence[Tensor], step: Tensor, learning_rate: float) -> None:
+    def _step(self, tensors: Sequence[Tensor], step: Tensor, learning_rate: float | Tensor) -> None:
         values, gradient, exp_avg, exp_avg_sq = tensors
         torch._fused_adam_(
             [values],

@@ -4,6 +4,8 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 "The 37 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -18,16 +20,17 @@ def normalize(advantages: Tensor) -> Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
-def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float | Tensor) -> Tensor:
     """The clipped surrogate (2017, equation 7), negated so that less is better; a scalar.
 
     Args:
         log_ratio: `[B]`, the action's log-probability now less that at the time it was taken.
         advantages: `[B]`.
-        clip_range: how far the ratio may leave 1 before its gradient stops.
+        clip_range: how far the ratio may leave 1 before its gradient stops; a number, or a scalar on the same device.
     """
     ratio = log_ratio.exp()
-    clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
+    bounds: Any = (1.0 - clip_range, 1.0 + clip_range)
+    clipped = ratio.clamp(*bounds)
     return -torch.minimum(ratio * advantages, clipped * advantages).mean()
 
 
@@ -57,7 +60,7 @@ def approx_kl(log_ratio: Tensor) -> Tensor:
     return (log_ratio.expm1() - log_ratio).mean()
 
 
-def clip_fraction(log_ratio: Tensor, clip_range: float) -> Tensor:
+def clip_fraction(log_ratio: Tensor, clip_range: float | Tensor) -> Tensor:
     """The share of `[B]` samples whose ratio lies outside the clip range, a scalar."""
     return ((log_ratio.exp() - 1.0).abs() > clip_range).to(log_ratio.dtype).mean()
 

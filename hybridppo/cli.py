@@ -73,6 +73,8 @@ class Train:
     """How often to save, at least."""
     keep_checkpoints: int = 3
     """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
+    profile: bool = False
+    """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
     plot: bool = False
     """Draw the learning curve into the run directory, where matplotlib is installed."""
     progress: bool = True
@@ -98,6 +100,7 @@ class Train:
             autoreset_mode=self.autoreset_mode,
             checkpoint_seconds=self.checkpoint_seconds,
             keep_checkpoints=self.keep_checkpoints,
+            profile=self.profile,
             progress=self.progress,
         )
         if self.plot and result.run_dir is not None:

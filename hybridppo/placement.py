@@ -39,7 +39,7 @@ class Counters:
     bytes_copied: int = 0
     """Parameters, rollouts and single observations, in either direction."""
     seconds_copying: float = 0.0
-    """Host seconds spent on it."""
+    """Spent on it: the host's, or the GPU's where a GPU copies."""
 
 
 def available_device(device: str | torch.device) -> torch.device:
@@ -71,6 +71,39 @@ def _wait_for(*devices: torch.device) -> None:
     for device in devices:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
+
+
+class _CopyTimer:
+    """Seconds of the copies within it, which are over when it ends.
+
+    On a GPU they are those between two events in its stream: what the GPU still had to do before is not theirs, though
+    the host waits for it too.
+    """
+
+    def __init__(self, *devices: torch.device) -> None:
+        self.seconds = 0.0
+        self._devices = devices
+        self._gpu = next((device for device in devices if device.type == "cuda"), None)
+
+    def __enter__(self) -> "_CopyTimer":
+        if self._gpu is None:
+            self._start = time.perf_counter()
+        else:
+            self._begun, self._ended = _timing_event(), _timing_event()
+            self._begun.record(torch.cuda.current_stream(self._gpu))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._gpu is None:
+            self.seconds = time.perf_counter() - self._start
+            return
+        self._ended.record(torch.cuda.current_stream(self._gpu))
+        _wait_for(*self._devices)
+        self.seconds = 1e-3 * self._begun.elapsed_time(self._ended)
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class Crossing:
@@ -145,19 +178,22 @@ class Placement(ABC):
 
     @contextmanager
     def learning(self, agent: Agent) -> Iterator[None]:
-        """A context in which the agent is on the learning device; between samplings it always is."""
+        """A context in which the agent is on the learning device; between samplings it always is.
+
+        Its end waits for the device, so that the host's clock says how long learning took.
+        """
         yield
+        _wait_for(self.learning_device)
 
     def to_learner(self, rollout: Rollout) -> Rollout:
         """The rollout on the learning device; itself where it is there already."""
         if rollout.observations.device == self.learning_device:
             return rollout
-        start = time.perf_counter()
-        moved = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
-        # The sampler may write its buffers again as soon as this returns.
-        _wait_for(self.learning_device)
+        with _CopyTimer(self.sampling_device, self.learning_device) as timer:
+            moved = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
+        # It has waited: the sampler may write its buffers again as soon as this returns.
         self.counters.bytes_copied += rollout.num_bytes
-        self.counters.seconds_copying += time.perf_counter() - start
+        self.counters.seconds_copying += timer.seconds
         return moved
 
     def settings(self) -> dict[str, Any]:
@@ -218,24 +254,23 @@ class Migrating(Placement):
             return
         tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
         homes = [tensor.data for tensor in tensors]
-        start = time.perf_counter()
-        for tensor in tensors:
-            tensor.data = tensor.data.to(self.sampling_device, copy=True)
-        self._count(homes, start)
+        with _CopyTimer(self.sampling_device, self.learning_device) as timer:
+            for tensor in tensors:
+                tensor.data = tensor.data.to(self.sampling_device, copy=True)
+        self._count(homes, timer)
         self.counters.publishes += 1
         try:
             yield sampling_actor(agent.actor, self._crossing, agent.version)
         finally:  # also when sampling raised: an agent is never left scattered
-            start = time.perf_counter()
-            for tensor, home in zip(tensors, homes, strict=True):
-                home.copy_(tensor.data)
-                tensor.data = home
-            self._count(homes, start)
+            with _CopyTimer(self.sampling_device, self.learning_device) as timer:
+                for tensor, home in zip(tensors, homes, strict=True):
+                    home.copy_(tensor.data)
+                    tensor.data = home
+            self._count(homes, timer)
 
-    def _count(self, tensors: list[Tensor], start: float) -> None:
-        _wait_for(self.sampling_device, self.learning_device)
+    def _count(self, tensors: list[Tensor], timer: _CopyTimer) -> None:
         self.counters.bytes_copied += sum(tensor.nbytes for tensor in tensors)
-        self.counters.seconds_copying += time.perf_counter() - start
+        self.counters.seconds_copying += timer.seconds
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         return {**super().settings(), "force_copy": self.force_copy}
@@ -311,16 +346,15 @@ class Mirrored(Placement):
         return replica
 
     def _publish(self, agent: Agent) -> None:
-        start = time.perf_counter()
         num_bytes = 0
-        for theirs, ours in self._pairs(agent):
-            theirs.copy_(ours, non_blocking=True)
-            num_bytes += ours.nbytes
-        # Not a step of sampling may see half a copy: wait here, on purpose.
-        _wait_for(self.sampling_device, self.learning_device)
+        # Not a step of sampling may see half a copy: this waits, on purpose.
+        with _CopyTimer(self.sampling_device, self.learning_device) as timer:
+            for theirs, ours in self._pairs(agent):
+                theirs.copy_(ours, non_blocking=True)
+                num_bytes += ours.nbytes
         self.counters.publishes += 1
         self.counters.bytes_copied += num_bytes
-        self.counters.seconds_copying += time.perf_counter() - start
+        self.counters.seconds_copying += timer.seconds
         self._published = agent.version
         if self.verify:
             self._verify(agent)

@@ -4,6 +4,7 @@ config.json      what was asked for, enough to resume
 placements.json  what `auto` measured and chose, where it did
 metrics.jsonl    a line per iteration
 checkpoints/     the newest few and the best, see `hybridppo.checkpoints`
+trace.json       of a few iterations, where the run was profiled
 result.json      at the end
 
 A disk that fails while training goes on costs what could not be written, and is told of; it never ends the training.

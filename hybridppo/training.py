@@ -39,6 +39,7 @@ from hybridppo.run_directory import RunDirectory, WhichCheckpoint, space_from_js
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.settings import settings_of
 from hybridppo.threads import limit_threads
@@ -83,6 +84,7 @@ def train(
     autoreset_mode: AutoresetName | None = None,
     checkpoint_seconds: float = 60.0,
     keep_checkpoints: int = 3,
+    profile: bool = False,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] = lambda metrics: None,
     loggers: Sequence[Callable[[Metrics], object]] = (),
@@ -106,6 +108,8 @@ def train(
         autoreset_mode: for vector environments that do not declare theirs.
         checkpoint_seconds: how often to save, at least.
         keep_checkpoints: how many of the newest checkpoints to keep; the best of all by mean return is kept besides.
+        profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
+            https://ui.perfetto.dev.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: called likewise, as `wandb.log` can be; an error in one is warned of, and training goes on with the
@@ -123,6 +127,8 @@ def train(
     _require_whole(0, seed=seed)
     if num_workers is not None:
         _require_whole(0, num_workers=num_workers)
+    if profile and run_dir is None:
+        raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     meant = resolve_placement(placement)
     environments = make_environments(env, config.num_envs, vectorization=vectorization, autoreset_mode=autoreset_mode)
     try:
@@ -168,7 +174,9 @@ def train(
         try:
             if directory is not None and table is not None:
                 directory.write_placements(table)
-            return _run(env, settings, environments, agent, resolved, directory, None, progress, on_iteration, loggers)
+            return _run(
+                env, settings, environments, agent, resolved, directory, None, progress, on_iteration, loggers, profile
+            )
         except BaseException:
             if directory is not None:
                 directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
@@ -247,6 +255,7 @@ def _run(
     progress: bool,
     on_iteration: Callable[[Metrics], object],
     loggers: Sequence[Callable[[Metrics], object]],
+    profile: bool = False,
 ) -> TrainResult:
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
     config, seed = agent.config, settings["seed"]
@@ -278,12 +287,17 @@ def _run(
             on_iteration=on_iteration,
             loggers=loggers,
         )
+        profiler = Profiler(runner, environments, directory.path / "trace.json") if directory and profile else None
         try:
             if checkpoint is not None:
                 runner.load_state(checkpoint.state["runner"])
                 env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
                 sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
-            metrics = runner.run()
+            try:
+                metrics = runner.run()
+            finally:
+                if profiler is not None:
+                    profiler.close()
             evaluation = None
             if settings["evaluation_episodes"] > 0 and not runner.interrupted:
                 evaluation = evaluate_agent(

@@ -11,14 +11,15 @@ class OverlappingRunner(Runner):
 
     The rollout that the `k`-th update learns from was sampled by parameters of at most one update before: the policy
     lag is 1, and 0 for the first. What is measured differs in one thing: `seconds_sampling` is the time spent waiting
-    for the sampler, and `seconds_overlapped` what else it spent sampling, while the agent learned.
+    for the sampler and setting it to work, and `seconds_overlapped` what else it spent sampling, while the agent
+    learned.
     """
 
     def iterate(self) -> Metrics:
         """One update, with the next rollout begun before it; what both measured."""
         agent, placement, counters, sampler = self.agent, self.placement, self.placement.counters, self.sampler
+        start, steps_before, copying_start = time.perf_counter(), sampler.env_steps, counters.seconds_copying
         agent.anneal(self.share_done)
-        steps_before, start, copying_start = sampler.env_steps, time.perf_counter(), counters.seconds_copying
         if not sampler.is_under_way:
             self._start_sampling()
         rollout = sampler.finish()
@@ -27,13 +28,17 @@ class OverlappingRunner(Runner):
         num_steps = sampler.env_steps - steps_before
         if self.share_done < 1.0:
             self._start_sampling()
+        sampling = time.perf_counter() - start - (counters.seconds_copying - copying_start)
         with placement.learning(agent):
             lag = agent.version - rollout.version
             learned = agent.update(placement.to_learner(rollout))
-        copying = counters.seconds_copying - copying_start
-        learning = time.perf_counter() - start - waited - copying
-        seconds = {"seconds_sampling": waited, "seconds_learning": learning, "seconds_copying": copying}
-        return {**self._completed(learned, lag, num_steps, seconds), "seconds_overlapped": overlapped}
+        end, copying = time.perf_counter(), counters.seconds_copying - copying_start
+        seconds = {
+            "seconds_sampling": sampling,
+            "seconds_learning": end - start - sampling - copying,
+            "seconds_copying": copying,
+        }
+        return {**self._completed(learned, lag, num_steps, start, end, seconds), "seconds_overlapped": overlapped}
 
     def _start_sampling(self) -> None:
         with self.placement.sampling(self.agent) as actor:

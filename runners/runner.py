@@ -16,6 +16,10 @@ from hybridppo.runners.sampler import BaseSampler
 class Runner:
     """Drives sampler and agent by turns, as the placement says.
 
+    An iteration lasts from the end of the one before to its own. Its metrics account for all of it: `seconds_sampling`,
+    `seconds_learning`, `seconds_copying`, and `seconds_other`, which the loop spent since the iteration before on
+    logging, checkpoints, the progress bar and callbacks. `seconds` is their sum over all iterations.
+
     Args:
         agent: learns; prepared by the placement.
         sampler: brings rollouts.
@@ -50,6 +54,7 @@ class Runner:
         self.iteration = 0
         self.seconds = 0.0
         self.metrics: Metrics = {}
+        self._ended_at: float | None = None
         self.interrupted = False
         self.saved = True
         """Whether the last checkpoint that was due is on the disk."""
@@ -69,6 +74,7 @@ class Runner:
             enabled=self._progress, total=self.total_steps, initial=self.sampler.env_steps, unit="step",
             unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
+        self._ended_at = time.perf_counter()
         with bar, Interruption() as interruption:
             while self.share_done < 1.0 and not interruption.requested:
                 self.metrics = self.iterate()
@@ -104,12 +110,8 @@ class Runner:
     def iterate(self) -> Metrics:
         """One rollout, one update; what both measured, with the time that each took."""
         agent, placement, counters = self.agent, self.placement, self.placement.counters
+        start, steps_before, copying_start = time.perf_counter(), self.sampler.env_steps, counters.seconds_copying
         agent.anneal(self.share_done)
-        steps_before, start, copying_start = (
-            self.sampler.env_steps,
-            time.perf_counter(),
-            counters.seconds_copying,
-        )
         with placement.sampling(agent) as actor:
             rollout = self.sampler.collect(actor)
         sampled, copying_sampled = time.perf_counter(), counters.seconds_copying
@@ -122,24 +124,29 @@ class Runner:
             "seconds_learning": end - sampled - (copying_end - copying_sampled),
             "seconds_copying": copying_end - copying_start,
         }
-        return self._completed(learned, lag, self.sampler.env_steps - steps_before, seconds)
+        return self._completed(learned, lag, self.sampler.env_steps - steps_before, start, end, seconds)
 
-    def _completed(self, learned: Metrics, lag: int, num_steps: int, seconds: Metrics) -> Metrics:
-        """Count an iteration; all its metrics. `seconds` are its parts, which add up to the whole."""
-        statistics, counters, whole = self.sampler.statistics, self.placement.counters, sum(seconds.values())
+    def _completed(
+        self, learned: Metrics, lag: int, num_steps: int, start: float, end: float, seconds: Metrics
+    ) -> Metrics:
+        """Count an iteration; all its metrics. `seconds` are its parts, which add up to `end - start`."""
+        statistics, counters = self.sampler.statistics, self.placement.counters
+        before = start if self._ended_at is None else self._ended_at
+        self._ended_at = end
         self.iteration += 1
-        self.seconds += whole
+        self.seconds += end - before
         return {
             "iteration": self.iteration,
             "env_steps": self.sampler.env_steps,
             "seconds": self.seconds,
-            "steps_per_second": num_steps / whole,
+            "steps_per_second": num_steps / (end - before),
             "episodes": statistics.episodes,
             "episode_return_mean": statistics.return_mean,
             "episode_length_mean": statistics.length_mean,
             **learned,
             "policy_lag": lag,
             **seconds,
+            "seconds_other": start - before,
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
         }

@@ -39,10 +39,12 @@ METRICS = {
     "episodes", "episode_return_mean", "episode_length_mean",
     "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance",
     "learning_rate", "policy_lag",
-    "seconds_sampling", "seconds_learning", "seconds_copying", "publishes", "bytes_copied",
+    "seconds_sampling", "seconds_learning", "seconds_copying", "seconds_other", "publishes", "bytes_copied",
 }  # fmt: skip
 
-TIMES = {"seconds", "steps_per_second", "seconds_sampling", "seconds_learning", "seconds_copying"}
+TIMES = {
+    "seconds", "steps_per_second", "seconds_sampling", "seconds_learning", "seconds_copying", "seconds_other",
+}  # fmt: skip
 
 
 def train(env: Any = "CartPole-v1", *, iterations: int = ITERATIONS, **options: Any) -> hybridppo.TrainResult:

@@ -1,0 +1,124 @@
+"""A trace of a few iterations, for chrome://tracing or https://ui.perfetto.dev.
+
+    profiler = Profiler(runner, environments, path)
+    runner.run()
+    profiler.close()
+
+While it records, the parts of training are wrapped, each on its own object, and afterwards they are as they were: a run
+that is not profiled has nothing to pass by. NumPy is unknown to torch's profiler; its work shows as these regions.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from hybridppo.envs import Environments
+from hybridppo.interfaces import Agent, Metrics, SamplingActor
+from hybridppo.runners.runner import Runner
+
+logger = logging.getLogger(__name__)
+
+SKIPPED = 2
+"""Iterations before the recorded ones: the first of all load and allocate."""
+RECORDED = 5
+"""Iterations in a trace."""
+
+
+class Profiler:
+    """Records iterations of a runner, from the third on.
+
+    Args:
+        runner: not yet running.
+        environments: those of its sampler, where that steps them in this process; worker processes do not show.
+        path: of the trace, JSON.
+    """
+
+    def __init__(self, runner: Runner, environments: Environments, path: Path) -> None:
+        self._runner, self._environments, self._path = runner, environments, path
+        self._iterations = 0
+        self._profile: profile | None = None
+        self._wrapped: list[tuple[Any, str]] = []
+        self._wrap(runner, "iterate", lambda iterate: lambda: self._iterate(iterate))
+
+    def _iterate(self, iterate: Callable[[], Metrics]) -> Metrics:
+        if self._iterations == SKIPPED:
+            self._begin()
+        self._iterations += 1
+        with record_function("iteration"):
+            metrics = iterate()
+        if self._iterations == SKIPPED + RECORDED:
+            self.close()
+        return metrics
+
+    def _begin(self) -> None:
+        runner = self._runner
+        regions = [
+            (runner.sampler, "collect", "sampling"),
+            (runner.sampler, "start", "sampling: begin"),
+            (runner.sampler, "finish", "sampling: finish"),
+            (self._environments, "step", "environment step"),
+            (runner.agent.distribution, "sample", "choice of actions"),
+            (runner.agent, "update", "learning"),
+            (runner.placement, "to_learner", "copying: rollout to the learner"),
+        ]
+        for owner, method, region in regions:
+            self._wrap(owner, method, partial(_recorded, region))
+        self._wrap(runner.placement, "sampling", _recorded_crossings)
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._profile = profile(activities=activities)
+        self._profile.start()
+
+    def _wrap(self, owner: Any, method: str, wrap: Callable[[Any], Any]) -> None:
+        setattr(owner, method, wrap(getattr(owner, method)))  # on the object, over its class's own
+        self._wrapped.append((owner, method))
+
+    def close(self) -> None:
+        """Write what was recorded, and take everything off again; a second call does nothing."""
+        for owner, method in self._wrapped:
+            delattr(owner, method)
+        self._wrapped.clear()
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile.export_chrome_trace(str(self._path))
+            self._profile = None
+            logger.info("trace: %s (open it at https://ui.perfetto.dev)", self._path)
+        elif self._iterations <= SKIPPED:
+            logger.warning("no trace: the run ended within the %d iterations that are not recorded", SKIPPED)
+
+
+def _recorded(region: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def recorded(*arguments: Any) -> Any:
+        with record_function(region):
+            return function(*arguments)
+
+    return recorded
+
+
+def _recorded_crossings(
+    sampling: Callable[[Agent], AbstractContextManager[SamplingActor]],
+) -> Callable[[Agent], AbstractContextManager[SamplingActor]]:
+    """`Placement.sampling` with what it does before and after as regions."""
+
+    @contextmanager
+    def recorded(agent: Agent) -> Iterator[SamplingActor]:
+        context = sampling(agent)
+        with record_function("copying: parameters to the sampler"):
+            actor = context.__enter__()
+        try:
+            yield actor
+        except BaseException as error:
+            if not context.__exit__(type(error), error, error.__traceback__):
+                raise
+        else:
+            with record_function("copying: parameters home"):
+                context.__exit__(None, None, None)
+
+    return recorded

@@ -1,0 +1,223 @@
+"""An iteration's seconds: each part is what it says, and together they are the loop's wall time, by a clock that only
+moves where something is done.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import Mirrored, PPOConfig, placement
+from hybridppo.interfaces import Metrics
+from hybridppo.placement import Counters
+from hybridppo.runners import overlapping, runner
+from hybridppo.runners.overlapping import OverlappingRunner
+from hybridppo.runners.runner import Runner
+
+SAMPLING, LEARNING, PUBLISHING, TRANSFER, LOGGING, BEGINNING = 8.0, 4.0, 0.5, 0.25, 0.125, 0.0625
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (runner, overlapping, placement):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+class Sampler:
+    """Two environments of eight steps; an overlapping runner finds each rollout under way half done."""
+
+    num_envs = 2
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.env_steps = 0
+        self.is_under_way = False
+        self.seconds_filling = SAMPLING
+        self.statistics = SimpleNamespace(episodes=0, return_mean=1.0, length_mean=1.0, score=None)
+
+    def collect(self, actor: Any) -> Any:
+        self._clock.spend(SAMPLING)
+        self.env_steps += 16
+        return SimpleNamespace(version=0)
+
+    def start(self, actor: Any) -> None:
+        self._clock.spend(BEGINNING)
+        self.is_under_way = True
+
+    def finish(self) -> Any:
+        self.is_under_way = False
+        self._clock.spend(SAMPLING - LEARNING)
+        self.env_steps += 16
+        return SimpleNamespace(version=0)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+class Placement:
+    max_lag = 0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self.counters = clock, Counters()
+
+    def _copy(self, seconds: float) -> None:
+        self._clock.spend(seconds)
+        self.counters.seconds_copying += seconds
+
+    @contextlib.contextmanager
+    def sampling(self, agent: Any) -> Iterator[None]:
+        self._copy(PUBLISHING)
+        yield
+
+    @contextlib.contextmanager
+    def learning(self, agent: Any) -> Iterator[None]:
+        yield
+        self._clock.spend(LEARNING / 2)  # the device is still busy when the host is done
+
+    def to_learner(self, rollout: Any) -> Any:
+        self._copy(TRANSFER)
+        return rollout
+
+
+class Agent:
+    version = 0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def anneal(self, progress: float) -> None:
+        pass
+
+    def update(self, rollout: Any) -> Metrics:
+        self._clock.spend(LEARNING / 2)
+        return {}
+
+
+def iterations(kind: type[Runner], clock: Clock, count: int) -> list[Metrics]:
+    """The metrics of so many iterations of the loop, each of which is logged."""
+    seen: list[Metrics] = []
+
+    def log(metrics: Metrics) -> None:
+        clock.spend(LOGGING)
+        seen.append(metrics)
+
+    made: Any = kind(
+        Agent(clock),  # type: ignore[arg-type]
+        Sampler(clock),  # type: ignore[arg-type]
+        Placement(clock),  # type: ignore[arg-type]
+        total_steps=16 * count,
+        progress=False,
+        on_iteration=log,
+    )
+    made.run()
+    return seen
+
+
+def parts(metrics: Metrics) -> list[float]:
+    return [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying", "other")]
+
+
+def test_by_turns(clock: Clock) -> None:
+    first, second, third = iterations(Runner, clock, 3)
+    assert parts(first) == [SAMPLING, LEARNING, PUBLISHING + TRANSFER, 0.0]
+    assert parts(second) == parts(third) == [SAMPLING, LEARNING, PUBLISHING + TRANSFER, LOGGING]
+
+
+def test_overlapping(clock: Clock) -> None:
+    first, second, last = iterations(OverlappingRunner, clock, 3)
+    waited, copied = SAMPLING - LEARNING, PUBLISHING + TRANSFER
+    # The first begins its own rollout and the next; the last begins none.
+    assert parts(first) == [waited + 2 * BEGINNING, LEARNING, copied + PUBLISHING, 0.0]
+    assert parts(second) == [waited + BEGINNING, LEARNING, copied, LOGGING]
+    assert parts(last) == [waited, LEARNING, TRANSFER, LOGGING]
+    assert last["seconds_overlapped"] == SAMPLING - waited
+
+
+@pytest.mark.parametrize("kind", [Runner, OverlappingRunner])
+def test_the_parts_are_the_whole(kind: type[Runner], clock: Clock) -> None:
+    begun = clock.now
+    history = iterations(kind, clock, 5)
+    assert sum(sum(parts(metrics)) for metrics in history) == history[-1]["seconds"] == clock.now - begun - LOGGING
+    assert [metrics["steps_per_second"] for metrics in history] == [16 / sum(parts(metrics)) for metrics in history]
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_the_parts_are_the_whole_by_the_real_clock(max_lag: int) -> None:
+    history: list[Metrics] = []
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(
+        "CartPole-v1",
+        total_steps=20 * 32,
+        placement=Mirrored("cpu", "cpu", force_copy=True, max_lag=max_lag),
+        config=config,
+        num_workers=0,
+        progress=False,
+        on_iteration=history.append,
+    )
+    for metrics in history:
+        assert min(parts(metrics)) >= 0
+    whole = sum(sum(parts(metrics)) for metrics in history[1:])
+    assert whole == pytest.approx(history[-1]["seconds"] - history[0]["seconds"], rel=1e-9)
+
+
+# Copies of a GPU, by events that tell what they are told
+
+
+class Event:
+    """Notes when it was recorded, by a GPU's clock in milliseconds."""
+
+    gpu_now = 0.0
+
+    def record(self, stream: Any) -> None:
+        self.time = Event.gpu_now
+
+    def elapsed_time(self, other: "Event") -> float:
+        return other.time - self.time
+
+
+def test_on_a_gpu_copies_are_timed_by_events(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+
+    def wait_for(*devices: torch.device) -> None:
+        clock.spend(7.0)  # the host waits for whatever the GPU still had to do
+        waited.extend(devices)
+
+    monkeypatch.setattr(placement, "_timing_event", Event)
+    monkeypatch.setattr(placement, "_wait_for", wait_for)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    devices = torch.device("cpu"), torch.device("cuda:0")
+    with placement._CopyTimer(*devices) as timer:
+        Event.gpu_now += 20.0
+    assert timer.seconds == 0.02
+    assert waited == list(devices)
+
+
+def test_on_the_cpu_copies_are_timed_by_the_host(clock: Clock) -> None:
+    with placement._CopyTimer(torch.device("cpu"), torch.device("cpu")) as timer:
+        clock.spend(3.0)
+    assert timer.seconds == 3.0
+
+
+def test_learning_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(placement, "_wait_for", lambda *devices: waited.extend(devices))
+    with Mirrored("cpu", "cpu").learning(None):  # type: ignore[arg-type]
+        assert waited == []
+    assert waited == [torch.device("cpu")]

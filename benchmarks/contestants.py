@@ -150,7 +150,9 @@ def our_config(case: Case) -> "PPOConfig":
     )
 
 
-def run_hybridppo(case: Case, placement: str, learning_device: str, num_workers: int | None = None) -> dict[str, Any]:
+def run_hybridppo(
+    case: Case, placement: str, learning_device: str, num_workers: int | None = None, precision: str = "fp32"
+) -> dict[str, Any]:
     """A turn of this library, through its public `train`."""
     import hybridppo
     from hybridppo.placement import make_placement
@@ -171,7 +173,7 @@ def run_hybridppo(case: Case, placement: str, learning_device: str, num_workers:
         total_steps=(case.warmup + case.iterations) * case.batch_size,
         seed=0,
         placement=chosen,
-        config=our_config(case),
+        config=replace(our_config(case), precision=precision),
         num_workers=num_workers,
         progress=False,
         on_iteration=mark,
@@ -391,6 +393,7 @@ def main() -> int:
     parser.add_argument("case", choices=CASES | SLOW_CASES)
     parser.add_argument("--placement", default="cpu", help="of hybridppo")
     parser.add_argument("--learning-device", default="cuda", help="of placements with two devices")
+    parser.add_argument("--precision", default="fp32", help="of hybridppo")
     parser.add_argument("--num-workers", type=int, help="of hybridppo")
     parser.add_argument("--vector", choices=("dummy", "subproc"), default="dummy", help="of stable-baselines3")
     parser.add_argument("--start-method", help="of the processes of stable-baselines3")
@@ -403,7 +406,8 @@ def main() -> int:
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)
     if arguments.contestant == "hybridppo":
-        result = run_hybridppo(case, arguments.placement, arguments.learning_device, arguments.num_workers)
+        settings = arguments.placement, arguments.learning_device, arguments.num_workers, arguments.precision
+        result = run_hybridppo(case, *settings)
     elif arguments.contestant == "stable-baselines3":
         result = run_stable_baselines3(case, arguments.vector, arguments.start_method)
     else:

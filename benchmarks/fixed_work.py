@@ -32,7 +32,11 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(contestants.CASES), help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
-    parser.add_argument("--placements", default="cpu", help="of hybridppo: cpu,cuda,migrate,hybrid,overlap")
+    parser.add_argument(
+        "--placements",
+        default="cpu",
+        help="of hybridppo: cpu,cuda,migrate,hybrid,overlap, any of them with -bf16 behind it (default %(default)s)",
+    )
     parser.add_argument(
         "--learning-device",
         default="cuda" if torch.cuda.is_available() else "cpu",
@@ -54,8 +58,9 @@ def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[st
     if arguments.quick:
         end += ["--iterations", "3"]
     ours = {
-        f"hybridppo {placement}": [*start, "hybridppo", *end, "--placement", placement]
-        for placement in arguments.placements.split(",")
+        f"hybridppo {name}": [*start, "hybridppo", *end, "--placement", name.removesuffix("-bf16")]
+        + (["--precision", "bf16"] if name.endswith("-bf16") else [])
+        for name in arguments.placements.split(",")
     }
     return {**ours, PEER: [*start, PEER, *end], LIMITS: [*start, LIMITS, *end]}
 

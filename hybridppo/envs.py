@@ -14,6 +14,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from math import isfinite
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -21,12 +22,24 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
+from hybridppo.env_checks import (
+    BadValueError,
+    check_vector_observations,
+    check_vector_step,
+    describe_action,
+    describe_error,
+    finite_test,
+    require_finite,
+)
+from hybridppo.env_copy import OnEnvError
 from hybridppo.errors import ConfigurationError, EnvError
 
 Array = NDArray[Any]
 EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
 Vectorization = Literal["auto", "sync", "async"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
+
+_FLOAT32 = np.dtype(np.float32)
 
 MODES: dict[str, AutoresetMode] = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -49,10 +62,12 @@ class ObservationEncoder:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self._space = space
+        self._takes_as_it_is = False
         if isinstance(space, gym.spaces.Discrete):
             self.size = int(space.n)
         elif isinstance(space, gym.spaces.Box) and not (space.dtype == np.uint8 and len(space.shape) == 3):
             self.size = int(np.prod(space.shape))
+            self._takes_as_it_is = len(space.shape) == 1
         else:
             raise EnvError(
                 f"the observation space {space} is not supported: use a Box of vectors or a Discrete "
@@ -61,6 +76,8 @@ class ObservationEncoder:
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *space] -> [N, size]`, float32."""
+        if self._takes_as_it_is and observations.dtype is _FLOAT32:
+            return observations
         if isinstance(self._space, gym.spaces.Discrete):
             choices = np.arange(self._space.start, self._space.start + self._space.n)
             one_hot: Array = np.asarray(observations)[..., None] == choices
@@ -78,9 +95,15 @@ class Environments(ABC):
         self.num_envs = num_envs
         self.observation_space, self.action_space = observation_space, action_space
         self.encode = ObservationEncoder(observation_space)
-        self.envs: list[gym.Env[Any, Any]] | None = None
-        """The environments, where they are objects of this process."""
+        self.remade: dict[int, int] = {}
+        """Which environments were made anew in the last step, and how often. Where that step ended no episode, it
+        is none, and the episode that it belonged to is broken off."""
         self._closed = False
+
+    @property
+    def envs(self) -> "list[gym.Env[Any, Any]] | None":
+        """The environments, where they are objects of this process."""
+        return None
 
     @abstractmethod
     def reset(self, seed: int) -> Array:
@@ -88,7 +111,14 @@ class Environments(ABC):
 
     @abstractmethod
     def step(self, actions: Array) -> Step:
-        """Step every environment."""
+        """Step every environment.
+
+        Raises:
+            EnvError: where one fails, or returns what cannot be used: which one, and when.
+        """
+
+    def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
+        """Refuse rewards of the last steps, `[t, N]`, that are not finite, where `step` has not done so."""
 
     def close(self) -> None:
         """Release the environments; a second call does nothing."""
@@ -102,17 +132,70 @@ class Environments(ABC):
 
 
 class VectorEnvironments(Environments):
-    """One of gymnasium's vector environments; a subclass for each of its autoreset modes."""
+    """One of gymnasium's vector environments; a subclass for each of its autoreset modes.
 
-    def __init__(self, vector: "VectorEnv[Any, Any, Any]") -> None:
+    Args:
+        vector: the environments.
+        first: the number of the first among those of the run, for messages.
+    """
+
+    def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
         super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
         self.vector = vector
-        if isinstance(vector, SyncVectorEnv):
-            self.envs = vector.envs
+        self._first = first
+        self._seed: int | None = None
+        self._num_steps = 0
+        self._sum = finite_test(self.num_envs * self.encode.size)
+
+    @property
+    def envs(self) -> "list[gym.Env[Any, Any]] | None":  # noqa: D102 - as in the base
+        return self.vector.envs if isinstance(self.vector, SyncVectorEnv) else None
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
-        observations, _ = self.vector.reset(seed=seed)
-        return self.encode(observations)
+        self._seed, self._num_steps = seed, 0
+        try:
+            observations, _ = self.vector.reset(seed=seed)
+            check_vector_observations(self.observation_space, self.num_envs, observations)
+        except Exception as error:
+            raise self._failure("in their reset", error) from error
+        return self._encoded(observations)
+
+    def _step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
+        self._num_steps += 1
+        try:
+            result = self.vector.step(actions)
+            if self._num_steps == 1:
+                check_vector_step(self.observation_space, self.num_envs, result)
+        except Exception as error:
+            raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
+        return result
+
+    def _encoded(self, observations: Array) -> Array:
+        """Encoded, and refused where not finite."""
+        encoded = self.encode(observations)
+        if not isfinite(self._sum(encoded.ravel())):
+            for i, row in enumerate(encoded):
+                self._require_finite(f"the observation of environment {self._first + i}: observation", row)
+        return encoded
+
+    def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
+        if not np.isfinite(rewards).all():
+            step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
+            self._num_steps += step + 1 - len(rewards)
+            self._require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
+
+    def _require_finite(self, name: str, values: Array) -> None:
+        try:
+            require_finite(name, values)
+        except BadValueError as error:
+            raise self._failure(f"in step {self._num_steps}", error) from None
+
+    def _failure(self, when: str, error: Exception) -> EnvError:
+        last = self._first + self.num_envs - 1
+        return EnvError(
+            f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
+            f"{describe_error(error)}"
+        )
 
     def _close(self) -> None:
         self.vector.close()
@@ -125,8 +208,8 @@ class NextStepEnvironments(VectorEnvironments):
 
     def step(self, actions: Array) -> Step:
         """The observation after an end is the final one: nothing is missing."""
-        observations, rewards, terminated, truncated, _ = self.vector.step(actions)
-        return self.encode(observations), rewards, terminated, truncated, [], []
+        observations, rewards, terminated, truncated, _ = self._step(actions)
+        return self._encoded(observations), rewards, terminated, truncated, [], []
 
 
 class SameStepEnvironments(VectorEnvironments):
@@ -134,7 +217,7 @@ class SameStepEnvironments(VectorEnvironments):
 
     def step(self, actions: Array) -> Step:
         """Final observations come from the step's `infos`."""
-        observations, rewards, terminated, truncated, infos = self.vector.step(actions)
+        observations, rewards, terminated, truncated, infos = self._step(actions)
         indices: list[int] = []
         finals: list[Array] = []
         if truncated.any():
@@ -145,7 +228,9 @@ class SameStepEnvironments(VectorEnvironments):
                     f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
                 )
             finals = [self.encode(np.asarray(infos["final_obs"][i])[None])[0].copy() for i in indices]
-        return self.encode(observations), rewards, terminated, truncated, indices, finals
+            for i, final in zip(indices, finals, strict=True):
+                self._require_finite(f"the final observation of environment {self._first + i}: observation", final)
+        return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
 
 class ManualResetEnvironments(VectorEnvironments):
@@ -153,20 +238,26 @@ class ManualResetEnvironments(VectorEnvironments):
 
     def step(self, actions: Array) -> Step:
         """Final observations are what `step` returned; then the ended environments are reset."""
-        observations, rewards, terminated, truncated, _ = self.vector.step(actions)
+        observations, rewards, terminated, truncated, _ = self._step(actions)
+        encoded = self._encoded(observations)
         ended = terminated | truncated
         if not ended.any():
-            return self.encode(observations), rewards, terminated, truncated, [], []
+            return encoded, rewards, terminated, truncated, [], []
         indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
-        encoded = self.encode(observations)
         # The reset may write to the arrays that the step gave.
         finals = [encoded[i].copy() for i in indices]
         rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
-        observations, _ = self.vector.reset(options={"reset_mask": ended})
-        return self.encode(observations), rewards, terminated, truncated, indices, finals
+        try:
+            observations, _ = self.vector.reset(options={"reset_mask": ended})
+        except Exception as error:
+            which = np.flatnonzero(ended).tolist()
+            raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
+        return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
 
-def wrap(vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None) -> VectorEnvironments:
+def wrap(
+    vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None, first: int = 0
+) -> VectorEnvironments:
     """The `Environments` for the autoreset mode that the vector environment declares, or that is given.
 
     Raises:
@@ -187,11 +278,11 @@ def wrap(vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | Non
             "leave the option out"
         )
     if mode is AutoresetMode.NEXT_STEP:
-        return NextStepEnvironments(vector)
+        return NextStepEnvironments(vector, first)
     if mode is AutoresetMode.SAME_STEP:
-        return SameStepEnvironments(vector)
+        return SameStepEnvironments(vector, first)
     if mode is AutoresetMode.DISABLED:
-        return ManualResetEnvironments(vector)
+        return ManualResetEnvironments(vector, first)
     raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")
 
 
@@ -201,6 +292,7 @@ def make_environments(
     *,
     vectorization: Vectorization = "auto",
     autoreset_mode: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
     first: int = 0,
 ) -> Environments:
     """`num_envs` copies of an environment, stepped as one.
@@ -213,6 +305,8 @@ def make_environments(
             steps the copies in turn otherwise; `sync` always does that; `async` gives each a process,
             which pays only where a step takes far longer than a message (a millisecond and more).
         autoreset_mode: for vector environments that do not declare theirs.
+        on_env_error: what to do where an environment fails, or returns what cannot be used: `raise`, or `restart` that
+            one. Only copies that the library steps in turn can be restarted; `auto` then means those.
         first: the number of the first among those of the run, for messages.
 
     Raises:
@@ -223,21 +317,35 @@ def make_environments(
         raise ConfigurationError(f"vectorization must be auto, sync or async, got {vectorization!r}")
     if autoreset_mode is not None and autoreset_mode not in MODES:
         raise ConfigurationError(f"autoreset_mode must be one of {', '.join(MODES)}, got {autoreset_mode!r}")
+    if on_env_error not in ("raise", "restart"):
+        raise ConfigurationError(f"on_env_error must be raise or restart, got {on_env_error!r}")
+    restarts = on_env_error == "restart"
+    if restarts and vectorization == "async":
+        raise ConfigurationError(
+            "on_env_error='restart' needs copies that are stepped in turn: leave vectorization='async' out, and set "
+            "num_workers where processes are wanted"
+        )
     if not isinstance(source, str):
         made = source()
         if isinstance(made, VectorEnv):
+            if restarts:
+                made.close()
+                raise ConfigurationError(
+                    "on_env_error='restart' needs copies that the library makes, and the function made a "
+                    f"{type(made).__name__}: let it make one environment"
+                )
             if made.num_envs != num_envs:
                 message = f"the function made a vector of {made.num_envs} environments, but num_envs is {num_envs}"
                 raise EnvError(f"{message}: make them equal")
-            return wrap(made, autoreset_mode)
+            return wrap(made, autoreset_mode, first)
         if not isinstance(made, gym.Env):
             raise EnvError(f"the function must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}")
         made.close()
-        return _copies_of(source, num_envs, vectorization, first)
+        return _copies_of(source, num_envs, vectorization, on_env_error, first)
     try:
-        if vectorization == "auto" and gym.spec(source).vector_entry_point is not None:
-            return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode)
-        return _copies_of(partial(gym.make, source), num_envs, vectorization, first)
+        if vectorization == "auto" and not restarts and gym.spec(source).vector_entry_point is not None:
+            return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode, first)
+        return _copies_of(partial(gym.make, source), num_envs, vectorization, on_env_error, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except (gym.error.Error, ModuleNotFoundError) as error:
@@ -246,16 +354,18 @@ def make_environments(
         ) from error
 
 
-def _copies_of(make: Callable[[], Any], num_envs: int, vectorization: Vectorization, first: int) -> Environments:
+def _copies_of(
+    make: Callable[[], Any], num_envs: int, vectorization: Vectorization, on_env_error: OnEnvError, first: int
+) -> Environments:
     if vectorization != "async":
         from hybridppo.in_turn import InTurnEnvironments  # which is one of these `Environments`
 
-        return InTurnEnvironments(make, num_envs, first)
+        return InTurnEnvironments(make, num_envs, first, on_env_error)
     # DISABLED: every row of a rollout is then a step, none is spent on a reset, and final observations are copied
     # before an environment that reuses its buffer can overwrite them (in SAME_STEP, gymnasium keeps a reference).
     makers = [partial(_make_in_child, make, os.getpid())] * num_envs
     try:
-        return wrap(AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED))
+        return wrap(AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED), first=first)
     except RuntimeError as error:  # gymnasium found that the copies' spaces differ
         raise EnvError(f"the {num_envs} environments differ: {error}") from error
 

@@ -1,13 +1,15 @@
 """The library's own copies of an environment, stepped in turn in this process."""
 
-import traceback
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.env_checks import BadValueError, finite_test, require_finite
+from hybridppo.env_copy import EnvCopy, OnEnvError, in_step
 from hybridppo.envs import Environments, Step
 from hybridppo.errors import EnvError
 
@@ -17,65 +19,73 @@ Array = NDArray[Any]
 class InTurnEnvironments(Environments):
     """Copies of an environment, each stepped, and reset when its episode has ended, before `step` returns.
 
-    Every row is a step. What `step` returns holds copies of what the environments gave; the next step overwrites
-    it, but for final observations.
+    Every row is a step, but where an environment was made anew. What `step` returns holds copies of what the
+    environments gave; the next step overwrites it, but for final observations.
 
     Args:
         make: makes one environment.
         num_envs: how many.
         first: the number of the first among those of the run, for messages.
+        on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
 
     Raises:
         EnvError: where the copies' spaces differ.
     """
 
-    def __init__(self, make: Callable[[], "gym.Env[Any, Any]"], num_envs: int, first: int = 0) -> None:
-        envs = [make() for _ in range(num_envs)]
-        space, action_space = envs[0].observation_space, envs[0].action_space
-        for i, env in enumerate(envs):
-            for name, ours, theirs in (
-                ("observation", env.observation_space, space),
-                ("action", env.action_space, action_space),
-            ):
-                if ours != theirs:
-                    raise EnvError(
-                        f"the {num_envs} environments differ: the {name} space of environment {first} is {theirs}, "
-                        f"that of environment {first + i} is {ours}: the function must make copies of one environment"
-                    )
-        super().__init__(num_envs, space, action_space)
-        self.envs: list[gym.Env[Any, Any]] = envs
-        self._first = first
+    def __init__(
+        self,
+        make: Callable[[], "gym.Env[Any, Any]"],
+        num_envs: int,
+        first: int = 0,
+        on_error: OnEnvError = "raise",
+    ) -> None:
+        copies = [EnvCopy(make, first + i, on_error) for i in range(num_envs)]
+        model = copies[0].env
+        for copy in copies:
+            require_same_spaces(copy.env, model, f"environment {copy.index}", f"environment {first}", num_envs)
+        space = model.observation_space
+        super().__init__(num_envs, space, model.action_space)
+        self.copies = copies
         is_box = isinstance(space, gym.spaces.Box)
-        shape = (num_envs, *(space.shape or ()))
-        self._rows = np.zeros(shape, np.float32 if is_box else np.int64)
         self._shape = space.shape if is_box else None
+        # [N, *space], and as one row for the test
+        self._rows = np.zeros((num_envs, *(space.shape or ())), np.float32 if is_box else np.int64)
+        self._flat = self._rows.reshape(-1)
         self._rewards = np.zeros(num_envs)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._seeds = [0] * num_envs
+        self._sum = finite_test(self._flat.size, self._flat.dtype)
+        self._sum_of_rewards = finite_test(num_envs, self._rewards.dtype)
         self._num_steps = 0
         self._started_at = [0] * num_envs  # what `_num_steps` was when the episode began
 
+    @property
+    def envs(self) -> "list[gym.Env[Any, Any]]":  # noqa: D102 - as in the base
+        return [copy.env for copy in self.copies]
+
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
-        self._seeds = [seed + i for i in range(self.num_envs)]
         self._num_steps = 0
         for i in range(self.num_envs):
-            self._reset(i, seed=self._seeds[i])
+            self._reset(i, seed + i)
         return self.encode(self._rows).copy()
 
     def step(self, actions: Array) -> Step:
         """Final observations are what `step` of the environment returned."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         shape = self._shape
+        if self.remade:
+            self.remade = {}
         self._num_steps += 1
-        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+        for i, (copy, action) in enumerate(zip(self.copies, actions, strict=True)):
             try:
-                observation, rewards[i], terminated[i], truncated[i], _ = env.step(action)
+                observation, rewards[i], terminated[i], truncated[i], _ = copy.step(action)
                 if shape is not None and observation.shape != shape:
-                    raise EnvError(f"its observation has shape {observation.shape}, that of its space is {shape}")
+                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
                 rows[i] = observation
             except Exception as error:
-                raise self._failure(i, f"step {self._step_of(i)} of its episode, action {action}", error) from error
+                self._recover(i, action, error)
+        if not (isfinite(self._sum(self._flat)) and isfinite(self._sum_of_rewards(rewards))):
+            self._recover_from_numbers(actions)
         finals_of: list[int] = []
         finals: list[Array] = []
         if terminated.any() or truncated.any():
@@ -87,29 +97,48 @@ class InTurnEnvironments(Environments):
         return self.encode(rows), rewards, terminated, truncated, finals_of, finals
 
     def _reset(self, i: int, seed: int | None = None) -> None:
+        copy = self.copies[i]
+        before = copy.times_remade
+        self._rows[i] = copy.reset(seed, self._num_steps)
+        self._begun(i, before)
+
+    def _recover(self, i: int, action: Any, error: Exception) -> None:
+        """Raise, or begin a new episode in this step, of which the row is then lost."""
+        copy = self.copies[i]
+        before, episode_steps = copy.times_remade, self._num_steps - self._started_at[i]
+        when = in_step(episode_steps, self._num_steps, action)
+        self._rows[i] = copy.recover(when, error, episode_steps)
+        self._rewards[i], self._terminated[i], self._truncated[i] = 0.0, False, False
+        self._begun(i, before)
+
+    def _recover_from_numbers(self, actions: Array) -> None:
+        for i in range(self.num_envs):
+            try:
+                require_finite("its observation", self._rows[i])
+                require_finite("its reward", self._rewards[i])
+            except BadValueError as error:
+                self._recover(i, actions[i], error)
+
+    def _begun(self, i: int, times_remade_before: int) -> None:
         self._started_at[i] = self._num_steps
-        try:
-            self._rows[i], _ = self.envs[i].reset(seed=seed)
-        except Exception as error:
-            raise self._failure(i, "its reset", error) from error
-
-    def _step_of(self, i: int) -> int:
-        return self._num_steps - self._started_at[i]
-
-    def _failure(self, i: int, when: str, error: Exception) -> EnvError:
-        return failure(self._first + i, self._seeds[i], when, self._num_steps, error)
+        if times := self.copies[i].times_remade - times_remade_before:
+            self.remade[i] = self.remade.get(i, 0) + times
 
     def _close(self) -> None:
-        for env in self.envs:
-            env.close()
+        for copy in self.copies:
+            copy.close()
 
 
-def failure(env: int, seed: int, when: str, num_steps: int, error: Exception) -> EnvError:
-    """What is said of an environment whose `step` or `reset` failed `num_steps` after it was made."""
-    # From the environment's own frames on, where there are any.
-    frames = error.__traceback__ and error.__traceback__.tb_next
-    trace = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-    return EnvError(
-        f"environment {env} (seed {seed}) failed in {when}, {num_steps} steps after it was made: "
-        f"{type(error).__name__}: {error}\n{trace}"
-    )
+def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:
+    """Refuse environments of one vector that differ in a space.
+
+    Raises:
+        EnvError: naming both, and the space.
+    """
+    for name in ("observation", "action"):
+        space, other = (getattr(environment, f"{name}_space") for environment in (ours, theirs))
+        if space != other:
+            raise EnvError(
+                f"the {num_envs} environments differ: the {name} space of {their_name} is {other}, that of {our_name} "
+                f"is {space}: make copies of one environment"
+            )

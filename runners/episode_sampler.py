@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
+from hybridppo.env_checks import BadValueError
+from hybridppo.env_copy import failure, in_reset, in_step
 from hybridppo.envs import Environments
-from hybridppo.errors import ConfigurationError, EnvError
-from hybridppo.in_turn import failure
+from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.runners.sampler import BaseSampler, allocate
 from hybridppo.runners.stepping import Block, Finals
@@ -113,11 +114,11 @@ class EpisodeSampler(BaseSampler):
             try:
                 observation, rewards[t], terminated, truncated, _ = step(to_env(action)[0])
                 if shape is not None and observation.shape != shape:
-                    raise EnvError(f"its observation has shape {observation.shape}, that of its space is {shape}")
+                    raise BadValueError(f"its observation is of shape {observation.shape}, not {shape}")
                 observations[t + 1] = encode(observation)
             except Exception as error:
-                when = f"step {t + 1 - began} of its episode, action {to_env(action)[0]}"
-                raise failure(0, seed, when, self.env_steps + t + 1, error) from error
+                when = in_step(t + 1 - began, self.env_steps + t + 1, to_env(action)[0])
+                raise failure(0, seed, when, error) from error
             outputs[t] = output
             actions[t] = action
             t += 1
@@ -137,10 +138,10 @@ class EpisodeSampler(BaseSampler):
         try:
             observation, _ = self._env.reset(seed=seed)
             if self._shape is not None and observation.shape != self._shape:
-                raise EnvError(f"its observation has shape {observation.shape}, that of its space is {self._shape}")
+                raise BadValueError(f"its observation is of shape {observation.shape}, not {self._shape}")
             return self._encode(observation)
         except Exception as error:
-            raise failure(0, seed, "its reset", self.env_steps + t, error) from error
+            raise failure(0, seed, in_reset(self.env_steps + t), error) from error
 
     def _encode_one(self, observation: Any) -> Array:
         return self._environments.encode(np.asarray(observation)[None])

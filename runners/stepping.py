@@ -109,6 +109,7 @@ class Stepper:
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
+        self._environments.check_rewards(block.rewards)
         self._observation = block.observations[-1].copy()
         self.seconds = time.perf_counter() - start
         return finals

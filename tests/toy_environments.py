@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -173,6 +173,41 @@ class IdentityBox(gym.Env[Any, Any]):
 
     def _draw(self) -> np.ndarray:
         return self.np_random.uniform(-1.0, 1.0, (1,)).astype(np.float32)
+
+
+class FaultyEnv(gym.Env[Any, Any]):
+    """Episodes of `length` steps in which all is well, but for what `fault` makes of it.
+
+    `fault` is called with the environment and what `reset` or `step` would return, and returns it, or something else,
+    or raises. `env.seed` is what the environment was last reset with, `env.steps` counts the steps of its life, and
+    `env.episode_steps` those of its episode, both from 1 on; 0 in a reset. It lives in boxes, unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        fault: Callable[["FaultyEnv", Any], Any],
+        length: int = 10,
+        observation_space: gym.Space[Any] | None = None,
+        good: Any = (0.25, -0.25),
+    ) -> None:
+        self.observation_space = Box(-1.0, 1.0, (2,), np.float32) if observation_space is None else observation_space
+        self.action_space = Discrete(2)
+        self.seed: int | None = None
+        self.steps = self.episode_steps = 0
+        self._fault, self._length, self._good = fault, length, good
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.seed = seed if seed is not None else self.seed
+        self.episode_steps = 0
+        return self._fault(self, (self._observation(), {}))
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self.episode_steps += 1
+        return self._fault(self, (self._observation(), 1.0, False, self.episode_steps == self._length, {}))
+
+    def _observation(self) -> Any:
+        return np.array(self._good, np.float32) if isinstance(self._good, tuple) else self._good
 
 
 class FailingEnv(gym.Env[Any, Any]):

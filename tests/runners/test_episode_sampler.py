@@ -264,9 +264,12 @@ def begins_wrong(episode: int, step: int, observation: np.ndarray) -> np.ndarray
 @pytest.mark.parametrize(
     ("failing", "words"),
     [
-        (sticks, r"environment 0 \(seed 104\) failed in step 2 of its episode, action [01], 14 steps .*motor is stuck"),
-        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), that of its space is \(2,\)"),
-        (begins_wrong, r"environment 0 \(seed 104\) failed in its reset, 12 steps .* shape \(1,\)"),
+        (
+            sticks,
+            r"environment 0 \(seed 104\) failed in step 2 of its episode, 14 after .* action [01]: .*motor is stuck",
+        ),
+        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), not \(2,\)"),
+        (begins_wrong, r"environment 0 \(seed 104\) failed in a reset, 12 steps .* shape \(1,\)"),
     ],
 )
 def test_an_environment_that_fails_is_named_with_seed_step_and_action(

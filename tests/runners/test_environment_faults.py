@@ -1,0 +1,335 @@
+"""What must happen when environments misbehave, a section for each promise. The faults are real ones."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from toy_environments import MODES, FaultyEnv
+
+import hybridppo
+from hybridppo import EnvError, PPOConfig
+from hybridppo.distributions import distribution_for
+from hybridppo.envs import Environments, make_environments, wrap
+from hybridppo.runners import Sampler
+from hybridppo.training import _seed
+
+NUM_ENVS = 6
+SMALL = PPOConfig(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+FIRST_SEED = _seed(0, "environments")
+"""What environment 0 of a training with seed 0 is reset with."""
+
+in_process_and_in_workers = pytest.mark.parametrize("num_workers", [0, 2], ids=["in-process", "workers"])
+
+
+def train(env: Any, **options: Any) -> hybridppo.TrainResult:
+    arguments = {"total_steps": 700, "seed": 0, "placement": "cpu", "progress": False, "config": SMALL} | options
+    return hybridppo.train(env, **arguments)
+
+
+def at(index: int, step: int, fault: Callable[..., Any]) -> Callable[[FaultyEnv, Any], Any]:
+    """`fault` in one environment of a training with seed 0, at one step of its life; a reset before the first is 0."""
+
+    def look(env: FaultyEnv, result: Any) -> Any:
+        is_now = env.seed == FIRST_SEED + index and env.steps == step and (env.episode_steps > 0 or step == 0)
+        return fault(result) if is_now else result
+
+    return look
+
+
+def stick(result: Any) -> Any:
+    raise ValueError("the motor is stuck")
+
+
+def with_observation(observation: Any) -> Callable[[Any], Any]:
+    return lambda result: (observation, *result[1:])
+
+
+def with_reward(reward: Any) -> Callable[[Any], Any]:
+    return lambda result: (result[0], reward, *result[2:])
+
+
+class WatchedActor:
+    """Acts at random, and remembers whether all it saw was finite."""
+
+    version = 0
+
+    def __init__(self) -> None:
+        self.has_seen_finite_only = True
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        self.has_seen_finite_only &= bool(np.isfinite(observations).all())
+        return np.zeros((len(observations), 2), np.float32)
+
+
+def collect(environments: Environments, num_steps: int = 40) -> WatchedActor:
+    actor = WatchedActor()
+    noise = np.random.default_rng(0)
+    distribution = distribution_for(environments.action_space)
+    sampler = Sampler(environments, distribution, num_steps=num_steps, env_seed=FIRST_SEED, noise=noise)
+    try:
+        sampler.collect(actor)
+    finally:
+        assert actor.has_seen_finite_only
+        sampler.close()
+    return actor
+
+
+def vector_of(fault: Callable[..., Any], mode: AutoresetMode, num_envs: int = 3, **options: Any) -> SyncVectorEnv:
+    """Gymnasium's own vector, as a user's function might make it."""
+    return SyncVectorEnv([partial(FaultyEnv, fault, **options)] * num_envs, autoreset_mode=mode)
+
+
+# `step` or `reset` raises
+
+
+@in_process_and_in_workers
+def test_step_raises(num_workers: int) -> None:
+    with pytest.raises(EnvError) as raised:
+        train(partial(FaultyEnv, at(4, 23, stick)), num_workers=num_workers)
+    words = str(raised.value)
+    where = f"environment 4 (seed {FIRST_SEED + 4}) failed in step 3 of its episode, 23 after the first reset, action "
+    assert where in words
+    assert words[words.index(where) + len(where)] in "01"
+    assert "ValueError: the motor is stuck" in words
+    assert 'test_environment_faults.py", line' in words  # the original traceback
+    assert "in stick\n" in words
+    assert words.startswith("worker 1 (environments 3 to 5) failed: " if num_workers else "environment 4")
+
+
+@in_process_and_in_workers
+def test_reset_raises(num_workers: int) -> None:
+    def stick_in_third_reset(env: FaultyEnv, result: Any) -> Any:
+        return stick(result) if env.seed == FIRST_SEED + 1 and env.steps == 20 and env.episode_steps == 0 else result
+
+    with pytest.raises(EnvError) as raised:
+        train(partial(FaultyEnv, stick_in_third_reset), num_workers=num_workers)
+    words = str(raised.value)
+    assert f"environment 1 (seed {FIRST_SEED + 1}) failed in a reset, 20 steps after the first: ValueError" in words
+    assert "in stick\n" in words
+
+
+@in_process_and_in_workers
+def test_step_raises_and_the_last_checkpoint_is_kept(num_workers: int, tmp_path: Path) -> None:
+    fault = at(0, 40, stick)  # in the third rollout
+    with pytest.raises(EnvError, match="the motor is stuck"):
+        train(partial(FaultyEnv, fault), num_workers=num_workers, run_dir=tmp_path / "run", checkpoint_seconds=1e-9)
+    agent = hybridppo.load(tmp_path / "run")
+    assert agent.version == 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_step_raises_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
+    environments = wrap(vector_of(at(1, 5, stick), mode), first=6)
+    where = (
+        rf"environments 6 to 8, a SyncVectorEnv \(seed {FIRST_SEED}\), failed in step 5, with actions \[[01], [01], "
+    )
+    with pytest.raises(EnvError, match=where + r"[01]\]: ValueError: the motor is stuck") as raised:
+        collect(environments)
+    assert "in stick\n" in str(raised.value)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_reset_raises_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
+    with pytest.raises(EnvError, match="failed in their reset: ValueError: the motor is stuck"):
+        collect(wrap(vector_of(at(1, 0, stick), mode)))
+
+
+# NaN or infinite observation or reward
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (with_observation(np.array([0.5, np.nan], np.float32)), "its observation[1] is nan"),
+        (with_observation(np.array([-np.inf, 0.5], np.float32)), "its observation[0] is -inf"),
+        (with_observation(np.array([0.5, np.inf], np.float32)), "its observation[1] is inf"),
+        (with_reward(math.nan), "its reward is nan"),
+        (with_reward(-math.inf), "its reward is -inf"),
+    ],
+    ids=["nan", "-inf", "inf", "reward nan", "reward -inf"],
+)
+def test_nan_or_infinite_observation_or_reward(fault: Any, words: str) -> None:
+    for step, when in ((1, "step 1 of its episode"), (17, "step 7 of its episode")):
+        with pytest.raises(EnvError) as raised:
+            train(partial(FaultyEnv, at(2, step, fault)))
+        message = str(raised.value)
+        assert f"environment 2 (seed {FIRST_SEED + 2}) failed in {when}, {step} after the first reset" in message
+        assert words in message
+
+
+def test_nan_observation_in_a_worker() -> None:
+    bad = with_observation(np.array([0.5, np.nan], np.float32))
+    where = rf"worker 1 \(environments 3 to 5\) failed: environment 4 \(seed {FIRST_SEED + 4}\) failed in step 7 of "
+    with pytest.raises(EnvError, match=where + r".*: its observation\[1\] is nan$"):
+        train(partial(FaultyEnv, at(4, 17, bad)), num_workers=2)
+
+
+def test_nan_observation_never_reaches_the_networks() -> None:
+    bad = with_observation(np.array([0.5, np.nan], np.float32))
+    for step in (0, 1, 7, 10, 20):  # 10 and 20 are final observations
+        with pytest.raises(EnvError, match=r"observation.*nan"):
+            collect(make_environments(partial(FaultyEnv, at(1, step, bad)), 3))
+        for mode in MODES:
+            with pytest.raises(EnvError, match=r"observation.*nan"):
+                collect(wrap(vector_of(at(1, step, bad), mode)))
+
+
+def test_nan_observation_in_a_reset() -> None:
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        return ((np.array([np.nan, 0.0], np.float32)), {}) if env.steps == 20 and env.episode_steps == 0 else result
+
+    with pytest.raises(EnvError, match=r"environment 0 .* in a reset, 20 steps after the first: its observation\[0\]"):
+        collect(make_environments(partial(FaultyEnv, fault), 3))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_observation_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
+    bad = with_observation(np.array([0.5, np.nan], np.float32))
+    with pytest.raises(EnvError, match=r"failed in step 7: the observation of environment 8: observation\[1\] is nan"):
+        collect(wrap(vector_of(at(2, 7, bad), mode), first=6))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nan_reward_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
+    for step in (1, 7, 40):
+        words = rf"failed in step {step}: the reward of environment 8: reward is nan"
+        with pytest.raises(EnvError, match=words):
+            collect(wrap(vector_of(at(2, step, with_reward(math.nan)), mode, length=99), first=6))
+
+
+def test_an_observation_that_only_float32_cannot_hold_is_infinite() -> None:
+    space = Box(-np.inf, np.inf, (2,), np.float64)
+    fault = at(0, 3, with_observation(np.array([1e300, 0.0])))
+    with pytest.raises(EnvError, match=r"observation\[0\] is inf"), np.errstate(over="ignore"):
+        collect(make_environments(partial(FaultyEnv, fault, observation_space=space), 1))
+
+
+def test_large_finite_observations_are_no_fault() -> None:
+    largest = np.finfo(np.float32).max
+    space = Box(-np.inf, np.inf, (64,), np.float32)
+    fault = at(0, 3, with_observation(np.full(64, largest, np.float32)))
+    collect(make_environments(partial(FaultyEnv, fault, observation_space=space, good=(0.0,) * 64), 1))
+
+
+# Wrong observation shape, dtype or range; reward of shape (1,)
+
+
+@pytest.mark.parametrize("step", [0, 1], ids=["first reset", "first step"])
+@pytest.mark.parametrize(
+    ("observation", "words"),
+    [
+        (np.zeros(3, np.float32), "its observation is of shape (3,), and that of its space is (2,)"),
+        (np.zeros(1, np.float32), "its observation is of shape (1,), and that of its space is (2,)"),
+        ([[0.0, 0.0], [0.0]], "its observation is no array"),
+        (None, "its observation is no number, or array of numbers: None"),
+        ("left", "its observation is no number, or array of numbers: 'left'"),
+        (np.array([0.0, 1.5], np.float32), "its observation[1] is 1.5, outside of the bounds of its space, -1.0 to 1"),
+    ],
+    ids=["shape", "shape that would be broadcast", "ragged", "none", "text", "range"],
+)
+def test_wrong_observation(observation: Any, words: str, step: int) -> None:
+    with pytest.raises(EnvError) as raised:
+        train(partial(FaultyEnv, at(3, step, with_observation(observation))))
+    assert f"environment 3 (seed {FIRST_SEED + 3}) failed in " in str(raised.value)
+    assert words in str(raised.value)
+
+
+def test_wrong_observation_dtype_where_casting_would_lose_something() -> None:
+    source = partial(FaultyEnv, at(0, 1, with_observation(np.array([1.5, 2.0]))), good=(1, 2))
+    with pytest.raises(EnvError, match="its observation is of float64 and not whole, and its space is of int64"):
+        collect(make_environments(partial(source, observation_space=Box(-9, 9, (2,), np.int64)), 2))
+
+
+@pytest.mark.parametrize("observation", [4, -1, 1.5, np.array([1, 2])])
+def test_wrong_observation_of_a_discrete_space(observation: Any) -> None:
+    source = partial(FaultyEnv, at(0, 1, with_observation(observation)), observation_space=Discrete(4), good=1)
+    with pytest.raises(EnvError, match=r"its observation (is|must be)"):
+        collect(make_environments(source, 2))
+
+
+def test_wrong_observation_shape_later_on() -> None:
+    source = partial(FaultyEnv, at(1, 7, with_observation(np.zeros(1, np.float32))))
+    with pytest.raises(EnvError, match=r"environment 1 .* step 7 .* of shape \(1,\)"):
+        collect(make_environments(source, 2))
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [(None, "its reward is no number"), ("much", "its reward is no number"), (np.ones(2), "must be one number")],
+)
+def test_wrong_reward(reward: Any, words: str) -> None:
+    with pytest.raises(EnvError, match=words):
+        collect(make_environments(partial(FaultyEnv, at(1, 1, with_reward(reward))), 2))
+
+
+def test_wrong_number_of_values() -> None:
+    with pytest.raises(EnvError, match="its step returned a tuple of 4, and not the five of gymnasium"):
+        collect(make_environments(partial(FaultyEnv, at(1, 1, lambda result: result[:4])), 2))
+    with pytest.raises(EnvError, match="its reset did not return two values"):
+        collect(make_environments(partial(FaultyEnv, at(1, 0, lambda result: result[0])), 2))
+
+
+class AsOthersWriteIt(gym.Wrapper[Any, Any, Any, Any]):
+    """The same numbers in other forms, all of which can be cast without loss."""
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = self.env.reset(**options)
+        return observation.astype(np.float64).tolist(), info
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return (
+            observation[None].astype(np.float64),
+            np.array([reward]),
+            np.array([terminated]),
+            np.int64(truncated),
+            info,
+        )
+
+
+@in_process_and_in_workers
+def test_reward_of_shape_1_and_whatever_else_can_be_cast_is(num_workers: int) -> None:
+    plain = train(partial(gym.make, "CartPole-v1"), num_workers=num_workers)
+    cast = train(lambda: AsOthersWriteIt(gym.make("CartPole-v1")), num_workers=num_workers)
+    assert np.array_equal(cast.agent.parameters.values.detach(), plain.agent.parameters.values.detach())
+    assert cast.metrics["episode_return_mean"] == plain.metrics["episode_return_mean"]
+
+
+def test_whole_observations_of_a_discrete_space_are_cast() -> None:
+    source = partial(FaultyEnv, lambda env, result: result, observation_space=Discrete(4, start=2))
+    for good in (3, 3.0, np.int32(3), np.array(3), np.array([3])):
+        environments = make_environments(partial(source, good=good), 2)
+        environments.reset(0)
+        for _ in range(3):
+            assert environments.step(np.zeros(2, np.int64))[0].tolist() == [[0, 1, 0, 0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda o, r, *rest: (o[:, :1], r, *rest), r"of 3 environments must be of shape \(3, 2\), not \(3, 1\)"),
+        (
+            lambda o, r, *rest: (o + 2.0, r, *rest),
+            r"environment 0 of the vector: its observation\[0\] is 2.25",
+        ),
+        (lambda o, r, *rest: (o, r[:, None], *rest), r"rewards must be an array of 3 numbers, and is of .* \(3, 1\)"),
+        (lambda o, r, *rest: (o, r.tolist(), *rest), r"rewards must be an array of 3 numbers, and is \[1.0"),
+        (lambda *values: values[:4], "step must return five values"),
+    ],
+    ids=["shape", "range", "reward shape", "reward list", "four values"],
+)
+def test_wrong_values_of_a_vector_that_the_user_made(change: Any, words: str) -> None:
+    class Changed(SyncVectorEnv):
+        def step(self, actions: Any) -> Any:
+            return change(*super().step(actions))
+
+    make = partial(FaultyEnv, lambda env, result: result)
+    with pytest.raises(EnvError, match=words):
+        collect(wrap(Changed([make] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)))

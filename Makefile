@@ -5,7 +5,8 @@
 # make gpu      the tests that need a CUDA device
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 on fixed work
-.PHONY: train test lint slow gpu wheel bench clean
+# make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
+.PHONY: train test lint slow gpu wheel bench bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -32,6 +33,10 @@ lint: $(VENV)/installed-dev
 
 wheel: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m wheel $(ARGS)
+
+bench-gpu: $(VENV)/installed-bench
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python benchmarks/placements.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/fixed_work.py $(ARGS)

@@ -3,7 +3,8 @@
     python benchmarks/placements.py
     python benchmarks/placements.py --hidden-sizes 64,64 1024,1024 --seconds 5
 
-On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap. Without one: cpu, and overlap of two cores.
+On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap, with gradient steps eager and captured as CUDA
+graphs. Without one: cpu, and overlap of two cores.
 Results go to results/placements.json, or to results/placements-cuda.json where there is a CUDA device.
 """
 
@@ -19,12 +20,16 @@ from hybridppo.measuring import as_markdown, measure_placements
 HIDDEN_SIZES = ["64", "64,64", "128", "128,128", "256", "256,256", "1024", "1024,1024"]
 
 
-def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: float) -> dict[str, Any]:
-    """One size of network under every placement."""
-    config = PPOConfig(num_envs=num_envs, hidden_sizes=hidden_sizes)
-    rows = measure_placements(env_id, config, seconds=seconds)
-    print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}\n\n{as_markdown(rows)}", flush=True)
-    return {"env_id": env_id, "config": config.to_json(), "rows": rows}
+def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: float) -> list[dict[str, Any]]:
+    """One size of network under every placement, with and without CUDA graphs where there is a device for them."""
+    cases = []
+    for cuda_graphs in (False, True) if torch.cuda.is_available() else (False,):
+        config = PPOConfig(num_envs=num_envs, hidden_sizes=hidden_sizes, cuda_graphs=cuda_graphs)
+        rows = measure_placements(env_id, config, seconds=seconds)
+        steps = ", captured gradient steps" if cuda_graphs else ""
+        print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}{steps}\n\n{as_markdown(rows)}")
+        cases.append({"env_id": env_id, "config": config.to_json(), "rows": rows})
+    return cases
 
 
 def main() -> None:
@@ -36,7 +41,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each placement and size, after a warm-up")
     arguments = parser.parse_args()
     sizes = [tuple(int(size) for size in text.split(",")) for text in arguments.hidden_sizes]
-    cases = [measure(arguments.env_id, size, arguments.num_envs, arguments.seconds) for size in sizes]
+    cases = []
+    for size in sizes:
+        cases += measure(arguments.env_id, size, arguments.num_envs, arguments.seconds)
     name = "placements-cuda" if torch.cuda.is_available() else "placements"
     path = machine.save(name, {"arguments": vars(arguments), "cases": cases})
     print(f"\nRaw figures: {path}")

@@ -53,15 +53,17 @@ class RunDirectory:
         path = Path(path)
         directory = cls(path, config)
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not _is_as_good_as_empty(path):
                 raise RunDirectoryError(
                     f"{path} exists already and is not empty: name another folder, or go on with "
                     f"`hybridppo resume {path}`"
                 )
             folder = path / "checkpoints"
             directory._made = [each for each in (folder, *folder.parents) if not each.exists()]
-            folder.mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
+            checkpoints.remove_leftovers(path)
             checkpoints.replace_synced(path / "config.json", _dump(config).encode())
+            folder.mkdir()
         except OSError as error:
             directory.discard()
             raise RunDirectoryError(f"the run directory {path} cannot be made: {error}") from error
@@ -168,6 +170,13 @@ class RunDirectory:
         load = checkpoints.load_best if which == "best" else checkpoints.load_latest
         return load(self.path / "checkpoints")[1]
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the run ended before anything came of it: no checkpoint, whole or damaged, and no line of metrics."""
+        folder, metrics = self.path / "checkpoints", self.path / "metrics.jsonl"
+        has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
+        return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
+
     def rewind(self, iteration: int, env_steps: int) -> None:
         """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run does it anew.
 
@@ -220,6 +229,11 @@ class RunDirectory:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+
+
+def _is_as_good_as_empty(path: Path) -> bool:
+    """Whether nothing lies there but what a process killed at its start may have left."""
+    return path.is_dir() and all(each.match(".config.json.*.tmp") for each in path.iterdir())
 
 
 def fresh_path(env_id: str, seed: int) -> Path:

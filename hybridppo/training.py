@@ -213,7 +213,8 @@ def resume(
         loggers: called likewise; errors are warned of.
 
     Raises:
-        CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in.
+        CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
+            that was killed before it could write one begins anew, and says so.)
     """
     directory = RunDirectory.open(run_dir)
     settings = settings_of(directory)
@@ -226,17 +227,21 @@ def resume(
         _require_whole(total_episodes=total_episodes)
         settings["total_episodes"] = total_episodes
     meant = placement_from_settings(settings["placement"]) if placement is None else resolve_placement(placement)
-    checkpoint = directory.load_checkpoint()
+    checkpoint = None if directory.is_untouched else directory.load_checkpoint()
     environments = _environments(settings, env, config.num_envs)
     try:
         if isinstance(meant, Auto):
             resolved = _chosen_anew(meant, env, environments, config, settings, checkpoint)
         else:
             resolved = meant
-        agent = _restored_agent(settings, checkpoint)
+        agent = _agent_of(settings, checkpoint)
         directory.update_config(settings)  # a new goal holds for whoever resumes next
-        directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
-        logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
+        if checkpoint is None:
+            directory.rewind(0, 0)
+            logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
+        else:
+            directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
+            logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
         return _run(
             env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration, loggers
         )
@@ -422,7 +427,7 @@ def load(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> PPO:
         RunDirectoryError: where `run_dir` is no run directory.
     """
     directory = RunDirectory.open(run_dir)
-    return _restored_agent(settings_of(directory), directory.load_checkpoint(checkpoint))
+    return _agent_of(settings_of(directory), directory.load_checkpoint(checkpoint))
 
 
 def resolve_placement(placement: PlacementChoice) -> Placement | Auto:
@@ -438,14 +443,15 @@ def _chosen_anew(
     environments: Environments,
     config: PPOConfig,
     settings: dict[str, Any],
-    checkpoint: Checkpoint,
+    checkpoint: Checkpoint | None,
 ) -> Placement:
     """The placement for what is left of a run; its worker processes and threads stay as they are."""
+    env_steps = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
     return auto.choose(
         env,
         environments,
         config,
-        total_steps=max(1, settings["total_steps"] - checkpoint.state["sampler"]["env_steps"]),
+        total_steps=max(1, settings["total_steps"] - env_steps),
         num_workers=settings["num_workers"],
         options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
     ).placement
@@ -456,12 +462,15 @@ def default_run_dir(env: EnvSource, seed: int) -> Path:
     return run_directories.fresh_path(_name_of(env), seed)
 
 
-def _restored_agent(settings: dict[str, Any], checkpoint: Checkpoint) -> PPO:
+def _agent_of(settings: dict[str, Any], checkpoint: Checkpoint | None) -> PPO:
+    """The agent of a run, as it was at a checkpoint; None for as it began."""
     observation_space = space_from_json(settings["observation_space"])
     action_space = space_from_json(settings["action_space"])
     config = PPOConfig(**settings["config"])
     with _explaining_memory(config, observation_space, action_space):
-        agent = PPO(observation_space, action_space, config)
+        agent = PPO(observation_space, action_space, config, seed=_seed(settings["seed"], "agent"))
+    if checkpoint is None:
+        return agent
     try:
         agent.load_state(checkpoint.tensors, checkpoint.state["agent"])
     except Exception as error:  # whatever torch and NumPy raise for what is not theirs

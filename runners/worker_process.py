@@ -31,7 +31,9 @@ def main() -> None:
     """Connect, and serve until the connection ends."""
     # Ctrl-C reaches the whole process group; what it means is the trainer's to decide.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    connection: Connection[Any, Any] = Client(sys.argv[1], authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE)))
+    connection: Connection[Any, Any] = Client(
+        sys.argv[1].replace("@", "\0"), authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE))
+    )
     try:
         serve(connection)
     except (EOFError, ConnectionError):

@@ -125,26 +125,28 @@ class WorkerSampler(BaseSampler):
             "MKL_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
         }
-        with Listener(authkey=key) as listener:
-            command = [sys.executable, "-m", "hybridppo.runners.worker_process", str(listener.address)]
+        address = _address_without_a_file()
+        with Listener(address, authkey=key) as listener:
+            address = address or str(listener.address)
+            command = [sys.executable, "-m", "hybridppo.runners.worker_process", address.replace("\0", "@")]
             for envs in self._envs:
                 # One at a time until it has connected: connections then belong to processes in order.
                 self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
-                connection = self._accept(listener, key)
+                connection = self._accept(listener, address, key)
                 self._connections.append(connection)
                 connection.send(sys.path)
                 connection.send_bytes(cloudpickle.dumps({**setup, "envs": envs, "seed": env_seed + envs.start}))
         self._receive_all()
         self._arrays.unlink()
 
-    def _accept(self, listener: Listener, key: bytes) -> "Connection[Any, Any]":
+    def _accept(self, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
         """The connection of the worker started last, or an error where it ended before it connected."""
         worker = len(self._processes) - 1
         with ThreadPoolExecutor(1) as thread:
             accepted = thread.submit(listener.accept)
             while not accepted.done():
                 if self._processes[worker].poll() is not None and not accepted.done():
-                    Client(listener.address, authkey=key).close()  # connects in its place, so that the thread ends
+                    Client(address, authkey=key).close()  # connects in its place, so that the thread ends
                     raise EnvError(f"{self._name(worker)} ended at its start{self._how_it_ended(worker)}")
                 futures.wait([accepted], timeout=0.1)
             return accepted.result()
@@ -232,3 +234,8 @@ class WorkerSampler(BaseSampler):
                 process.wait()
         self._connections, self._processes = [], []
         self._arrays.close()
+
+
+def _address_without_a_file() -> str | None:
+    """A name for a socket that is in no folder, where there is such a thing (Linux): a killed trainer leaves none."""
+    return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

@@ -617,3 +617,23 @@ def test_a_configuration_without_a_field_is_refused_by_field(run_dir: Path) -> N
     edit(run_dir / "config.json", lambda config: config.pop("seed"))
     with pytest.raises(RunDirectoryError, match=r"config\.json is damaged: it has no seed"):
         hybridppo.load(run_dir)
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_anew_aloud(
+    finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(finished / "config.json", run)
+    (run / ".config.json.4711.tmp").write_text("{")
+    result = resume(run)
+    assert result.metrics["iteration"] == 4
+    assert torch.equal(result.agent.parameters.values, hybridppo.load(finished).parameters.values.data)
+    assert any("ended before its first checkpoint" in text for text in warnings_in(caplog))
+    assert not list(run.glob(".*"))
+
+
+def test_a_folder_where_a_run_was_killed_before_it_had_a_configuration_is_free(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.4711.tmp").write_text("{")
+    assert train(run_dir=tmp_path, iterations=1).metrics["iteration"] == 1
+    assert not list(tmp_path.glob(".*"))

@@ -1,0 +1,406 @@
+"""Random faults over many short trainings: nothing may be lost, hang, or stay behind.
+
+    python scripts/chaos.py --faults 200
+    python scripts/chaos.py --faults 1000000 --seed 7      # as long as you like; Ctrl-C ends it with what it has found
+
+Each training is started by the command line, hit by some faults in a row, resumed after each, and then let run to its
+end. Faults are SIGKILL, SIGTERM, SIGINT and SIGUSR1 to the trainer at random moments (starting up included), SIGKILL to
+a worker process, a damaged newest checkpoint, and a disk that takes no more for a while. After each it is checked that
+
+- the process ended, or goes on: 30 seconds without progress are a hang;
+- no process that it started is left, and nothing in /dev/shm or in its temporary folder;
+- the newest whole checkpoint is no older than it was before (one that was damaged on purpose aside), and, where the
+  trainer said that it saved (exit code 130), holds every iteration of the metrics.
+
+At the end of each training its metrics must be without a gap, and its parameters those of the same training without
+a fault, to the last bit. The first failure ends it all with exit code 1, and the folder is kept. Linux only.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+import hybridppo
+from hybridppo import checkpoints
+from hybridppo.errors import CheckpointError
+
+HANG_SECONDS = 30.0
+MARK = "HYBRIDPPO_CHAOS"
+
+PLACEMENTS = {
+    "cpu": "--placement cpu",
+    "hybrid": "--placement hybrid --sampling-device cpu --learning-device cpu",
+    "workers": "--placement cpu --num-workers 2",
+    "overlap": "--placement overlap --sampling-device cpu --learning-device cpu",
+}
+HAS_WORKERS = ("workers", "overlap")
+SIGNALS = {"SIGKILL": 3, "SIGTERM": 2, "SIGINT": 2, "SIGUSR1": 1}
+"""How often each, in proportion."""
+ITERATIONS = 300
+ROWS = 64
+SETTINGS = (
+    f"--total-steps {ITERATIONS * ROWS} --num-envs 2 --num-steps {ROWS // 2} --num-minibatches 2 --hidden-sizes 8 "
+    "--checkpoint-seconds 0 --no-progress --seed {seed}"
+)
+
+
+class FailureError(Exception):
+    """A promise that was broken."""
+
+
+@dataclass
+class Counts:
+    """What has happened so far, in all trainings together."""
+
+    faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    runs: int = 0
+    endings: collections.Counter[str] = field(default_factory=collections.Counter)
+    identical: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, fault: str, ending: str) -> int:
+        """Count a fault that was survived; how many there are now."""
+        with self.lock:
+            self.faults[fault] += 1
+            self.endings[ending] += 1
+            return self.faults.total()
+
+
+class Trainer:
+    """One process of `hybridppo train` or `hybridppo resume`, in a session of its own, and all that it starts."""
+
+    def __init__(self, arguments: list[str], temporary: Path) -> None:
+        self.mark = uuid.uuid4().hex
+        self.temporary = temporary
+        temporary.mkdir(exist_ok=True)
+        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hybridppo", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._said: collections.deque[str] = collections.deque(maxlen=100)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self._said.extend(self.process.stderr)
+
+    @property
+    def said(self) -> str:
+        """The end of what it wrote to stderr."""
+        return "".join(self._said)
+
+    def others(self) -> list[psutil.Process]:
+        """The processes alive that it started, wherever they hang now."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                is_dead = process.pid == self.process.pid or process.status() == psutil.STATUS_ZOMBIE
+                if not is_dead and process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+    def check_gone(self) -> None:
+        """That nothing of it is left, processes and files."""
+        deadline = time.monotonic() + HANG_SECONDS
+        while left := [*map(str, self.others()), *self._files()]:
+            if time.monotonic() > deadline:
+                raise FailureError(f"left behind: {left}\n{self.said}")
+            time.sleep(0.05)
+        self._reader.join(timeout=5.0)
+
+    def _files(self) -> list[str]:
+        in_memory = Path("/dev/shm").glob(f"hybridppo-{self.process.pid}-*")
+        return [str(path) for path in (*in_memory, *self.temporary.rglob("*"))]
+
+    def end(self) -> None:
+        """Kill all of it, whatever state it is in."""
+        for process in [*self.others(), psutil.Process(self.process.pid) if self.process.poll() is None else None]:
+            if process is not None:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        self.process.wait()
+
+
+class Run:
+    """One training: faults, resumptions, and its end."""
+
+    def __init__(self, folder: Path, moments: random.Random, seed: int) -> None:
+        self.placement = moments.choice(list(PLACEMENTS))
+        self.path, self.moments, self.seed = folder / "run", moments, seed
+        self.temporary = folder / "tmp"
+        self.newest = -1
+
+    def start(self) -> Trainer:
+        """The command that a user would give now."""
+        if not (self.path / "config.json").exists():
+            settings = f"{PLACEMENTS[self.placement]} {SETTINGS.format(seed=self.seed)}"
+            return Trainer(["train", "CartPole-v1", *settings.split(), "--run-dir", str(self.path)], self.temporary)
+        return Trainer(["resume", str(self.path), "--no-progress"], self.temporary)
+
+    def lines(self) -> int:
+        """Whole lines of metrics."""
+        try:
+            return (self.path / "metrics.jsonl").read_bytes().count(b"\n")
+        except FileNotFoundError:
+            return 0
+
+    def last_iteration(self) -> int:
+        """The iteration of the last line; a full disk may have kept lines before it away."""
+        if not self.lines():
+            return 0
+        metrics = (self.path / "metrics.jsonl").read_bytes().splitlines()
+        return int(json.loads(metrics[-1])["iteration"])
+
+    def wait(self, trainer: Trainer, *, more_lines: int | None = None) -> bool:
+        """Until the process ends, or has logged so many lines more (True then). No progress is a failure."""
+        start = seen = self.lines()
+        progress_at = time.monotonic()
+        while trainer.process.poll() is None:
+            lines = self.lines()
+            if more_lines is not None and lines >= start + more_lines:
+                return True
+            if lines != seen:
+                seen, progress_at = lines, time.monotonic()
+            if time.monotonic() - progress_at > HANG_SECONDS:
+                raise FailureError(f"no progress for {HANG_SECONDS:g} s at {lines} lines\n{trainer.said}")
+            time.sleep(0.005)
+        return False
+
+    def hit(self) -> tuple[str, str]:
+        """One fault: start, wait for the moment, strike, check; which it was, and how the process ended."""
+        trainer = self.start()
+        try:
+            kinds = ["signal", "signal", "signal", "damage", "disk", *["worker"] * 2 * (self.placement in HAS_WORKERS)]
+            kind = self.moments.choice(kinds)
+            if kind == "signal":
+                return self.signal(trainer)
+            if not self.wait(trainer, more_lines=self.moments.randint(2, 15)):
+                return "none", self.ended(trainer, {0})  # it was through already
+            return {"damage": self.damage, "disk": self.fill_disk, "worker": self.kill_worker}[kind](trainer)
+        except BaseException:
+            trainer.end()
+            raise
+
+    def signal(self, trainer: Trainer) -> tuple[str, str]:
+        """Any signal at any moment: a third of them while the trainer starts up."""
+        name = self.moments.choices(list(SIGNALS), list(SIGNALS.values()))[0]
+        if self.moments.random() < 1 / 3:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                trainer.process.wait(timeout=self.moments.uniform(0.0, 3.0))
+        else:
+            self.wait(trainer, more_lines=self.moments.randint(1, 20))
+            time.sleep(self.moments.uniform(0.0, 0.03))
+        number = signal.Signals[name]
+        trainer.process.send_signal(number)
+        return name, self.ended(trainer, {0, 130, -number})
+
+    def kill_worker(self, trainer: Trainer) -> tuple[str, str]:
+        """SIGKILL to a worker: the trainer says so and ends."""
+        workers = trainer.others()
+        if workers:
+            with contextlib.suppress(psutil.Error):
+                self.moments.choice(workers).kill()
+        ending = self.ended(trainer, {0, 1})
+        if ending == "exit 1" and "SIGKILL" not in trainer.said:
+            raise FailureError(f"a killed worker was not named\n{trainer.said}")
+        return "worker killed", ending
+
+    def damage(self, trainer: Trainer) -> tuple[str, str]:
+        """A killed trainer, and a newest checkpoint that is not what was written."""
+        trainer.process.kill()
+        ending = self.ended(trainer, {0, -signal.SIGKILL})
+        found = checkpoints.folders(self.path / "checkpoints")
+        if len(found) > 1:
+            file = found[-1] / self.moments.choice(["state.json", "tensors.safetensors"])
+            data = bytearray(file.read_bytes())
+            place = self.moments.randrange(len(data))
+            how = self.moments.choice(["flip", "cut", "delete"])
+            if how == "delete":
+                file.unlink()
+            elif how == "cut":
+                file.write_bytes(data[:place])
+            else:
+                data[place] ^= 1 << self.moments.randrange(8)
+                file.write_bytes(data)
+            self.newest = int(found[-2].name)
+            with contextlib.suppress(CheckpointError):
+                checkpoints.load(found[-1])
+                raise FailureError(f"{file}: {how} at byte {place} was not noticed")
+        return "checkpoint damaged", ending
+
+    def fill_disk(self, trainer: Trainer) -> tuple[str, str]:
+        """No file may grow for a while, as on a full disk; then there is room again, and training has gone on."""
+        import resource
+
+        no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        try:
+            resource.prlimit(trainer.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            time.sleep(self.moments.uniform(0.05, 0.5))
+            resource.prlimit(trainer.process.pid, resource.RLIMIT_FSIZE, no_limit)
+        except ProcessLookupError:
+            return "none", self.ended(trainer, {0})
+        if self.wait(trainer, more_lines=5):
+            trainer.process.kill()
+            self.ended(trainer, {0, -signal.SIGKILL})
+        elif trainer.process.returncode != 0 and "not on the disk" not in trainer.said:
+            raise FailureError(f"a full disk ended the training with {trainer.process.returncode}\n{trainer.said}")
+        return "disk full", "went on"
+
+    def ended(self, trainer: Trainer, codes: set[int]) -> str:
+        """Wait for the end of the process, and check what it left."""
+        self.wait(trainer)
+        code = trainer.process.returncode
+        trainer.check_gone()
+        if code not in codes:
+            raise FailureError(f"exit code {code}, not of {sorted(codes)}\n{trainer.said}")
+        found = checkpoints.folders(self.path / "checkpoints")
+        newest = -1
+        if found:
+            path, checkpoint = checkpoints.load_latest(self.path / "checkpoints")
+            newest = int(path.name)
+            if path != found[-1]:
+                raise FailureError(f"{found[-1]} is damaged, and nobody damaged it")
+            iteration = checkpoint.state["runner"]["iteration"]
+            if code in (0, 130) and iteration != self.last_iteration():
+                raise FailureError(
+                    f"said to be saved, but at iteration {iteration} of {self.last_iteration()}\n{trainer.said}"
+                )
+        if newest < self.newest:
+            raise FailureError(f"the newest checkpoint was {self.newest}, and is {newest}\n{trainer.said}")
+        self.newest = newest
+        return f"exit {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+
+    def finish(self) -> None:
+        """Let it run to its end, undisturbed, and look at what it has become."""
+        trainer = self.start()
+        try:
+            self.ended(trainer, {0})
+        except BaseException:
+            trainer.end()
+            raise
+        if not (self.path / "result.json").exists():
+            raise FailureError("it ended without a result.json")
+        iterations = [json.loads(line)["iteration"] for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        if sorted(set(iterations)) != iterations:
+            raise FailureError(f"the metrics are not in order: {iterations}")
+        left = [str(path) for path in self.path.rglob(".*")]
+        if left:
+            raise FailureError(f"left in the run directory: {left}")
+
+
+def reference(folder: Path, placement: str, seed: int, known: dict[tuple[str, int], torch.Tensor]) -> torch.Tensor:
+    """The parameters of the same training without a fault."""
+    key = (placement if placement == "overlap" else "cpu", seed)  # of the others, each gives the same
+    if key not in known:
+        path = folder / f"reference-{key[0]}-{seed}-{uuid.uuid4().hex[:8]}"
+        settings = f"{PLACEMENTS[key[0]]} {SETTINGS.format(seed=seed)}"
+        command = [sys.executable, "-m", "hybridppo", "train", "CartPole-v1", *settings.split(), "--run-dir", str(path)]
+        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        known[key] = hybridppo.load(path).parameters.values.data
+        shutil.rmtree(path)
+    return known[key]
+
+
+def trainings(
+    folder: Path, faults: int, seed: int, job: int, counts: Counts, stop: threading.Event, exact: bool
+) -> None:
+    """One training after the other, until there were enough faults in all."""
+    moments, known, number = random.Random(f"{seed}/{job}"), dict[tuple[str, int], torch.Tensor](), 0
+    while counts.faults.total() < faults and not stop.is_set():
+        number += 1
+        here = folder / f"{job}-{number}"
+        here.mkdir()
+        run = Run(here, moments, seed=moments.randrange(3))
+        try:
+            for _ in range(moments.randint(1, 8)):
+                fault, ending = run.hit()
+                if fault != "none":
+                    total = counts.add(fault, ending)
+                    print(f"{total:6} {run.placement:8} {fault:18} {ending:20} at {run.lines()} lines", flush=True)
+                if ending == "exit 0" or stop.is_set():
+                    break
+            run.finish()
+            if exact:
+                found = hybridppo.load(run.path).parameters.values.data
+                if not torch.equal(found, reference(folder, run.placement, run.seed, known)):
+                    raise FailureError("the parameters are not those of the training without a fault")
+                with counts.lock:
+                    counts.identical += 1
+        except BaseException as error:
+            stop.set()
+            error.add_note(f"placement {run.placement}, kept in {here}") if hasattr(error, "add_note") else None
+            raise
+        with counts.lock:
+            counts.runs += 1
+        shutil.rmtree(here)
+
+
+def main() -> int:
+    """Strike until there were enough faults, or one was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=200, help="how many (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of which faults, and when")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default %(default)s)")
+    parser.add_argument("--folder", type=Path, help="where to train; a temporary folder otherwise")
+    parser.add_argument("--exact", action=argparse.BooleanOptionalAction, default=True, help="compare parameters too")
+    arguments = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hybridppo-chaos-", dir=arguments.folder))
+    counts, stop, start = Counts(), threading.Event(), time.monotonic()
+    failure: BaseException | None = None
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        jobs = [
+            pool.submit(trainings, folder, arguments.faults, arguments.seed, job, counts, stop, arguments.exact)
+            for job in range(arguments.jobs)
+        ]
+        try:
+            for job in as_completed(jobs):
+                job.result()
+        except (Exception, KeyboardInterrupt) as error:
+            stop.set()
+            failure = error
+    summary: dict[str, Any] = {
+        "faults_survived": counts.faults.total(),
+        "by_kind": dict(counts.faults.most_common()),
+        "endings": dict(counts.endings.most_common()),
+        "trainings_ended": counts.runs,
+        "of_them_bit_identical": counts.identical,
+        "failures": int(isinstance(failure, Exception)),
+        "seconds": round(time.monotonic() - start),
+    }
+    print(json.dumps(summary, indent=1))
+    if isinstance(failure, Exception):
+        notes = "\n".join(getattr(failure, "__notes__", []))
+        print(f"FAILED: {type(failure).__name__}: {failure}\n{notes}", file=sys.stderr)
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

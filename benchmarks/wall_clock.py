@@ -17,6 +17,7 @@ is one turn; it prints a line of JSON.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -166,10 +167,14 @@ def measure(case: str, seeds: int) -> list[dict[str, Any]]:
     """Every contestant on every seed, by turns, after one turn of each that fills the disk cache and is not kept."""
     import turns
 
+    def children_cpu_seconds() -> float:
+        times = os.times()
+        return times.children_user + times.children_system
+
     def timed(command: list[str]) -> turns.Turn:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), children_cpu_seconds()
         turn = turns.take_turn(command)
-        return {"seconds": time.perf_counter() - start, **turn}
+        return {"seconds": time.perf_counter() - start, "cpu_seconds": children_cpu_seconds() - cpu_start, **turn}
 
     def commands(seed: int) -> dict[str, list[str]]:
         start = [sys.executable, str(Path(__file__)), "--cases", case]
@@ -183,16 +188,18 @@ def measure(case: str, seeds: int) -> list[dict[str, Any]]:
 def as_markdown(result: dict[str, Any]) -> str:
     """A row per contestant and case."""
     lines = [
-        f"| case | | seconds, median | seconds, by seed | steps, by seed | share of {PEER}'s time |",
-        "|---|---|---:|---:|---:|---:|",
+        f"| case | | seconds, median | seconds, by seed | CPU seconds | steps, by seed | share of {PEER}'s time |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     for case, rounds in result["cases"].items():
         peer = statistics.median(turns[PEER]["seconds"] for turns in rounds)
         for name in rounds[0]:
             seconds = [turns[name]["seconds"] for turns in rounds]
             median, by_seed = statistics.median(seconds), ", ".join(f"{each:.1f}" for each in seconds)
+            cpu_seconds = statistics.median(turns[name]["cpu_seconds"] for turns in rounds)
             steps = "" if name == FLOOR else ", ".join(_steps(turns[name]) for turns in rounds)
-            lines.append(f"| {case} | {name} | {median:.2f} | {by_seed} | {steps} | {median / peer:.2f} |")
+            cells = f"{median:.2f} | {by_seed} | {cpu_seconds:.2f} | {steps} | {median / peer:.2f}"
+            lines.append(f"| {case} | {name} | {cells} |")
     return "\n".join(lines)
 
 

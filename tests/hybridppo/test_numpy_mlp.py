@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hybridppo import numpy_mlp
 from hybridppo.acting import TorchActor, sampling_actor
 from hybridppo.distributions import Categorical, DiagonalGaussian
 from hybridppo.networks import MLP, Activation, GaussianActor, is_plain_mlp
@@ -59,6 +60,35 @@ def test_what_comes_out_does_not_depend_on_how_many_come_in(width: int, gaussian
         actor = sampling_actor(network, CROSSING, 0)
         parts = [np.array(actor(observations[i : i + count])) for i in range(0, 67, count)]
         assert np.array_equal(np.concatenate(parts), together), f"in parts of {count}"
+
+
+@pytest.mark.parametrize("sizes", [(64, 64), (256,), (33, 16)])
+def test_products_of_all_observations_give_the_bits_of_those_in_chunks(
+    sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = make_network(sizes, "tanh", gaussian=False)
+    counts = (8, 9, 16, 40, 64)
+    by_finding_out = [np.array(sampling_actor(network, CROSSING, 0)(some_observations(count))) for count in counts]
+    monkeypatch.setattr(numpy_mlp, "_rounds_alike", lambda sizes, num_columns: False)
+    in_chunks = [np.array(sampling_actor(network, CROSSING, 0)(some_observations(count))) for count in counts]
+    for found, chunked in zip(by_finding_out, in_chunks, strict=True):
+        assert np.array_equal(found, chunked)
+
+
+def test_a_shape_that_rounds_otherwise_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = (5, 7, 3)
+    numpy_mlp._rounds_alike.cache_clear()
+    assert numpy_mlp._rounds_alike(sizes, 8)
+    lay_out = NumpyActor._lay_out
+
+    def worse_when_wide(actor: NumpyActor, num_rows: int, width: int) -> None:
+        lay_out(actor, num_rows, width)
+        if width > 8:  # a unit in the last place, as another order of summation would give
+            actor._head = np.nextafter(actor._head, np.float32(2.0))
+
+    monkeypatch.setattr(NumpyActor, "_lay_out", worse_when_wide)
+    assert not numpy_mlp._rounds_alike(sizes, 24)
+    numpy_mlp._rounds_alike.cache_clear()
 
 
 def test_parameters_are_those_of_the_moment_it_was_made() -> None:

@@ -25,7 +25,8 @@ from hybridppo import placement as placements
 from hybridppo import training
 from hybridppo.agents import PPOConfig
 from hybridppo.auto import Auto
-from hybridppo.envs import AutoresetName, Vectorization
+from hybridppo.env_copy import OnEnvError
+from hybridppo.envs import WORKER_TIMEOUT, AutoresetName, Vectorization
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.measuring import compare_placements, comparison_as_markdown, rows_of
 from hybridppo.placement import Placement
@@ -69,6 +70,11 @@ class Train:
     (sync); in a process each (async)."""
     autoreset_mode: AutoresetName | None = None
     """For vector environments that do not declare how they reset."""
+    on_env_error: OnEnvError = "raise"
+    """What to do where an environment fails, returns what cannot be used, or its worker process dies: raise an error,
+    or restart it, drop its unfinished episode, and count that as env_restarts."""
+    worker_timeout: float = WORKER_TIMEOUT
+    """Seconds without a step after which a worker process counts as hung."""
     checkpoint_seconds: float = 60.0
     """How often to save, at least."""
     keep_checkpoints: int = 3
@@ -98,6 +104,8 @@ class Train:
             num_workers=self.num_workers,
             vectorization=self.vectorization,
             autoreset_mode=self.autoreset_mode,
+            on_env_error=self.on_env_error,
+            worker_timeout=self.worker_timeout,
             checkpoint_seconds=self.checkpoint_seconds,
             keep_checkpoints=self.keep_checkpoints,
             profile=self.profile,

@@ -39,6 +39,9 @@ EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
 Vectorization = Literal["auto", "sync", "async"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 
+WORKER_TIMEOUT = 300.0
+"""Seconds without a step after which a worker process counts as hung, unless told otherwise."""
+
 _FLOAT32 = np.dtype(np.float32)
 
 MODES: dict[str, AutoresetMode] = {

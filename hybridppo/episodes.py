@@ -25,17 +25,23 @@ class EpisodeStatistics:
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
 
-    def add(self, rewards: Array, ended: Array, valid: Array) -> None:
-        """Count a block of steps, each `[T, N]`; rows that are not `valid` are no steps."""
+    def add(self, rewards: Array, ended: Array, valid: Array, broken_off: Array | None = None) -> None:
+        """Count a block of steps, each `[T, N]`; rows that are not `valid` are no steps.
+
+        What was running where an episode was `broken_off` is forgotten; no row of it in this block may be valid.
+        """
         returns = self._running_return + np.cumsum(rewards * valid, axis=0, dtype=np.float64)
         lengths = self._running_length + np.cumsum(valid, axis=0)
         self._running_return, self._running_length = returns[-1].copy(), lengths[-1].copy()
         finished: list[tuple[int, int, float, int]] = []
+        if broken_off is not None:
+            ended = ended | broken_off
         for env in np.flatnonzero(ended.any(axis=0)).tolist():
             before_return, before_length = 0.0, 0
             for step in np.flatnonzero(ended[:, env]).tolist():
                 total_return, total_length = float(returns[step, env]), int(lengths[step, env])
-                finished.append((step, env, total_return - before_return, total_length - before_length))
+                if broken_off is None or not broken_off[step, env]:
+                    finished.append((step, env, total_return - before_return, total_length - before_length))
                 before_return, before_length = total_return, total_length
             self._running_return[env] -= before_return
             self._running_length[env] -= before_length
@@ -82,3 +88,12 @@ class EpisodeStatistics:
         self._running_length = np.array(state["running_length"], dtype=np.int64)
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
+
+
+def rows_broken_off(ended: Array, broken_off: Array) -> Array:
+    """Which rows belong to an episode that is broken off later in the block, or in the row itself; all `[T, N]`."""
+    rows = np.zeros_like(broken_off)
+    for step, env in np.argwhere(broken_off).tolist():
+        ends = np.flatnonzero(ended[:step, env] | broken_off[:step, env])
+        rows[ends[-1] + 1 if len(ends) else 0 : step + 1, env] = True
+    return rows

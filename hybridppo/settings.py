@@ -8,7 +8,7 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.checkpoints import FORMAT_VERSION
-from hybridppo.envs import MODES
+from hybridppo.envs import MODES, WORKER_TIMEOUT
 from hybridppo.errors import ConfigurationError, RunDirectoryError, shown
 from hybridppo.run_directory import RunDirectory, space_from_json
 
@@ -45,8 +45,11 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "total_episodes": (lambda value: value is None or _is_whole(value, 1), "null or a whole number of at least 1"),
+    "on_env_error": (lambda value: value in ("raise", "restart"), "raise or restart"),
+    "worker_timeout": (lambda value: _is_seconds(value) and value > 0, "a positive number"),
 }
-"""What earlier releases did not write; null where it is missing."""
+DEFAULTS: Settings = {"total_episodes": None, "on_env_error": "raise", "worker_timeout": WORKER_TIMEOUT}
+"""What earlier releases did not write, and what it was then."""
 
 
 def settings_of(directory: RunDirectory) -> Settings:
@@ -56,7 +59,7 @@ def settings_of(directory: RunDirectory) -> Settings:
         RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
     """
     file, settings = directory.path / "config.json", dict(directory.config)
-    settings = {**dict.fromkeys(OPTIONAL), **settings}
+    settings = {**DEFAULTS, **settings}
     for name, (holds, rule) in {**RULES, **OPTIONAL}.items():
         if name not in settings:
             raise RunDirectoryError(f"{file} is damaged: it has no {name}")

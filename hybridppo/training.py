@@ -23,7 +23,9 @@ from hybridppo.agents.memory import explaining_memory
 from hybridppo.auto import Auto
 from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
 from hybridppo.distributions import distribution_for
+from hybridppo.env_copy import OnEnvError
 from hybridppo.envs import (
+    WORKER_TIMEOUT,
     AutoresetName,
     Environments,
     EnvSource,
@@ -82,6 +84,8 @@ def train(
     num_workers: int | None = None,
     vectorization: Vectorization = "auto",
     autoreset_mode: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
+    worker_timeout: float = WORKER_TIMEOUT,
     checkpoint_seconds: float = 60.0,
     keep_checkpoints: int = 3,
     profile: bool = False,
@@ -106,6 +110,9 @@ def train(
             step is slow.
         vectorization: how the copies of the environment are stepped, see `make_environments`.
         autoreset_mode: for vector environments that do not declare theirs.
+        on_env_error: what to do where an environment fails, or returns what cannot be used, or its worker process
+            dies: `raise`, or `restart`: make it anew, drop its unfinished episode, and count it as `env_restarts`.
+        worker_timeout: seconds without a step after which a worker process counts as hung.
         checkpoint_seconds: how often to save, at least.
         keep_checkpoints: how many of the newest checkpoints to keep; the best of all by mean return is kept besides.
         profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
@@ -130,11 +137,17 @@ def train(
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     meant = resolve_placement(placement)
-    environments = make_environments(env, config.num_envs, vectorization=vectorization, autoreset_mode=autoreset_mode)
+    if not worker_timeout > 0:
+        raise ConfigurationError(f"worker_timeout must be positive, got {worker_timeout!r}")
+    options: dict[str, Any] = {
+        "vectorization": vectorization,
+        "autoreset_mode": autoreset_mode,
+        "on_env_error": on_env_error,
+    }
+    environments = make_environments(env, config.num_envs, **options)
     try:
         table = None
         if isinstance(meant, Auto):
-            options = {"vectorization": vectorization, "autoreset_mode": autoreset_mode}
             with _explaining_memory(config, environments.observation_space, environments.action_space):
                 choice = meant.choose(
                     env, environments, config, total_steps=total_steps, num_workers=num_workers, options=options
@@ -157,6 +170,8 @@ def train(
             "num_workers": num_workers,
             "vectorization": vectorization,
             "autoreset_mode": autoreset_mode,
+            "on_env_error": on_env_error,
+            "worker_timeout": worker_timeout,
             "evaluation_episodes": evaluation_episodes,
             "checkpoint_seconds": checkpoint_seconds,
             "keep_checkpoints": keep_checkpoints,
@@ -275,7 +290,8 @@ def _run(
             num_steps=config.num_steps,
             num_episodes=config.episodes_per_rollout,
             num_workers=settings["num_workers"],
-            options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
+            options=_environment_options(settings),
+            worker_timeout=settings["worker_timeout"],
             env_seed=_seed(seed, "environments"),
             noise=np.random.default_rng(_seed(seed, "noise")),
         )
@@ -311,6 +327,7 @@ def _run(
                     episodes=settings["evaluation_episodes"],
                     seed=_seed(seed, "evaluation"),
                     autoreset_mode=settings["autoreset_mode"],
+                    on_env_error=settings["on_env_error"],
                     placement=placement,
                     progress=progress,
                 )
@@ -352,6 +369,7 @@ def evaluate_agent(
     seed: int = 0,
     deterministic: bool = True,
     autoreset_mode: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
     placement: Placement | None = None,
     progress: bool = True,
 ) -> Evaluation:
@@ -364,6 +382,7 @@ def evaluate_agent(
         seed: of the environments, and of random actions.
         deterministic: take the most probable actions.
         autoreset_mode: for vector environments that do not declare theirs.
+        on_env_error: as for `train`; an episode that was broken off does not count.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
     """
@@ -373,7 +392,7 @@ def evaluate_agent(
         placement.prepare(agent)
     # A function may make a vector of the training's size only.
     num_envs = agent.config.num_envs if not isinstance(env, str) else min(episodes, 32)
-    environments = make_environments(env, num_envs, autoreset_mode=autoreset_mode)
+    environments = make_environments(env, num_envs, autoreset_mode=autoreset_mode, on_env_error=on_env_error)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
         with bar, placement.evaluating(agent) as actor:
@@ -410,6 +429,7 @@ def evaluate(
         seed=seed,
         deterministic=deterministic,
         autoreset_mode=settings["autoreset_mode"],
+        on_env_error=settings["on_env_error"],
         progress=progress,
     )
 
@@ -453,7 +473,7 @@ def _chosen_anew(
         config,
         total_steps=max(1, settings["total_steps"] - env_steps),
         num_workers=settings["num_workers"],
-        options={name: settings[name] for name in ("vectorization", "autoreset_mode")},
+        options=_environment_options(settings),
     ).placement
 
 
@@ -487,11 +507,14 @@ def _explaining_memory(
     return explaining_memory(config, ObservationEncoder(observation_space).size, outputs)
 
 
+def _environment_options(settings: dict[str, Any]) -> dict[str, Any]:
+    """How `make_environments` is to make the environments of a run."""
+    return {name: settings[name] for name in ("vectorization", "autoreset_mode", "on_env_error")}
+
+
 def _environments(settings: dict[str, Any], env: EnvSource, num_envs: int) -> Environments:
     """The environments of a run, refused where their spaces are not those it was trained with."""
-    environments = make_environments(
-        env, num_envs, vectorization=settings["vectorization"], autoreset_mode=settings["autoreset_mode"]
-    )
+    environments = make_environments(env, num_envs, **_environment_options(settings))
     differences = [
         f"{name} was {settings[name]} and is {found}"
         for name in ("observation_space", "action_space")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.envs import Environments, EnvSource, make_environments
+from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource, make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks import is_plain_mlp
@@ -26,6 +26,7 @@ def make_sampler(
     num_episodes: int | None = None,
     num_workers: int | None,
     options: dict[str, Any],
+    worker_timeout: float = WORKER_TIMEOUT,
     env_seed: int,
     noise: np.random.Generator,
 ) -> BaseSampler:
@@ -41,6 +42,7 @@ def make_sampler(
         num_workers: processes; 0 for none; None for one where sampling overlaps and the actor can sample in another
             process, and else none.
         options: further arguments of `make_environments`.
+        worker_timeout: seconds without a step after which a worker counts as hung.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
     """
@@ -75,6 +77,7 @@ def make_sampler(
             env_seed=env_seed,
             noise=noise,
             options=options,
+            timeout=worker_timeout,
         )
     return Sampler(
         environments,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import gymnasium as gym
@@ -11,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
-from hybridppo.env_checks import BadValueError
-from hybridppo.env_copy import failure, in_reset, in_step
+from hybridppo.env_checks import BadValueError, finite_test, require_finite
+from hybridppo.env_copy import EnvCopy, in_step
 from hybridppo.envs import Environments
 from hybridppo.errors import ConfigurationError
+from hybridppo.in_turn import InTurnEnvironments
 from hybridppo.interfaces import SamplingActor
 from hybridppo.runners.sampler import BaseSampler, allocate
 from hybridppo.runners.stepping import Block, Finals
@@ -58,13 +60,14 @@ class EpisodeSampler(BaseSampler):
         pin_memory: bool = False,
         in_thread: bool = False,
     ) -> None:
-        self._env = _only_environment(environments)
+        self._copy = _only_environment(environments)
         self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
         # With a thread, one to fill while the other is learned from.
         blocks = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         super().__init__(blocks, distribution, skips_row_after_end=False, noise=noise)
         self._environments = environments
         space = environments.observation_space
+        self._sum = finite_test(environments.encode.size)
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         # A vector is written as it is: at a few microseconds a step, encoding it shows.
         is_vector = self._shape is not None and len(self._shape) == 1
@@ -98,11 +101,13 @@ class EpisodeSampler(BaseSampler):
         """The episodes, from row 0 on; the block, or a larger one where it was too small, and how many rows count."""
         start = time.perf_counter()
         encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
-        step, shape = self._env.step, self._shape
+        copy, shape, sum_of = self._copy, self._shape, self._sum
         last_seed = seed + self._num_episodes - 1
         finals: Finals = []
         t = room = began = 0
         block.observations[0] = self._reset(seed, t)
+        step = copy.step
+        remade_before = copy.times_remade
         while True:
             if t == room:
                 room += CHUNK
@@ -116,12 +121,20 @@ class EpisodeSampler(BaseSampler):
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, not {shape}")
                 observations[t + 1] = encode(observation)
+                if not isfinite(sum_of(observations[t + 1, 0])) or not isfinite(rewards[t]):
+                    require_finite("its observation", observation)
+                    require_finite("its reward", rewards[t])
             except Exception as error:
                 when = in_step(t + 1 - began, self.env_steps + t + 1, to_env(action)[0])
-                raise failure(0, seed, when, error) from error
+                first = copy.recover(when, error, t + 1 - began)
+                # The rows of the episode that is broken off are written anew.
+                t = began
+                observations[t], step = encode(first), copy.step
+                continue
             outputs[t] = output
             actions[t] = action
             t += 1
+            step = copy.step  # after the first, it may be another
             if terminated or truncated:
                 block.terminated[t - 1], block.truncated[t - 1] = terminated, truncated
                 if seed == last_seed:
@@ -129,19 +142,15 @@ class EpisodeSampler(BaseSampler):
                 if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
                     finals.append((t - 1, 0, observations[t, 0].copy()))
                 seed, began = seed + 1, t
-                observations[t] = self._reset(seed, t)
+                observations[t], step = self._reset(seed, t), copy.step
+        # Where an episode ends, a restart breaks none off: that has happened, and is only counted.
+        block.remade[t - 1] = copy.times_remade - remade_before
         self._seconds = time.perf_counter() - start
         return block, t, finals
 
     def _reset(self, seed: int, t: int) -> Array:
         """The first observation of an episode, `t` steps into the rollout, encoded."""
-        try:
-            observation, _ = self._env.reset(seed=seed)
-            if self._shape is not None and observation.shape != self._shape:
-                raise BadValueError(f"its observation is of shape {observation.shape}, not {self._shape}")
-            return self._encode(observation)
-        except Exception as error:
-            raise failure(0, seed, in_reset(self.env_steps + t), error) from error
+        return self._encode(self._copy.reset(seed, self.env_steps + t))
 
     def _encode_one(self, observation: Any) -> Array:
         return self._environments.encode(np.asarray(observation)[None])
@@ -154,6 +163,7 @@ class EpisodeSampler(BaseSampler):
             block = larger
         block.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
         block.terminated[start:end] = block.truncated[start:end] = False
+        block.remade[start:end] = 0
         return block
 
     @property
@@ -169,7 +179,7 @@ class EpisodeSampler(BaseSampler):
         self._environments.close()
 
 
-def _only_environment(environments: Environments) -> "gym.Env[Any, Any]":
+def _only_environment(environments: Environments) -> EnvCopy:
     envs = environments.envs
     if envs is None or len(envs) != 1:
         raise ConfigurationError(
@@ -177,4 +187,4 @@ def _only_environment(environments: Environments) -> "gym.Env[Any, Any]":
             f"{environments.num_envs}: set num_envs=1 "
             "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
         )
-    return envs[0]
+    return environments.copies[0] if isinstance(environments, InTurnEnvironments) else EnvCopy(lambda: envs[0], 0)

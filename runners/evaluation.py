@@ -70,6 +70,9 @@ def evaluate(
         running_return += np.where(resetting, 0.0, rewards)
         running_length += ~resetting
         ended = terminated | truncated
+        for remade in environments.remade:
+            if not ended[remade]:  # its episode was broken off
+                running_return[remade], running_length[remade] = 0.0, 0
         for env in np.flatnonzero(ended):
             if remaining[env]:
                 remaining[env] -= 1

@@ -143,6 +143,7 @@ class Runner:
             "episodes": statistics.episodes,
             "episode_return_mean": statistics.return_mean,
             "episode_length_mean": statistics.length_mean,
+            "env_restarts": self.sampler.env_restarts,
             **learned,
             "policy_lag": lag,
             **seconds,

@@ -15,12 +15,17 @@ from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments
-from hybridppo.episodes import EpisodeStatistics
+from hybridppo.episodes import EpisodeStatistics, rows_broken_off
+from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollout import Rollout
 from hybridppo.runners.stepping import Block, Finals, Stepper
 
 Array = NDArray[Any]
+
+
+ROLLOUTS_LOST_IN_A_ROW = 3
+"""How many rollouts in a row may be lost to environments that were made anew."""
 
 
 class BaseSampler(ABC):
@@ -45,11 +50,14 @@ class BaseSampler(ABC):
         self.num_steps, self.num_envs = blocks[0].rewards.shape
         self.statistics = EpisodeStatistics(self.num_envs)
         self.env_steps = 0
+        self.env_restarts = 0
+        """How often an environment was made anew."""
+        self._lost = 0
         self._distribution = distribution
         self._noise = noise
         self._skips_row_after_end = skips_row_after_end
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
-        self._started: tuple[Block, int] | None = None
+        self._started: tuple[Block, SamplingActor] | None = None
 
     def collect(self, actor: SamplingActor) -> Rollout:
         """The next `T` steps of every environment."""
@@ -63,18 +71,26 @@ class BaseSampler(ABC):
         self._turn = (self._turn + 1) % len(self._blocks)
         self._draw_noise(block)
         self._begin(block, actor)
-        self._started = block, actor.version
+        self._started = block, actor
 
     def finish(self) -> Rollout:
         """Wait for the rollout that was begun."""
         assert self._started is not None, "no rollout is under way: start one first"
-        (block, version), self._started = self._started, None
+        (block, actor), self._started = self._started, None
+        version = actor.version
         finals = self._end()
         block = self._filled(block)
         ended = block.terminated | block.truncated
         valid = self._valid_rows(ended)
-        self.statistics.add(block.rewards, ended & valid, valid)
+        broken_off = self._break_off(block, ended, valid)
+        self.statistics.add(block.rewards, ended & valid, valid, broken_off)
         self.env_steps += int(valid.sum())
+        # From a single step that restarts have left, nothing can be learned.
+        self._lost = self._lost + 1 if broken_off is not None and valid.sum() < 2 else 0
+        if self._lost > ROLLOUTS_LOST_IN_A_ROW:
+            raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
+        if self._lost:
+            return self.collect(actor)
         return self._rollout(block, valid, finals, version)
 
     @property
@@ -120,6 +136,16 @@ class BaseSampler(ABC):
             self._resetting = ended[-1].copy()
         return valid
 
+    def _break_off(self, block: Block, ended: Array, valid: Array) -> Array | None:
+        """Where environments were made anew before their episode had ended, `[T, N]`, with no such row left valid."""
+        if not block.remade.any():
+            return None
+        self.env_restarts += int(block.remade.sum())
+        broken_off: Array = (block.remade > 0) & ~ended
+        valid &= ~rows_broken_off(ended, broken_off)
+        np.logical_or(block.terminated, broken_off, out=block.terminated)  # nothing of what followed belongs to it
+        return broken_off
+
     def _rollout(self, block: Block, valid: Array, finals: Finals, version: int) -> Rollout:
         actions = torch.from_numpy(block.actions)
         # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
@@ -142,6 +168,7 @@ class BaseSampler(ABC):
         """What `load_state` takes, as JSON can hold it. The environments' own state is not in it."""
         return {
             "env_steps": self.env_steps,
+            "env_restarts": self.env_restarts,
             "noise": self._noise.bit_generator.state,
             "statistics": self.statistics.state(),
         }
@@ -149,6 +176,7 @@ class BaseSampler(ABC):
     def load_state(self, state: dict[str, Any], *, env_seed: int) -> None:
         """Go on from a saved state, in environments that start anew from `env_seed`."""
         self.env_steps = state["env_steps"]
+        self.env_restarts = state.get("env_restarts", 0)  # which earlier releases did not write
         self._noise.bit_generator.state = state["noise"]
         self.statistics.load_state(state["statistics"])
         self.statistics.drop_running()

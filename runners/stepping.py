@@ -32,9 +32,11 @@ class Block:
     actions: Array
     """`[T, N, *action]`, as drawn."""
     rewards: Array
-    """`[T, N]`, like the two below."""
+    """`[T, N]`, like the three below."""
     terminated: Array
     truncated: Array
+    remade: Array
+    """`[T, N]`: how often the environment was made anew in the step, see `Environments.remade`."""
     noise: Array
     """`[T, N, noise]`, drawn beforehand."""
 
@@ -51,6 +53,7 @@ class Block:
             "rewards": (leading, float32),
             "terminated": (leading, "bool"),
             "truncated": (leading, "bool"),
+            "remade": (leading, "int32"),
             "noise": ((*leading, distribution.noise_size), float32),
         }
 
@@ -92,10 +95,12 @@ class Stepper:
 
     def fill(self, block: Block, actor: SamplingActor) -> Finals:
         """The next `T` steps of every environment."""
-        sample, to_env, step = self._distribution.sample, self._distribution.to_env, self._environments.step
+        environments = self._environments
+        sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: Finals = []
         start = time.perf_counter()
         block.observations[0] = self._observation
+        block.remade[:] = 0
         for t in range(len(block.rewards)):
             outputs = actor(block.observations[t])
             actions = sample(outputs, block.noise[t])
@@ -106,10 +111,12 @@ class Stepper:
             block.rewards[t] = rewards
             block.terminated[t] = terminated
             block.truncated[t] = truncated
+            if environments.remade:
+                block.remade[t, list(environments.remade)] = list(environments.remade.values())
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
-        self._environments.check_rewards(block.rewards)
+        environments.check_rewards(block.rewards)
         self._observation = block.observations[-1].copy()
         self.seconds = time.perf_counter() - start
         return finals

@@ -23,7 +23,7 @@ from torch import nn
 
 import hybridppo
 from hybridppo.distributions import Distribution
-from hybridppo.envs import Environments, EnvSource
+from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks import is_plain_mlp, numpy_activation
@@ -37,8 +37,6 @@ Array = NDArray[Any]
 
 _PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
-SECONDS_PER_ROLLOUT = 300.0
-"""How long a rollout may take before its workers count as hung."""
 SECONDS_TO_CLOSE = 5.0
 """How long a worker may take to end in good order before it is killed."""
 
@@ -60,6 +58,7 @@ class WorkerSampler(BaseSampler):
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
         options: further arguments of `make_environments`.
+        timeout: seconds without a step after which a worker counts as hung.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -77,6 +76,7 @@ class WorkerSampler(BaseSampler):
         env_seed: int,
         noise: np.random.Generator,
         options: dict[str, Any] | None = None,
+        timeout: float = WORKER_TIMEOUT,
     ) -> None:
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
@@ -95,6 +95,7 @@ class WorkerSampler(BaseSampler):
         blocks = [Block(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
         super().__init__(blocks, distribution, skips_row_after_end=template.skips_row_after_end, noise=noise)
         self._seconds_filling = 0.0
+        self._timeout = timeout
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         self._envs = [slice(start, end) for start, end in pairwise(bounds)]
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -186,14 +187,12 @@ class WorkerSampler(BaseSampler):
         """One answer of every worker."""
         waiting = dict(zip(self._connections, range(len(self._connections)), strict=True))
         answers: dict[int, tuple[Any, float]] = {}
-        deadline = time.monotonic() + SECONDS_PER_ROLLOUT
+        deadline = time.monotonic() + self._timeout
         while waiting:
             ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
             if not ready:
                 names = ", ".join(self._name(i) for i in waiting.values())
-                raise EnvError(
-                    f"no answer from {names} within {SECONDS_PER_ROLLOUT:g} s: a step hangs, or is that slow"
-                )
+                raise EnvError(f"no answer from {names} within {self._timeout:g} s: a step hangs, or is that slow")
             for connection in [connection for connection in waiting if connection in ready]:
                 worker = waiting.pop(connection)
                 answers[worker] = self._receive(connection, worker)

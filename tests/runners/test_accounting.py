@@ -47,7 +47,7 @@ class Sampler:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.env_steps = 0
+        self.env_steps = self.env_restarts = 0
         self.is_under_way = False
         self.seconds_filling = SAMPLING
         self.statistics = SimpleNamespace(episodes=0, return_mean=1.0, length_mean=1.0, score=None)

@@ -1,5 +1,6 @@
 """What must happen when environments misbehave, a section for each promise. The faults are real ones."""
 
+import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -14,9 +15,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from toy_environments import MODES, FaultyEnv
 
 import hybridppo
-from hybridppo import EnvError, PPOConfig
+from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
+from hybridppo.advantages import gae, next_values
 from hybridppo.distributions import distribution_for
 from hybridppo.envs import Environments, make_environments, wrap
+from hybridppo.episodes import rows_broken_off
+from hybridppo.in_turn import InTurnEnvironments
 from hybridppo.runners import Sampler
 from hybridppo.training import _seed
 
@@ -139,6 +143,251 @@ def test_step_raises_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None
 def test_reset_raises_in_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
     with pytest.raises(EnvError, match="failed in their reset: ValueError: the motor is stuck"):
         collect(wrap(vector_of(at(1, 0, stick), mode)))
+
+
+# on_env_error="restart"
+
+
+def hand_made(rows: str) -> np.ndarray:
+    """`[T, 1]` bool of a row of dots and crosses."""
+    return np.array([[mark == "x"] for mark in rows])
+
+
+@pytest.mark.parametrize(
+    ("ended", "broken_off", "rows"),
+    [
+        ("......", "...x..", "xxxx.."),
+        (".x....", "...x..", "..xx.."),
+        (".x..x.", "...x..", "..xx.."),
+        ("......", "x....x", "xxxxxx"),
+        (".x....", "x....x", "x.xxxx"),
+        ("......", "......", "......"),
+    ],
+)
+def test_restart_drops_the_rows_of_the_broken_off_episode_alone(ended: str, broken_off: str, rows: str) -> None:
+    found = rows_broken_off(hand_made(ended), hand_made(broken_off))
+    np.testing.assert_array_equal(found, hand_made(rows))
+
+
+def failing_once(steps: int, index: int = 1) -> Callable[[FaultyEnv, Any], Any]:
+    """Raises after so many steps of an environment that has its seed from the sampler, and so was not made anew."""
+    return at(index, steps, stick)
+
+
+def restarting_sampler(fault: Any, num_steps: int = 8, num_envs: int = 3, **options: Any) -> Sampler:
+    source = partial(FaultyEnv, fault, **options)
+    environments = make_environments(source, num_envs, on_env_error="restart")
+    return Sampler(
+        environments,
+        distribution_for(environments.action_space),
+        num_steps=num_steps,
+        env_seed=FIRST_SEED,
+        noise=np.random.default_rng(0),
+    )
+
+
+def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptureFixture) -> None:
+    # Episodes of 5 steps, rollouts of 8. Environment 1 raises in its 14th step, the 4th of its episode: row 5 of the
+    # second rollout. Its episode began in row 2 of it.
+    sampler = restarting_sampler(failing_once(14), length=5)
+    actor = WatchedActor()
+    first = sampler.collect(actor)
+    assert len(first.valid_rows) == 24
+    rollout = sampler.collect(actor)
+    lost = {2 * 3 + 1, 3 * 3 + 1, 4 * 3 + 1, 5 * 3 + 1}
+    assert rollout.valid_rows.tolist() == [row for row in range(24) if row not in lost]
+    assert sampler.env_restarts == 1
+    assert sampler.env_steps == 48 - 4
+    assert sampler.statistics.episodes == 3 * 3 - 1  # after 16 steps each
+    assert rollout.terminated[5].tolist() == [False, True, False]
+    assert "environment 1 " in caplog.text
+    assert "the motor is stuck" in caplog.text
+    assert "made anew" in caplog.text
+    # The new one's first episode begins in row 6, and ends 5 steps later: row 2 of the third rollout.
+    rollout = sampler.collect(actor)
+    assert len(rollout.valid_rows) == 24
+    assert np.flatnonzero(rollout.truncated[:, 1]).tolist() == [2, 7]
+    assert sampler.statistics.length_mean == 5.0
+    assert sampler.statistics.return_mean == 5.0
+    sampler.close()
+
+
+def test_restart_forgets_what_an_episode_gained_in_rollouts_before() -> None:
+    sampler = restarting_sampler(failing_once(12), length=20)
+    for _ in range(5):
+        sampler.collect(WatchedActor())
+    # 40 steps each: two episodes of two environments; of the other, 12 steps, and one of 20.
+    assert sampler.statistics.episodes == 5
+    assert sampler.statistics.length_mean == sampler.statistics.return_mean == 20.0
+    sampler.close()
+
+
+def test_restart_lets_nothing_of_the_broken_off_episode_into_an_advantage() -> None:
+    sampler = restarting_sampler(failing_once(6), length=4)
+    rollout = sampler.collect(WatchedActor())
+    agent = PPO(Box(-1, 1, (2,)), Discrete(2), PPOConfig(num_envs=3, num_steps=8))
+
+    def advantages(rewards: Any) -> Any:
+        values = agent.critic(rollout.observations).squeeze(-1)
+        following = next_values(
+            values=values, final_rows=rollout.final_rows, final_values=agent.critic(rollout.final_observations)[:, 0]
+        )
+        return gae(
+            rewards=rewards, values=values[:-1], next_values=following, terminated=rollout.terminated,
+            truncated=rollout.truncated, gamma=0.99, gae_lambda=0.95,
+        )  # fmt: skip
+
+    lost = [row for row in range(24) if row not in rollout.valid_rows.tolist()]
+    assert lost == [13, 16]  # steps 5 and 6: rows 4 and 5
+    spoiled = rollout.rewards.clone()
+    spoiled.view(-1)[lost] = 1e6
+    difference = (advantages(spoiled) - advantages(rollout.rewards)).flatten()
+    assert (difference[lost] != 0).all()
+    assert (difference[rollout.valid_rows] == 0).all()
+    sampler.close()
+
+
+def test_restart_after_an_episode_drops_nothing() -> None:
+    def stick_in_a_reset(env: FaultyEnv, result: Any) -> Any:
+        is_now = env.seed == FIRST_SEED + 1 and env.steps == 5 and env.episode_steps == 0
+        return stick(result) if is_now else result
+
+    sampler = restarting_sampler(stick_in_a_reset, length=5)
+    rollout = sampler.collect(WatchedActor())
+    assert len(rollout.valid_rows) == 24
+    assert sampler.env_restarts == 1
+    assert sampler.statistics.episodes == 3
+    sampler.close()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [with_reward(math.nan), with_observation(np.array([np.inf, 0.0], np.float32)), with_observation(np.zeros(3))],
+    ids=["reward", "observation", "shape"],
+)
+def test_restart_where_a_value_cannot_be_used(fault: Any) -> None:
+    sampler = restarting_sampler(at(1, 6, fault), length=20)
+    actor = WatchedActor()
+    rollout = sampler.collect(actor)
+    assert actor.has_seen_finite_only
+    assert rollout.rewards.isfinite().all()
+    assert rollout.observations.isfinite().all()
+    assert sampler.env_restarts == 1
+    assert len(rollout.valid_rows) == 24 - 6
+    sampler.close()
+
+
+@pytest.mark.parametrize("placement", ["cpu", Mirrored("cpu", "cpu", max_lag=1)], ids=["by turns", "overlapping"])
+@in_process_and_in_workers
+def test_restart_trains_on(placement: Any, num_workers: int, tmp_path: Path) -> None:
+    source = partial(FaultyEnv, at(4, 23, stick))
+    options = {"placement": placement, "num_workers": num_workers, "on_env_error": "restart"}
+    result = train(source, run_dir=tmp_path / "run", **options)
+    assert result.metrics["env_restarts"] == 1
+    assert result.metrics["env_steps"] >= 700
+    assert (result.metrics["env_steps"] + 3) % (NUM_ENVS * SMALL.num_steps) == 0  # the failing step is the third lost
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["on_env_error"] == "restart"
+    resumed = hybridppo.resume(tmp_path / "run", total_steps=1400, env=source, progress=False)
+    assert resumed.metrics["env_restarts"] >= 1
+    assert resumed.metrics["env_steps"] >= 1400
+
+
+def test_restart_gives_the_same_however_many_workers_there_are() -> None:
+    source = partial(FaultyEnv, at(4, 23, stick))
+    results = [train(source, num_workers=num_workers, on_env_error="restart") for num_workers in (0, 1, 3)]
+    first, *others = [result.agent.parameters.values.detach() for result in results]
+    assert all(np.array_equal(first, other) for other in others)
+
+
+def test_restart_of_whole_episodes() -> None:
+    config = PPOConfig(num_envs=1, episodes_per_rollout=2, num_epochs=1, num_minibatches=1, hidden_sizes=(8,))
+
+    def stick_twice(env: FaultyEnv, result: Any) -> Any:
+        # Episodes of 10 steps. Reset with the seed of the fourth: in its middle, and when it is reset again.
+        is_fourth = env.seed == FIRST_SEED + 3
+        return stick(result) if is_fourth and env.episode_steps in (4, 0) and made_anew(env) else result
+
+    broken: list[int] = []
+
+    def made_anew(env: FaultyEnv) -> bool:
+        if env.episode_steps == 4:
+            broken.append(env.steps)
+        return env.episode_steps == 4
+
+    result = train(partial(FaultyEnv, stick_twice), config=config, total_steps=100, on_env_error="restart")
+    assert broken == [34]
+    assert result.metrics["env_restarts"] == 1
+    assert result.metrics["env_steps"] == 100
+    assert result.metrics["episodes"] == 10
+    assert result.metrics["episode_return_mean"] == 10.0
+
+
+def test_restart_again_and_again_is_an_error() -> None:
+    with pytest.raises(EnvError, match=r"4 failures in a row, the last: environment 0 .*the motor is stuck"):
+        train(
+            partial(FaultyEnv, lambda env, result: stick(result) if env.steps == 3 else result), on_env_error="restart"
+        )
+    with pytest.raises(EnvError, match=r"4 failures in a row, the last: environment 0 .*the motor is stuck"):
+        train(partial(FaultyEnv, lambda env, result: stick(result)), on_env_error="restart")
+
+
+def test_restart_of_what_fails_now_and_then_is_no_error() -> None:
+    # Fails in every second episode: each failure follows a whole one.
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        return stick(result) if env.steps == 15 else result
+
+    result = train(partial(FaultyEnv, fault), on_env_error="restart", total_steps=2000)
+    assert result.metrics["env_restarts"] > 4 * NUM_ENVS
+
+
+def test_restart_with_no_step_left_is_an_error() -> None:
+    # The only environment fails in the last step of every rollout.
+    sampler = restarting_sampler(lambda env, result: stick(result) if env.steps == 128 else result, 128, 1, length=999)
+    with pytest.raises(EnvError, match="in 4 rollouts in a row, every episode was broken off"):
+        sampler.collect(WatchedActor())
+    sampler.close()
+
+
+def test_restart_with_no_step_left_samples_again() -> None:
+    sampler = restarting_sampler(failing_once(8, index=0), 8, 1, length=999)
+    rollout = sampler.collect(WatchedActor())
+    assert rollout.valid_rows.tolist() == list(range(8))
+    assert sampler.env_steps == 8
+    assert sampler.env_restarts == 1
+    sampler.close()
+
+
+def test_restart_in_an_evaluation_counts_whole_episodes_alone() -> None:
+    failed: list[int] = []
+
+    def fail_once(env: FaultyEnv, result: Any) -> Any:
+        if env.steps == 7 and not failed:
+            failed.append(1)
+            return stick(result)
+        return result
+
+    agent = PPO(Box(-1, 1, (2,)), Discrete(2), SMALL)
+    evaluation = hybridppo.training.evaluate_agent(
+        agent, partial(FaultyEnv, fail_once), episodes=7, on_env_error="restart", progress=False
+    )
+    assert failed
+    assert evaluation.returns == (10.0,) * 7
+    assert evaluation.lengths == (10,) * 7
+
+
+def test_restart_takes_copies_where_there_is_a_vectorised_form() -> None:
+    environments = make_environments("CartPole-v1", 2, on_env_error="restart")
+    assert isinstance(environments, InTurnEnvironments)
+
+
+def test_restart_of_what_the_library_does_not_make_is_refused() -> None:
+    vector = partial(vector_of, lambda env, result: result, AutoresetMode.NEXT_STEP, NUM_ENVS)
+    with pytest.raises(ConfigurationError, match="the function made a SyncVectorEnv: let it make one environment"):
+        train(vector, on_env_error="restart")
+    with pytest.raises(ConfigurationError, match="num_workers where processes are wanted"):
+        train("CartPole-v1", on_env_error="restart", vectorization="async")
+    with pytest.raises(ConfigurationError, match="on_env_error must be raise or restart, got 'ignore'"):
+        train("CartPole-v1", on_env_error="ignore")
 
 
 # NaN or infinite observation or reward

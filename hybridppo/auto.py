@@ -101,6 +101,7 @@ class Auto:
             "chosen": decision.chosen.candidate.label,
             "line": line,
             "seconds_once": calibration.seconds_once,
+            "stages": calibration.stages,
             "figures": calibration.figures.to_json(),
             "predictions": [prediction.to_json() for prediction in predictions],
         }

@@ -35,6 +35,8 @@ MAX_SECONDS = 5.0
 """What a calibration may take."""
 MAX_SHARE = 0.05
 """Of the run that it is for."""
+PLANNED = 0.7
+"""Of these two, what is planned with: a measurement may take longer than was thought."""
 MIN_ITERATIONS = 20
 """Runs of fewer are over before a calibration has paid for itself."""
 SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
@@ -43,8 +45,11 @@ SECONDS_TO_START_A_WORKER = 0.2
 """What to set aside for one before the first was started."""
 MAX_TRIED_WORKERS = 4
 """Worker processes that are started to measure what they cost; more cost the same each."""
-SECONDS_WORTH_THREADS = 3e-4
+SECONDS_WORTH_THREADS = 2e-3
 """A gradient step shorter than this gains nothing from a second thread."""
+
+SECONDS_FOR_A_MEDIAN = 0.5
+"""What is not stable by then is not going to be."""
 
 Clock = Callable[[], float]
 
@@ -55,10 +60,14 @@ class Calibration:
 
     figures: Figures | None = None
     """None where the run is too short to measure anything."""
+    is_over: bool = False
+    """Whether there was no time for more than the first figures."""
     seconds: float = 0.0
     seconds_once: float = 0.0
     """Of these, what training need not spend any more: what is loaded with a process's first agent, and the
     accelerator's first update."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """How long each kind of measurement took."""
     left_out: list[str] = field(default_factory=list)
     """What was not measured, with the reason."""
 
@@ -78,13 +87,13 @@ def available_accelerator() -> str | None:
 def stable_median(
     measure: Callable[[], float], seconds: float, *, clock: Clock = time.perf_counter, tolerance: float = 0.03
 ) -> float:
-    """The median of a measurement, repeated until it is known to `tolerance` or `seconds` are over.
+    """The median of a measurement, repeated until it is known to `tolerance`, or `seconds` or half a second are over.
 
     The standard error of a median is about 0.93 times the distance of the quartiles over the square root of the
     number of samples (of normal ones; an outlier does not move it).
     """
     samples: list[float] = []
-    end = clock() + seconds
+    end = clock() + min(seconds, SECONDS_FOR_A_MEDIAN)
     while True:
         samples.append(measure())
         median = statistics.median(samples)
@@ -129,14 +138,20 @@ def calibrate(
     start = time.perf_counter()
     with _generators_untouched(), limit_threads(work.torch_threads), contextlib.ExitStack() as stack:
         bench = _Bench(source, work, config, options or {}, max_share, calibration, stack)
-        bench.measure_steps()
-        bench.measure_updates()
-        if bench.figures is not None:
-            bench.measure_publishing()
-            bench.measure_part()
-            bench.measure_threads(any_threads)
-            bench.measure_accelerator(accelerator)
-            bench.measure_workers(max_lag, None if any_threads else work.torch_threads)
+        torch_threads = None if any_threads else work.torch_threads
+        stages: dict[str, Callable[[], None]] = {
+            "steps": bench.measure_steps,
+            "updates": bench.measure_updates,
+            "publishing": bench.measure_publishing,
+            "part": bench.measure_part,
+            "threads": partial(bench.measure_threads, any_threads),
+            "accelerator": partial(bench.measure_accelerator, accelerator),
+            "workers": partial(bench.measure_workers, max_lag, torch_threads),
+        }
+        calibration.stages["making"] = time.perf_counter() - start
+        for name, measure in stages.items():
+            if not calibration.is_over:
+                calibration.stages[name] = bench.time(measure)
         calibration.figures = bench.figures
     calibration.seconds = time.perf_counter() - start
     return calibration
@@ -161,9 +176,9 @@ class _Bench:
         self._environments = self._make(work.num_envs)
         made = time.perf_counter()
         self._seconds_to_make = made - self._start
-        self._agent = self._make_agent(config)
-        first, second = time.perf_counter() - made, self._time(partial(self._make_agent, config))
-        calibration.seconds_once = max(0.0, first - second)
+        # Nobody knows how many passes target_kl would leave: all are counted.
+        self._agent = self._make_agent(replace(config, target_kl=None))
+        self._seconds_to_make_an_agent = time.perf_counter() - made
         self.figures: Figures | None = None
 
     def _make(self, num_envs: int) -> Environments:
@@ -177,14 +192,14 @@ class _Bench:
         SingleDevice("cpu").prepare(agent)
         return agent
 
-    def _time(self, function: Callable[[], object]) -> float:
+    def time(self, function: Callable[[], object]) -> float:
         start = time.perf_counter()
         function()
         return time.perf_counter() - start
 
     def _left(self, seconds_per_iteration: float) -> float:
         """What is left of the calibration's time, if an iteration takes so long."""
-        allowed = min(MAX_SECONDS, self._max_share * self._work.iterations * seconds_per_iteration)
+        allowed = PLANNED * min(MAX_SECONDS, self._max_share * self._work.iterations * seconds_per_iteration)
         return allowed - (time.perf_counter() - self._start) + self._calibration.seconds_once
 
     def _left_now(self) -> float:
@@ -203,7 +218,7 @@ class _Bench:
         """Steps of all environments, with their actions, in this process."""
         step = min(self._sample(self._environments, 1, 0.0)[0] for _ in range(2))
         left = self._left(self._work.num_steps * step)
-        self._num_steps = max(1, min(self._work.num_steps, int(left / 8 / step)))
+        self._num_steps = max(1, min(self._work.num_steps, int(left / 12 / step)))
         self._step, self._rest, self._rollout = self._sample(self._environments, self._num_steps, left / 3)
         self._action, _ = self._time_actions(SingleDevice("cpu"), left / 20)
 
@@ -245,20 +260,25 @@ class _Bench:
         """Updates on the CPU: of one minibatch, from which a whole one follows, or whole where there is time."""
         work, config = self._work, self._config
         num_steps = -(-config.minibatch_size // work.num_envs)
-        # Nobody knows how many passes target_kl would leave: all are counted.
-        self._one = replace(config, num_steps=num_steps, num_minibatches=1, target_kl=None)
-        self._learner, self._learned = self._make_agent(self._one), _with_steps(self._rollout, num_steps)
+        one = replace(config, num_steps=num_steps, num_minibatches=1, target_kl=None)
+        making = time.perf_counter()
+        self._learner, self._learned = self._make_agent(one), _with_steps(self._rollout, num_steps)
+        # What the first agent took longer was the loading of what training needs as well.
+        again = time.perf_counter() - making
+        self._calibration.seconds_once = max(0.0, self._seconds_to_make_an_agent - again)
+        self._one, self._one_learned = self._learner, self._learned
         self._shares = work.num_steps / num_steps
         self._time_update(self._learner)
         first = self._time_update(self._learner)
         whole = first * self._shares
         iteration = work.num_steps * self._step + whole
         if (first + 4 * whole) < 0.7 * self._left(iteration):
-            self._learner = self._make_agent(replace(config, target_kl=None))
+            self._learner = self._agent
             self._learned, self._shares = _with_steps(self._rollout, work.num_steps), 1.0
             self._time_update(self._learner)
         elif self._left(iteration) < 0:
             self._calibration.left_out.append(f"all: a run of about {work.iterations * iteration:.2g} s is too short")
+            self._calibration.is_over = True
             return
         update = self._shares * stable_median(
             lambda: self._time_update(self._learner), 0.4 * max(0.0, self._left(iteration))
@@ -267,7 +287,7 @@ class _Bench:
         self.figures = Figures({work.num_envs: self._step}, self._action, rest, {work.torch_threads: update})
 
     def _time_update(self, agent: PPO) -> float:
-        return self._time(lambda: agent.update(self._learned))
+        return self.time(lambda: agent.update(self._learned))
 
     def _measured(self, **figures: Any) -> None:
         assert self.figures is not None
@@ -318,9 +338,8 @@ class _Bench:
         counts = (counts | {work.cores}) - {work.torch_threads}
         if not counts or step < SECONDS_WORTH_THREADS or not self._can_afford(10 * step, "torch threads"):
             return
-        one = replace(self._one, num_epochs=1)
-        agent, learned = self._make_agent(one), _with_steps(self._rollout, one.num_steps)
-        pass_over_one = partial(self._time, lambda: agent.update(learned))
+        agent = self._make_agent(replace(self._one.config, num_epochs=1))
+        pass_over_one = partial(self.time, lambda: agent.update(self._one_learned))
         pass_over_one()
         reference = stable_median(pass_over_one, 0.1 * self._left_now())
         for threads in sorted(counts):
@@ -360,7 +379,7 @@ class _Bench:
         share = 0.1 * max(0.0, self._left_now())
         seconds = stable_median(lambda: self._time_update(self._learner), 2 * share)
 
-        transfer = self._shares * stable_median(partial(self._time, lambda: mirror.to_learner(host)), share)
+        transfer = self._shares * stable_median(partial(self.time, lambda: mirror.to_learner(host)), share)
         publish = self._time_crossing(mirror, self._learner, share)
         move = self._time_crossing(moving, self._learner, share)
         single.prepare(self._agent)
@@ -383,7 +402,10 @@ class _Bench:
         share = -(-work.num_envs // count)
         filling = self._num_steps * seconds_per_step(self.figures, share, work.num_envs)
         start_one = SECONDS_TO_START_A_WORKER + self._seconds_to_make * share / work.num_envs
-        if not self._can_afford(count * start_one + 5 * filling, f"{count} worker processes"):
+        overlaps = best.max_lag > 0 and best.learning == "cpu"
+        learning = self.figures.update[work.torch_threads] * self._one.config.num_steps / work.num_steps
+        seconds = count * start_one + 5 * (max(filling, learning) if overlaps else filling)
+        if not self._can_afford(seconds, f"{count} worker processes"):
             return
         start = time.perf_counter()
         sampler = WorkerSampler(
@@ -398,7 +420,9 @@ class _Bench:
             options=self._options,
         )
         self._stack.callback(sampler.close)
-        worker_start = (time.perf_counter() - start) / count
+        self._measured(worker_start=(time.perf_counter() - start) / count)
+        if not self._can_afford(2 * filling, "rollouts of worker processes"):  # where starting them took longer
+            return
         messages: list[float] = []
 
         def collect() -> float:
@@ -406,9 +430,8 @@ class _Bench:
                 begun = time.perf_counter()
                 sampler.start(actor)
                 learned = time.perf_counter()
-                if best.max_lag and best.learning == "cpu":  # as in training, the learner works meanwhile
-                    while time.perf_counter() - learned < 0.8 * filling:
-                        self._time_update(self._learner)
+                while overlaps and time.perf_counter() - learned < 0.8 * filling:  # as in training
+                    self._one.update(self._one_learned)
                 learned = time.perf_counter() - learned
                 sampler.finish()
                 if sampler.seconds_filling > learned:
@@ -418,7 +441,7 @@ class _Bench:
         collect()
         slowdown = stable_median(collect, 0.5 * self._left_now()) / filling
         message = max(0.0, statistics.median(messages)) if messages else self.figures.message
-        self._measured(worker_start=worker_start, message=message, slowdown=max(1.0, slowdown))
+        self._measured(message=message, slowdown=max(1.0, slowdown))
 
 
 def _with_steps(rollout: Rollout, num_steps: int) -> Rollout:

@@ -48,24 +48,28 @@ def median_of(samples: list[float], seconds: float) -> tuple[float, int]:
 
 
 def test_equal_samples_are_stable_at_once() -> None:
-    assert median_of([2.0] * 10, 100.0) == (2.0, 3)
+    assert median_of([0.1] * 10, 100.0) == (0.1, 3)
 
 
 def test_scattered_samples_are_repeated_until_the_median_is_known() -> None:
-    samples = [1.0, 2.0] * 1000
+    samples = [1e-6, 2e-6] * 1000
     median, taken = median_of(samples, 1e6)
     # quartiles 1 apart around 1.5: 0.93 / sqrt(n) <= 0.03 * 1.5 from about 427 on
     assert 420 <= taken <= 435
-    assert 1.0 <= median <= 2.0
+    assert 1e-6 <= median <= 2e-6
 
 
 def test_an_outlier_counts_for_nothing() -> None:
-    assert median_of([1.0, 1.0, 50.0, 1.0, 1.0, 1.0], 1e6)[0] == 1.0
+    assert median_of([1e-3, 50e-3, 1e-3, 1e-3, 1e-3], 1e6)[0] == 1e-3
 
 
 def test_when_time_is_over_the_median_is_taken_as_it_is() -> None:
-    assert median_of([1.0, 5.0, 3.0, 9.0], 8.0) == (3.0, 3)
+    assert median_of([0.001, 0.005, 0.003, 0.009], 0.008) == (0.003, 3)
     assert median_of([4.0, 5.0], 0.0) == (4.0, 1)
+
+
+def test_no_median_takes_longer_than_half_a_second() -> None:
+    assert median_of([0.125, 0.25, 0.5, 1.0], 1e6) == (0.25, 3)
 
 
 # What is measured

@@ -1,0 +1,267 @@
+"""Does placement auto choose well? Its choice, and its predictions, against every candidate trained under for real.
+
+    python benchmarks/auto.py
+    python benchmarks/auto.py --works pendulum,slow --rounds 5
+
+Pieces of work differ in environment, network and batch. For each, auto calibrates as it would for a run of two minutes
+and for one of three seconds, then every candidate trains for some moments, round after round, so that a change of the
+machine's pace touches all of them. Those predicted to be several times slower than the best are left out. Where there
+is a CUDA device, CartPole with hidden layers of 64 to 2048 follows, and where learning there begins to pay.
+
+Results go to results/auto.json, or to results/auto-cuda.json where there is a CUDA device. The exit code is 1 where a
+promise is not kept: a choice within 5 % of the best in all works but one, and never more than 15 % off.
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridppo import PPOConfig
+from hybridppo.auto import Auto, work_of
+from hybridppo.calibration import Calibration, available_accelerator, calibrate
+from hybridppo.envs import EnvSource, make_environments
+from hybridppo.errors import EnvError
+from hybridppo.measuring import measure_candidate
+from hybridppo.prediction import Candidate, Decision, Prediction, Work
+
+# Below the library, which has to be imported before NumPy.
+import gymnasium as gym  # isort: skip
+import machine  # isort: skip
+import numpy as np  # isort: skip
+
+WITHIN, AT_MOST, PREDICTED_WITHIN = 1.05, 1.15, 0.20
+HOPELESS = 2.5
+"""Candidates predicted to take so many times longer than the best are not trained under."""
+LONG_RUN, SHORT_RUN = 120.0, 3.0
+"""Seconds of the runs to calibrate for."""
+
+
+class Slow(gym.Env[Any, Any]):
+    """Computes for about a millisecond a step, as a simulator does."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (8,))
+    action_space = gym.spaces.Discrete(4)
+    size = 50_000
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Anew."""
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        """Compute for a while."""
+        sum(range(self.size))
+        self._step += 1
+        return self._observation(), float(action == 0), False, self._step == 200, {}
+
+    def _observation(self) -> Any:
+        return self.np_random.uniform(-1.0, 1.0, 8).astype(np.float32)
+
+
+class VerySlow(Slow):
+    """Computes for five times as long."""
+
+    size = 250_000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of work."""
+
+    env: EnvSource
+    config: PPOConfig
+
+
+def _config(**fields: Any) -> PPOConfig:
+    # The number of threads is left open, so that it is among what is chosen.
+    return PPOConfig(torch_threads=None, **fields)
+
+
+WORKS: dict[str, Piece] = {
+    "cartpole": Piece("CartPole-v1", _config(num_envs=8)),
+    "cartpole_wide": Piece("CartPole-v1", _config(num_envs=64, hidden_sizes=(256, 256))),
+    "cartpole_large": Piece("CartPole-v1", _config(num_envs=8, hidden_sizes=(512, 512))),
+    "acrobot": Piece("Acrobot-v1", _config(num_envs=8)),
+    "acrobot_large_batch": Piece("Acrobot-v1", _config(num_envs=16, num_steps=256, num_minibatches=32)),
+    "pendulum": Piece(
+        "Pendulum-v1", _config(num_envs=4, num_steps=512, num_epochs=10, num_minibatches=32, entropy_coef=0.0)
+    ),
+    "lunar_lander": Piece("LunarLander-v3", _config(num_envs=8)),
+    "half_cheetah": Piece(
+        "HalfCheetah-v5", _config(num_envs=8, num_steps=256, num_epochs=10, num_minibatches=32, entropy_coef=0.0)
+    ),
+    "slow": Piece(Slow, _config(num_envs=8, num_steps=32)),
+    "very_slow": Piece(VerySlow, _config(num_envs=4, num_steps=16, hidden_sizes=(256, 256))),
+}
+
+CUDA_SIZES = (64, 128, 256, 512, 1024, 2048)
+
+
+def cuda_works() -> dict[str, Piece]:
+    """CartPole by size of network."""
+    return {
+        f"cartpole_{size}": Piece("CartPole-v1", _config(num_envs=8, hidden_sizes=(size,) * 2)) for size in CUDA_SIZES
+    }
+
+
+def measure(piece: Piece, *, rounds: int, seconds: float, accelerator: str | None) -> dict[str, Any]:
+    """One piece of work: what auto predicts and chooses with and without overlap, and what every candidate takes."""
+    environments = make_environments(piece.env, piece.config.num_envs)
+    try:
+        endless = work_of(environments, piece.config, total_steps=10**9, num_workers=None)
+    finally:
+        environments.close()
+    predictions, _ = _decided(piece, endless, 0, accelerator)  # warms up, and says how long an iteration takes
+    iteration = min(prediction.iteration for prediction in predictions)
+
+    choices: dict[str, Any] = {}
+    tried: dict[str, Candidate] = {}
+    hopeless: set[str] = set()
+    for max_lag in (0, 1):
+        long_run, short_run = (replace(endless, iterations=math.ceil(run / iteration)) for run in (LONG_RUN, SHORT_RUN))
+        predictions, (calibration, decision) = _decided(piece, long_run, max_lag, accelerator)
+        short = _calibrated(piece, short_run, max_lag, accelerator)
+        assert calibration.figures is not None  # which two minutes leave time for
+        fastest = min(prediction.iteration for prediction in predictions)
+        close = [each for each in predictions if each.iteration < HOPELESS * fastest or each is decision.chosen]
+        tried |= {each.candidate.label: each.candidate for each in close}
+        hopeless |= {each.candidate.label for each in predictions} - tried.keys()
+        choices[f"max_lag={max_lag}"] = {
+            "chosen": decision.chosen.candidate.label,
+            "allowed": [each.candidate.label for each in predictions if each.candidate.max_lag <= max_lag],
+            "predicted": {each.candidate.label: each.iteration for each in predictions},
+            "figures": calibration.figures.to_json(),
+            "seconds_calibrating": calibration.seconds - calibration.seconds_once,
+            "seconds_calibrating_short_run": short.seconds - short.seconds_once,
+        }
+    measured = _measure_all(piece, list(tried.values()), rounds=rounds, seconds=seconds)
+    for choice in choices.values():
+        choice |= judge(choice["chosen"], choice["allowed"], choice["predicted"], measured)
+    rows = {"measured": measured, "hopeless": sorted(hopeless - tried.keys()), "choices": choices}
+    return {"config": piece.config.to_json(), "run_seconds": [LONG_RUN, SHORT_RUN], **rows}
+
+
+def _calibrated(piece: Piece, work: Work, max_lag: int, accelerator: str | None) -> Calibration:
+    return calibrate(piece.env, work, piece.config, max_lag=max_lag, any_threads=True, accelerator=accelerator)
+
+
+def _decided(
+    piece: Piece, work: Work, max_lag: int, accelerator: str | None
+) -> tuple[Sequence[Prediction], tuple[Calibration, Decision]]:
+    calibration = _calibrated(piece, work, max_lag, accelerator)
+    predictions, decision = Auto(max_lag).predictions(work, piece.config, calibration)
+    return predictions, (calibration, decision)
+
+
+def _measure_all(piece: Piece, tried: Sequence[Candidate], *, rounds: int, seconds: float) -> dict[str, float]:
+    """Seconds of an iteration under every candidate: medians over rounds in which all take their turn."""
+    turns: dict[str, list[float]] = {candidate.label: [] for candidate in tried}
+    for _ in range(rounds):
+        for candidate in tried:
+            row = measure_candidate(piece.env, piece.config, candidate, seconds=seconds)
+            turns[candidate.label].append(row["seconds"])
+    return {label: statistics.median(values) for label, values in turns.items()}
+
+
+def judge(
+    chosen: str, allowed: Sequence[str], predicted: Mapping[str, float], measured: Mapping[str, float]
+) -> dict[str, Any]:
+    """How far a choice is from the best that was allowed, and every prediction from what was measured."""
+    best = min((label for label in allowed if label in measured), key=lambda label: measured[label])
+    return {
+        "best": best,
+        "ratio_to_best": measured[chosen] / measured[best],
+        "ratio_to_cpu": measured[chosen] / measured["cpu"] if "cpu" in measured else None,
+        "predicted_over_measured": {
+            label: predicted[label] / measured[label] for label in measured if label in predicted
+        },
+    }
+
+
+def summary(works: Mapping[str, Any], max_lag: int) -> dict[str, Any]:
+    """Whether the promises are kept, over all works."""
+    choices = [row["choices"][f"max_lag={max_lag}"] for row in works.values()]
+    ratios = [choice["ratio_to_best"] for choice in choices]
+    quotients = [quotient for choice in choices for quotient in choice["predicted_over_measured"].values()]
+    num_within = sum(ratio <= WITHIN for ratio in ratios)
+    return {
+        "works": len(ratios),
+        "within_5_percent": num_within,
+        "worst_ratio": max(ratios),
+        "predictions": len(quotients),
+        "predictions_within_20_percent": sum(abs(quotient - 1.0) <= PREDICTED_WITHIN for quotient in quotients),
+        "longest_calibration": max(choice["seconds_calibrating"] for choice in choices),
+        "longest_of_a_short_run": max(choice["seconds_calibrating_short_run"] for choice in choices),
+        "is_kept": num_within >= len(ratios) - max(1, len(ratios) // 8) and max(ratios) <= AT_MOST,
+    }
+
+
+def crossing(measured: Mapping[int, Mapping[str, float]]) -> int | None:
+    """The smallest size of network from which on learning on the GPU and sampling on the CPU is the faster.
+
+    What is not among the measured was far too slow.
+    """
+    sizes = sorted(measured)
+    faster = [size for size in sizes if measured[size].get("hybrid", math.inf) < measured[size].get("cpu", math.inf)]
+    return next((size for size in faster if all(other in faster for other in sizes if other >= size)), None)
+
+
+def as_markdown(works: Mapping[str, Any], max_lag: int) -> str:
+    """The works as a table."""
+    lines = [
+        "| work | chosen | best measured | ms | of best | of cpu | predicted / measured |",
+        "|---|---|---|---:|---:|---:|---|",
+    ]
+    for name, row in works.items():
+        choice, measured = row["choices"][f"max_lag={max_lag}"], row["measured"]
+        quotients = ", ".join(f"{label} {q:.2f}" for label, q in choice["predicted_over_measured"].items())
+        of_cpu = "" if choice["ratio_to_cpu"] is None else f"{choice['ratio_to_cpu']:.2f}"
+        lines.append(
+            f"| {name} | {choice['chosen']} | {choice['best']} | {1e3 * measured[choice['chosen']]:.1f} "
+            f"| {choice['ratio_to_best']:.3f} | {of_cpu} | {quotients} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print, and keep the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--works", default=",".join(WORKS), help="which, by name (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of every candidate")
+    parser.add_argument("--seconds", type=float, default=0.8, help="of every turn, after two iterations that warm up")
+    arguments = parser.parse_args()
+    accelerator = available_accelerator()
+    pieces = {name: WORKS[name] for name in arguments.works.split(",")} | (cuda_works() if accelerator else {})
+    works: dict[str, Any] = {}
+    left_out: dict[str, str] = {}
+    for name, piece in pieces.items():
+        try:
+            works[name] = measure(piece, rounds=arguments.rounds, seconds=arguments.seconds, accelerator=accelerator)
+        except EnvError as error:  # a package of environments that is not installed
+            left_out[name] = str(error)
+            print(f"{name}: left out: {error}", flush=True)
+            continue
+        print(as_markdown({name: works[name]}, 1).splitlines()[-1], flush=True)
+    payload: dict[str, Any] = {"arguments": vars(arguments), "left_out": left_out, "works": works}
+    payload["summaries"] = {f"max_lag={max_lag}": summary(works, max_lag) for max_lag in (0, 1)}
+    if accelerator:
+        sizes = {size: works[f"cartpole_{size}"] for size in CUDA_SIZES}
+        payload["crossing"] = {
+            "measured": crossing({size: row["measured"] for size, row in sizes.items()}),
+            "predicted": crossing({size: row["choices"]["max_lag=0"]["predicted"] for size, row in sizes.items()}),
+        }
+        print(f"\nFrom hidden layers of this size on, hybrid is faster than cpu: {payload['crossing']}")
+    for max_lag in (0, 1):
+        print(f"\n### max_lag={max_lag}\n\n{as_markdown(works, max_lag)}\n")
+        print(payload["summaries"][f"max_lag={max_lag}"])
+    print(f"\nRaw figures: {machine.save('auto-cuda' if accelerator else 'auto', payload)}")
+    return 0 if all(each["is_kept"] for each in payload["summaries"].values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""The benchmark of placement auto: what it judges, and that it measures what it says, GPU's part included."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from hybridppo import PPOConfig, calibration
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    spec = importlib.util.spec_from_file_location("benchmark_auto", BENCHMARKS / "auto.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "benchmark_auto", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_choice_is_judged_by_what_was_allowed(benchmark: Any) -> None:
+    measured = {"cpu": 8.0, "cpu, 2 workers": 5.0, "overlap, 1 worker": 4.0}
+    predicted = {"cpu": 6.0, "cpu, 2 workers": 5.0, "overlap, 1 worker": 5.0, "cpu, 2 threads": 90.0}
+    assert benchmark.judge("cpu", ["cpu", "cpu, 2 workers", "cpu, 2 threads"], predicted, measured) == {
+        "best": "cpu, 2 workers",
+        "ratio_to_best": 1.6,
+        "ratio_to_cpu": 1.0,
+        "predicted_over_measured": {"cpu": 0.75, "cpu, 2 workers": 1.0, "overlap, 1 worker": 1.25},
+    }
+
+
+def works(ratios: list[float], quotient: float = 1.0) -> dict[str, Any]:
+    choice = {"predicted_over_measured": {"cpu": quotient}, "seconds_calibrating": 2.0}
+    short = {"seconds_calibrating_short_run": 0.1}
+    return {
+        str(i): {"choices": {"max_lag=0": {**choice, **short, "ratio_to_best": ratio}}}
+        for i, ratio in enumerate(ratios)
+    }
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_kept"),
+    [
+        ([1.0] * 8, True),
+        ([1.05] * 7 + [1.15], True),
+        ([1.05] * 7 + [1.16], False),
+        ([1.0] * 6 + [1.06] * 2, False),
+    ],
+)
+def test_the_promise_is_seven_of_eight_and_never_far_off(ratios: list[float], is_kept: bool, benchmark: Any) -> None:
+    assert benchmark.summary(works(ratios), 0)["is_kept"] == is_kept
+
+
+@pytest.mark.parametrize(("quotient", "within"), [(0.81, 2), (1.19, 2), (0.79, 0), (1.21, 0)])
+def test_predictions_are_counted_within_a_fifth(quotient: float, within: int, benchmark: Any) -> None:
+    assert benchmark.summary(works([1.0, 1.0], quotient), 0)["predictions_within_20_percent"] == within
+
+
+def test_the_crossing_is_where_the_gpu_stays_ahead(benchmark: Any) -> None:
+    def at(**hybrid: float) -> dict[int, dict[str, float]]:
+        return {int(size[1:]): {"cpu": 1.0, "hybrid": seconds} for size, seconds in hybrid.items()}
+
+    assert benchmark.crossing(at(_64=3.0, _128=1.5, _256=0.9, _512=0.2)) == 256
+    assert benchmark.crossing(at(_64=0.9, _128=1.5, _256=0.9, _512=0.2)) == 256
+    assert benchmark.crossing(at(_64=3.0, _128=2.0)) is None
+    assert benchmark.crossing({64: {"cpu": 1.0}, 128: {"hybrid": 1.0}}) == 128  # what is hopeless is not measured
+
+
+def test_works_differ_and_gpu_works_go_by_size(benchmark: Any) -> None:
+    assert len(benchmark.WORKS) >= 8
+    sizes = [piece.config.hidden_sizes[0] for piece in benchmark.cuda_works().values()]
+    assert sizes == [64, 128, 256, 512, 1024, 2048]
+
+
+def test_a_piece_of_work_is_measured_with_a_twin_of_the_gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "HOPELESS", 1e9)
+    monkeypatch.setattr(calibration, "cpu_cores", lambda: 1)
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), torch_threads=None)
+    piece = benchmark.Piece("CartPole-v1", config)
+    row = benchmark.measure(piece, rounds=1, seconds=0.01, accelerator="cpu")
+    assert row["measured"].keys() >= {"cpu", "cuda", "hybrid", "migrate"}
+    assert all(seconds > 0 for seconds in row["measured"].values())
+    for choice in row["choices"].values():
+        assert choice["chosen"] in choice["allowed"]
+        assert choice["ratio_to_best"] >= 1.0
+    table = benchmark.as_markdown({"cartpole": row}, 0).splitlines()
+    assert len(table) == 3
+    assert table[2].startswith("| cartpole | ")

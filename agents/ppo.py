@@ -36,6 +36,7 @@ from hybridppo.parameters import FlatParameters
 from hybridppo.placement import Counters, Crossing
 from hybridppo.precision import require
 from hybridppo.rollout import Rollout
+from hybridppo.saved_values import whole
 
 
 class PPO:
@@ -234,5 +235,5 @@ class PPO:
                 if saved.shape != slot.shape:  # which `copy_` might spread over all
                     raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
                 slot.copy_(saved)
-        self.version = state["version"]
+        self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]

@@ -32,7 +32,7 @@ from hybridppo.env_checks import (
     require_finite,
 )
 from hybridppo.env_copy import OnEnvError
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import ConfigurationError, EnvError, shown
 
 Array = NDArray[Any]
 EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
@@ -317,11 +317,11 @@ def make_environments(
         ConfigurationError: for an unknown option.
     """
     if vectorization not in ("auto", "sync", "async"):
-        raise ConfigurationError(f"vectorization must be auto, sync or async, got {vectorization!r}")
-    if autoreset_mode is not None and autoreset_mode not in MODES:
-        raise ConfigurationError(f"autoreset_mode must be one of {', '.join(MODES)}, got {autoreset_mode!r}")
+        raise ConfigurationError(f"vectorization must be auto, sync or async, got {shown(vectorization)}")
+    if autoreset_mode is not None and autoreset_mode not in tuple(MODES):
+        raise ConfigurationError(f"autoreset_mode must be one of {', '.join(MODES)}, got {shown(autoreset_mode)}")
     if on_env_error not in ("raise", "restart"):
-        raise ConfigurationError(f"on_env_error must be raise or restart, got {on_env_error!r}")
+        raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(on_env_error)}")
     restarts = on_env_error == "restart"
     if restarts and vectorization == "async":
         raise ConfigurationError(
@@ -329,6 +329,10 @@ def make_environments(
             "num_workers where processes are wanted"
         )
     if not isinstance(source, str):
+        if not callable(source):
+            raise ConfigurationError(
+                f"env must be an environment's id or a function that makes one, got {shown(source)}"
+            )
         made = source()
         if isinstance(made, VectorEnv):
             if restarts:
@@ -351,7 +355,7 @@ def make_environments(
         return _copies_of(partial(gym.make, source), num_envs, vectorization, on_env_error, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
-    except (gym.error.Error, ModuleNotFoundError) as error:
+    except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
         raise EnvError(
             f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
         ) from error

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.saved_values import reals, whole
+
 Array = NDArray[Any]
 
 
@@ -83,11 +85,12 @@ class EpisodeStatistics:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        self.episodes = state["episodes"]
-        self._running_return = np.array(state["running_return"], dtype=np.float64)
-        self._running_length = np.array(state["running_length"], dtype=np.int64)
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
+        num_envs = len(self._running_return)
+        self.episodes = whole(state, "episodes")
+        self._running_return = np.array(reals(state, "running_return", length=num_envs), dtype=np.float64)
+        self._running_length = np.array(reals(state, "running_length", length=num_envs), dtype=np.int64)
+        self._returns.extend(reals(state, "returns"))
+        self._lengths.extend(int(length) for length in reals(state, "lengths"))
 
 
 def rows_broken_off(ended: Array, broken_off: Array) -> Array:

@@ -22,7 +22,8 @@ def _is_whole(value: Any, minimum: int, below: int = 2**63) -> bool:
     return type(value) is int and minimum <= value < below
 
 
-def _is_seconds(value: Any) -> bool:
+def is_seconds(value: Any) -> bool:
+    """Whether it is a number of seconds, endless ones included."""
     return type(value) in (int, float) and not math.isnan(value) and value >= 0
 
 
@@ -37,7 +38,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "vectorization": (lambda value: value in ("auto", "sync", "async"), "auto, sync or async"),
     "autoreset_mode": (lambda value: value is None or value in tuple(MODES), f"null or one of {', '.join(MODES)}"),
     "evaluation_episodes": (lambda value: _is_whole(value, 0), "a whole number of at least 0"),
-    "checkpoint_seconds": (_is_seconds, "a number of at least 0"),
+    "checkpoint_seconds": (is_seconds, "a number of at least 0"),
     "keep_checkpoints": (lambda value: _is_whole(value, 1), "a whole number of at least 1"),
     "observation_space": (lambda value: isinstance(value, dict), "an object"),
     "action_space": (lambda value: isinstance(value, dict), "an object"),
@@ -46,7 +47,7 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "total_episodes": (lambda value: value is None or _is_whole(value, 1), "null or a whole number of at least 1"),
     "on_env_error": (lambda value: value in ("raise", "restart"), "raise or restart"),
-    "worker_timeout": (lambda value: _is_seconds(value) and value > 0, "a positive number"),
+    "worker_timeout": (lambda value: is_seconds(value) and value > 0, "a positive number"),
 }
 DEFAULTS: Settings = {"total_episodes": None, "on_env_error": "raise", "worker_timeout": WORKER_TIMEOUT}
 """What earlier releases did not write, and what it was then."""

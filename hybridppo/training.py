@@ -6,8 +6,8 @@ action = result.agent.act(observation)
 
 import logging
 import platform
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from hybridppo.envs import (
     Vectorization,
     make_environments,
 )
-from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.placement import Placement, SingleDevice, make_placement, placement_from_settings
 from hybridppo.progress import ProgressBar
@@ -43,7 +43,8 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
-from hybridppo.settings import settings_of
+from hybridppo.saved_values import whole
+from hybridppo.settings import LARGEST_SEED, is_seconds, settings_of
 from hybridppo.threads import limit_threads
 
 logger = logging.getLogger(__name__)
@@ -131,14 +132,16 @@ def train(
     if total_episodes is not None:
         _require_whole(total_episodes=total_episodes)
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-    _require_whole(0, seed=seed)
+    _require_whole(0, below=LARGEST_SEED, seed=seed)
+    if not is_seconds(checkpoint_seconds):
+        raise ConfigurationError(f"checkpoint_seconds must be a number of at least 0, got {shown(checkpoint_seconds)}")
     if num_workers is not None:
         _require_whole(0, num_workers=num_workers)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     meant = resolve_placement(placement)
-    if not worker_timeout > 0:
-        raise ConfigurationError(f"worker_timeout must be positive, got {worker_timeout!r}")
+    if not (is_seconds(worker_timeout) and worker_timeout > 0):
+        raise ConfigurationError(f"worker_timeout must be positive, got {shown(worker_timeout)}")
     options: dict[str, Any] = {
         "vectorization": vectorization,
         "autoreset_mode": autoreset_mode,
@@ -241,7 +244,7 @@ def resume(
     if total_episodes is not None:
         _require_whole(total_episodes=total_episodes)
         settings["total_episodes"] = total_episodes
-    meant = placement_from_settings(settings["placement"]) if placement is None else resolve_placement(placement)
+    meant = _placement_of(settings) if placement is None else resolve_placement(placement)
     checkpoint = None if directory.is_untouched else directory.load_checkpoint()
     environments = _environments(settings, env, config.num_envs)
     try:
@@ -255,7 +258,10 @@ def resume(
             directory.rewind(0, 0)
             logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
         else:
-            directory.rewind(checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"])
+            with _fitting("this run"):
+                state = checkpoint.state
+                iteration, env_steps = whole(state["runner"], "iteration"), whole(state["sampler"], "env_steps")
+            directory.rewind(iteration, env_steps)
             logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
         return _run(
             env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration, loggers
@@ -311,9 +317,10 @@ def _run(
         profiler = Profiler(runner, environments, directory.path / "trace.json") if directory and profile else None
         try:
             if checkpoint is not None:
-                runner.load_state(checkpoint.state["runner"])
-                env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
-                sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
+                with _fitting("this run"):
+                    runner.load_state(checkpoint.state["runner"])
+                    env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
+                    sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
             try:
                 metrics = runner.run()
             finally:
@@ -454,7 +461,19 @@ def resolve_placement(placement: PlacementChoice) -> Placement | Auto:
     """The placement meant by a name, or by itself; `Auto` has yet to choose."""
     if placement == "auto":
         return Auto()
-    return make_placement(placement) if isinstance(placement, str) else placement
+    if isinstance(placement, str):
+        return make_placement(placement)
+    if not isinstance(placement, (Placement, Auto)):
+        raise ConfigurationError(f"placement must be a name or a placement, got {shown(placement)}")
+    return placement
+
+
+def _placement_of(settings: dict[str, Any]) -> Placement:
+    """A run's own placement."""
+    try:
+        return placement_from_settings(settings["placement"])
+    except (KeyError, TypeError) as error:
+        raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
 
 
 def _chosen_anew(
@@ -491,13 +510,20 @@ def _agent_of(settings: dict[str, Any], checkpoint: Checkpoint | None) -> PPO:
         agent = PPO(observation_space, action_space, config, seed=_seed(settings["seed"], "agent"))
     if checkpoint is None:
         return agent
-    try:
+    with _fitting("the network that config.json describes"):
         agent.load_state(checkpoint.tensors, checkpoint.state["agent"])
-    except Exception as error:  # whatever torch and NumPy raise for what is not theirs
-        raise CheckpointError(
-            f"the checkpoint does not fit the network that config.json describes: {type(error).__name__}: {error}"
-        ) from error
     return agent
+
+
+@contextmanager
+def _fitting(what: str) -> Iterator[None]:
+    """Within it, whatever torch and NumPy raise for what is not theirs is the checkpoint's fault."""
+    try:
+        yield
+    except HybridPPOError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"the checkpoint does not fit {what}: {type(error).__name__}: {error}") from error
 
 
 def _explaining_memory(
@@ -547,7 +573,9 @@ def _seed(seed: int, owner: str) -> int:
     return int(np.random.SeedSequence([seed, *owner.encode()]).generate_state(1)[0] >> 1)
 
 
-def _require_whole(minimum: int = 1, **values: int) -> None:
+def _require_whole(minimum: int = 1, *, below: int = 2**63, **values: int) -> None:
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise ConfigurationError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+            raise ConfigurationError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
+        if value >= below:
+            raise ConfigurationError(f"{name} must be below {below}, got {shown(value)}")

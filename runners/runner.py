@@ -11,6 +11,7 @@ from hybridppo.placement import Placement
 from hybridppo.progress import ProgressBar
 from hybridppo.run_directory import RunDirectory, finite
 from hybridppo.runners.sampler import BaseSampler
+from hybridppo.saved_values import real, whole
 
 
 class Runner:
@@ -167,7 +168,8 @@ class Runner:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from saved counters."""
-        self.iteration, self.seconds, self.metrics = state["iteration"], state["seconds"], state["metrics"]
+        self.iteration, self.seconds = whole(state, "iteration"), real(state["seconds"], "seconds")
+        self.metrics = dict(state["metrics"])
 
 
 def _name_of(function: Callable[..., object]) -> str:

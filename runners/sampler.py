@@ -20,6 +20,7 @@ from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollout import Rollout
 from hybridppo.runners.stepping import Block, Finals, Stepper
+from hybridppo.saved_values import whole
 
 Array = NDArray[Any]
 
@@ -175,8 +176,9 @@ class BaseSampler(ABC):
 
     def load_state(self, state: dict[str, Any], *, env_seed: int) -> None:
         """Go on from a saved state, in environments that start anew from `env_seed`."""
-        self.env_steps = state["env_steps"]
-        self.env_restarts = state.get("env_restarts", 0)  # which earlier releases did not write
+        self.env_steps = whole(state, "env_steps")
+        # which earlier releases did not write
+        self.env_restarts = whole({"env_restarts": 0, **state}, "env_restarts")
         self._noise.bit_generator.state = state["noise"]
         self.statistics.load_state(state["statistics"])
         self.statistics.drop_running()

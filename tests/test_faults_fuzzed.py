@@ -1,0 +1,20 @@
+"""Random configurations and altered files: a few in every run of the tests, thousands in the slow ones."""
+
+import os
+
+import pytest
+from fuzzing import fuzz
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="a case that hangs is found by SIGALRM, which is of POSIX")
+
+
+def test_random_values_and_altered_files_end_in_a_clear_error_or_a_working_run() -> None:
+    endings = fuzz(200, seed=0)
+    assert endings.total() == 200
+    # None of the kinds was left out: what works, and what is refused by each part.
+    assert min(endings[name] for name in ("worked", "ConfigurationError", "RunDirectoryError", "CheckpointError")) > 2
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_values_and_altered_files() -> None:
+    assert fuzz(10_000, seed=1).total() == 10_000

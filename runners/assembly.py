@@ -78,6 +78,7 @@ def make_sampler(
             noise=noise,
             options=options,
             timeout=worker_timeout,
+            pin_memory=placement.pins_rollouts,
         )
     return Sampler(
         environments,

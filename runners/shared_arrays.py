@@ -39,6 +39,8 @@ class SharedArrays:
             path = f"/proc/{os.getpid()}/fd/{self._descriptor}" if self._descriptor is not None else _make_file(size)
         self.path = path
         memory = np.memmap(self.path, dtype=np.uint8, mode="r+", shape=(size,))
+        self.memory: Array | None = memory
+        """All arrays' bytes, until closed."""
         self._arrays: dict[str, Array] = {
             name: np.ndarray(shape, dtype, buffer=memory, offset=offsets[name])
             for name, (shape, dtype) in layout.items()
@@ -60,6 +62,7 @@ class SharedArrays:
     def close(self) -> None:
         """Let go of the memory; arrays handed out keep it alive for themselves."""
         self._arrays.clear()
+        self.memory = None
         self.unlink()
 
 

@@ -28,6 +28,7 @@ from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks import is_plain_mlp, numpy_activation
 from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.runners.page_locking import PageLock
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_arrays import SharedArrays
 from hybridppo.runners.stepping import Block, Finals
@@ -59,6 +60,7 @@ class WorkerSampler(BaseSampler):
         noise: owner of the actions' randomness.
         options: further arguments of `make_environments`.
         timeout: seconds without a step after which a worker counts as hung.
+        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -77,6 +79,7 @@ class WorkerSampler(BaseSampler):
         noise: np.random.Generator,
         options: dict[str, Any] | None = None,
         timeout: float = WORKER_TIMEOUT,
+        pin_memory: bool = False,
     ) -> None:
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
@@ -100,6 +103,7 @@ class WorkerSampler(BaseSampler):
         self._envs = [slice(start, end) for start, end in pairwise(bounds)]
         self._processes: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection[Any, Any]] = []
+        self._page_lock: PageLock | None = None
         setup = {
             "source": gym.spec(source) if isinstance(source, str) else source,
             "options": options or {},
@@ -111,6 +115,9 @@ class WorkerSampler(BaseSampler):
         }
         try:
             self._start_workers(setup, env_seed)
+            if pin_memory:
+                assert self._arrays.memory is not None  # not closed yet
+                self._page_lock = PageLock(self._arrays.memory)
         except BaseException:
             self.close()
             raise
@@ -232,6 +239,8 @@ class WorkerSampler(BaseSampler):
                 process.kill()
                 process.wait()
         self._connections, self._processes = [], []
+        if self._page_lock is not None:
+            self._page_lock.close()
         self._arrays.close()
 
 

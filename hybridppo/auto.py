@@ -59,6 +59,7 @@ class Auto:
         total_steps: int,
         num_workers: int | None = None,
         options: dict[str, Any] | None = None,
+        seconds_to_make: float = 0.0,
     ) -> Choice:
         """Calibrate, and choose.
 
@@ -69,6 +70,7 @@ class Auto:
             total_steps: of the run.
             num_workers: as asked for by the user; None leaves it open.
             options: further arguments of `make_environments`.
+            seconds_to_make: what it took to make the environments.
         """
         work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
         try:
@@ -80,6 +82,7 @@ class Auto:
                 any_threads=config.torch_threads is None,
                 accelerator=available_accelerator(),
                 options=options,
+                seconds_to_make=seconds_to_make,
             )
         except Exception as error:
             # Training without a choice is better than none, and whatever is wrong with it will say so itself.

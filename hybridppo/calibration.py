@@ -115,6 +115,7 @@ def calibrate(
     accelerator: str | None = None,
     options: dict[str, Any] | None = None,
     max_share: float = MAX_SHARE,
+    seconds_to_make: float = 0.0,
 ) -> Calibration:
     """Measure, within `MAX_SECONDS` and `max_share` of the expected run.
 
@@ -127,6 +128,7 @@ def calibrate(
         accelerator: the device that might learn, besides the CPU. The CPU's own name stands in for one in tests.
         options: further arguments of `make_environments`.
         max_share: infinite where somebody asked for the figures themselves.
+        seconds_to_make: what it took to make the environments, if that is known: they are made again.
     """
     calibration = Calibration()
     if config.episodes_per_rollout is not None:
@@ -134,6 +136,9 @@ def calibrate(
         return calibration
     if work.iterations < MIN_ITERATIONS and max_share <= 1.0:
         calibration.left_out.append(f"all: a run of {work.iterations} iterations is too short to measure")
+        return calibration
+    if seconds_to_make > PLANNED * MAX_SECONDS:
+        calibration.left_out.append(f"all: to make the environments once more would take {seconds_to_make:.2g} s")
         return calibration
     start = time.perf_counter()
     with _generators_untouched(), limit_threads(work.torch_threads), contextlib.ExitStack() as stack:

@@ -40,6 +40,13 @@ class Counters:
     """Parameters, rollouts and single observations, in either direction."""
     seconds_copying: float = 0.0
     """Spent on it: the host's, or the GPU's where a GPU copies."""
+    seconds_crossing: float = 0.0
+    """Of these, on single observations and what the actor makes of them: within a rollout."""
+
+    @property
+    def seconds_between_rollouts(self) -> float:
+        """The rest: publishing and bringing rollouts to the learner."""
+        return self.seconds_copying - self.seconds_crossing
 
 
 def available_device(device: str | torch.device) -> torch.device:
@@ -134,8 +141,10 @@ class Crossing:
         return array
 
     def _count(self, num_bytes: int, start: float) -> None:
+        seconds = time.perf_counter() - start
         self._counters.bytes_copied += num_bytes
-        self._counters.seconds_copying += time.perf_counter() - start
+        self._counters.seconds_copying += seconds
+        self._counters.seconds_crossing += seconds
 
 
 class Placement(ABC):

@@ -6,6 +6,7 @@ action = result.agent.act(observation)
 
 import logging
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -147,13 +148,21 @@ def train(
         "autoreset_mode": autoreset_mode,
         "on_env_error": on_env_error,
     }
+    making = time.perf_counter()
     environments = make_environments(env, config.num_envs, **options)
+    seconds_to_make = time.perf_counter() - making
     try:
         table = None
         if isinstance(meant, Auto):
             with _explaining_memory(config, environments.observation_space, environments.action_space):
                 choice = meant.choose(
-                    env, environments, config, total_steps=total_steps, num_workers=num_workers, options=options
+                    env,
+                    environments,
+                    config,
+                    total_steps=total_steps,
+                    num_workers=num_workers,
+                    options=options,
+                    seconds_to_make=seconds_to_make,
                 )
             resolved, num_workers, table = choice.placement, choice.num_workers, choice.table
             config = replace(config, torch_threads=choice.torch_threads)

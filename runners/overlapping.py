@@ -12,27 +12,27 @@ class OverlappingRunner(Runner):
     The rollout that the `k`-th update learns from was sampled by parameters of at most one update before: the policy
     lag is 1, and 0 for the first. What is measured differs in one thing: `seconds_sampling` is the time spent waiting
     for the sampler and setting it to work, and `seconds_overlapped` what else it spent sampling, while the agent
-    learned.
+    learned. What a sampler on a GPU copies step by step is part of its own time, and not of `seconds_copying`.
     """
 
     def iterate(self) -> Metrics:
         """One update, with the next rollout begun before it; what both measured."""
         agent, placement, counters, sampler = self.agent, self.placement, self.placement.counters, self.sampler
-        start, steps_before, copying_start = time.perf_counter(), sampler.env_steps, counters.seconds_copying
+        start, steps_before, copying_start = time.perf_counter(), sampler.env_steps, counters.seconds_between_rollouts
         agent.anneal(self.share_done)
         if not sampler.is_under_way:
             self._start_sampling()
         rollout = sampler.finish()
-        waited = time.perf_counter() - start - (counters.seconds_copying - copying_start)
+        waited = time.perf_counter() - start - (counters.seconds_between_rollouts - copying_start)
         overlapped = max(0.0, sampler.seconds_filling - waited)
         num_steps = sampler.env_steps - steps_before
         if self.share_done < 1.0:
             self._start_sampling()
-        sampling = time.perf_counter() - start - (counters.seconds_copying - copying_start)
+        sampling = time.perf_counter() - start - (counters.seconds_between_rollouts - copying_start)
         with placement.learning(agent):
             lag = agent.version - rollout.version
             learned = agent.update(placement.to_learner(rollout))
-        end, copying = time.perf_counter(), counters.seconds_copying - copying_start
+        end, copying = time.perf_counter(), counters.seconds_between_rollouts - copying_start
         seconds = {
             "seconds_sampling": sampling,
             "seconds_learning": end - start - sampling - copying,

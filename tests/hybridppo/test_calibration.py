@@ -176,6 +176,11 @@ def test_a_run_of_few_iterations_is_not_measured() -> None:
     assert result == Calibration(left_out=["all: a run of 19 iterations is too short to measure"])
 
 
+def test_environments_that_take_long_to_make_are_not_made_again() -> None:
+    result = calibrate("no environment is made", work(), CONFIG, seconds_to_make=30.0)
+    assert result == Calibration(left_out=["all: to make the environments once more would take 30 s"])
+
+
 @pytest.mark.usefixtures("quick")
 def test_workers_are_left_out_where_they_take_too_long() -> None:
     found = work(total_steps=2000 * CONFIG.batch_size, cores=2)

@@ -150,6 +150,27 @@ def test_overlapping(clock: Clock) -> None:
     assert last["seconds_overlapped"] == SAMPLING - waited
 
 
+def test_what_a_sampler_copies_meanwhile_is_not_taken_from_learning(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def update(self: Agent, rollout: Any) -> Metrics:
+        clock.spend(LEARNING / 2)
+        counters[0].seconds_copying += 1.0  # in the sampler's thread, on its own GPU
+        counters[0].seconds_crossing += 1.0
+        return {}
+
+    counters: list[Counters] = []
+
+    def made(self: Placement, clock: Clock) -> None:
+        self._clock, self.counters = clock, Counters()
+        counters.append(self.counters)
+
+    monkeypatch.setattr(Agent, "update", update)
+    monkeypatch.setattr(Placement, "__init__", made)
+    second = iterations(OverlappingRunner, clock, 3)[1]
+    assert parts(second) == [SAMPLING - LEARNING + BEGINNING, LEARNING, PUBLISHING + TRANSFER, LOGGING]
+
+
 @pytest.mark.parametrize("kind", [Runner, OverlappingRunner])
 def test_the_parts_are_the_whole(kind: type[Runner], clock: Clock) -> None:
     begun = clock.now

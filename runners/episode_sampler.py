@@ -60,18 +60,18 @@ class EpisodeSampler(BaseSampler):
         pin_memory: bool = False,
         in_thread: bool = False,
     ) -> None:
-        self._copy = _only_environment(environments)
+        self._copy = _only_copy(environments)
         self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
         # With a thread, one to fill while the other is learned from.
         blocks = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         super().__init__(blocks, distribution, skips_row_after_end=False, noise=noise)
         self._environments = environments
         space = environments.observation_space
-        self._sum = finite_test(environments.encode.size)
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         # A vector is written as it is: at a few microseconds a step, encoding it shows.
         is_vector = self._shape is not None and len(self._shape) == 1
         self._encode: Callable[[Any], Array] = np.asarray if is_vector else self._encode_one
+        self._sum = finite_test(environments.encode.size)
         self._num_episodes, self._env_seed = num_episodes, env_seed
         self._seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
@@ -101,59 +101,53 @@ class EpisodeSampler(BaseSampler):
         """The episodes, from row 0 on; the block, or a larger one where it was too small, and how many rows count."""
         start = time.perf_counter()
         encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
-        copy, shape, sum_of = self._copy, self._shape, self._sum
-        last_seed = seed + self._num_episodes - 1
+        copy, shape, weighted_sum = self._copy, self._shape, self._sum
+        last_seed, remade_before = seed + self._num_episodes - 1, copy.times_remade
         finals: Finals = []
         t = room = began = 0
-        block.observations[0] = self._reset(seed, t)
-        step = copy.step
-        remade_before = copy.times_remade
+        block.observations[0] = encode(copy.reset(seed, self.env_steps))
         while True:
             if t == room:
                 room += CHUNK
                 block = self._prepared(block, t, room)
-                observations, noise = block.observations, block.noise
+                observations, noise = block.observations[:, 0], block.noise
                 outputs, actions, rewards = block.outputs, block.actions, block.rewards[:, 0]
-            output = actor(observations[t])
+            output = actor(block.observations[t])
             action = sample(output, noise[t])
             try:
-                observation, rewards[t], terminated, truncated, _ = step(to_env(action)[0])
+                observation, reward, terminated, truncated, _ = copy.step(to_env(action)[0])
                 if shape is not None and observation.shape != shape:
-                    raise BadValueError(f"its observation is of shape {observation.shape}, not {shape}")
+                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
+                rewards[t] = reward
                 observations[t + 1] = encode(observation)
-                if not isfinite(sum_of(observations[t + 1, 0])) or not isfinite(rewards[t]):
-                    require_finite("its observation", observation)
-                    require_finite("its reward", rewards[t])
+                if not (isfinite(weighted_sum(observations[t + 1])) and isfinite(reward)):
+                    require_finite("its observation", observations[t + 1])
+                    require_finite("its reward", reward)
             except Exception as error:
+                # Raises, but where the environment is to be made anew: then the episode begins anew, and its rows.
                 when = in_step(t + 1 - began, self.env_steps + t + 1, to_env(action)[0])
-                first = copy.recover(when, error, t + 1 - began)
-                # The rows of the episode that is broken off are written anew.
+                observations[began] = encode(copy.recover(when, error, t - began))
                 t = began
-                observations[t], step = encode(first), copy.step
                 continue
             outputs[t] = output
             actions[t] = action
             t += 1
-            step = copy.step  # after the first, it may be another
             if terminated or truncated:
                 block.terminated[t - 1], block.truncated[t - 1] = terminated, truncated
                 if seed == last_seed:
                     break
                 if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
-                    finals.append((t - 1, 0, observations[t, 0].copy()))
+                    finals.append((t - 1, 0, observations[t].copy()))
                 seed, began = seed + 1, t
-                observations[t], step = self._reset(seed, t), copy.step
+                observations[t] = encode(copy.reset(seed, self.env_steps + t))
         # Where an episode ends, a restart breaks none off: that has happened, and is only counted.
         block.remade[t - 1] = copy.times_remade - remade_before
         self._seconds = time.perf_counter() - start
         return block, t, finals
 
-    def _reset(self, seed: int, t: int) -> Array:
-        """The first observation of an episode, `t` steps into the rollout, encoded."""
-        return self._encode(self._copy.reset(seed, self.env_steps + t))
-
     def _encode_one(self, observation: Any) -> Array:
-        return self._environments.encode(np.asarray(observation)[None])
+        row: Array = self._environments.encode(np.asarray(observation)[None])[0]
+        return row
 
     def _prepared(self, block: Block, start: int, end: int) -> Block:
         """The block with noise drawn and flags cleared for rows `start` to `end`; a larger one where it ends before."""
@@ -179,12 +173,11 @@ class EpisodeSampler(BaseSampler):
         self._environments.close()
 
 
-def _only_environment(environments: Environments) -> EnvCopy:
-    envs = environments.envs
-    if envs is None or len(envs) != 1:
+def _only_copy(environments: Environments) -> EnvCopy:
+    if not isinstance(environments, InTurnEnvironments) or environments.num_envs != 1:
         raise ConfigurationError(
             "whole episodes come from one environment that is stepped by itself, not from a vector of "
             f"{environments.num_envs}: set num_envs=1 "
             "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
         )
-    return environments.copies[0] if isinstance(environments, InTurnEnvironments) else EnvCopy(lambda: envs[0], 0)
+    return environments.copies[0]

@@ -256,6 +256,10 @@ def shrinks(episode: int, step: int, observation: np.ndarray) -> np.ndarray:
     return observation[:1] if (episode, step) == (4, 2) else observation
 
 
+def overflows(episode: int, step: int, observation: np.ndarray) -> np.ndarray:
+    return observation + np.array([0, np.inf], np.float32) if (episode, step) == (4, 2) else observation
+
+
 def begins_wrong(episode: int, step: int, observation: np.ndarray) -> np.ndarray:
     return observation[:1] if (episode, step) == (4, 0) else observation
 
@@ -268,7 +272,8 @@ def begins_wrong(episode: int, step: int, observation: np.ndarray) -> np.ndarray
             sticks,
             r"environment 0 \(seed 104\) failed in step 2 of its episode, 14 after .* action [01]: .*motor is stuck",
         ),
-        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), not \(2,\)"),
+        (shrinks, r"environment 0 \(seed 104\) failed in step 2 of .* shape \(1,\), and was of \(2,\)"),
+        (overflows, r"environment 0 \(seed 104\) failed in step 2 of .* observation\[1\] is inf"),
         (begins_wrong, r"environment 0 \(seed 104\) failed in a reset, 12 steps .* shape \(1,\)"),
     ],
 )
@@ -281,6 +286,45 @@ def test_an_environment_that_fails_is_named_with_seed_step_and_action(
     with pytest.raises(EnvError, match=words):
         sampler.collect(UniformActor())
     sampler.close()
+
+
+class NoReward(ScriptedEnv):
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        return observation, np.nan if tuple(observation) == (1, 2) else 1.0, *rest
+
+
+def test_a_reward_that_is_no_number_is_refused() -> None:
+    sampler = make_sampler(lambda: NoReward(((3, "terminated"),)))
+    sampler.collect(UniformActor())
+    with pytest.raises(EnvError, match=r"seed 101\) failed in step 2 of its episode.* its reward is nan"):
+        sampler.collect(UniformActor())
+
+
+def test_an_environment_made_anew_begins_its_episode_anew() -> None:
+    made: list[ScriptedEnv] = []
+
+    def make() -> ScriptedEnv:
+        # One is made to be looked at, one fails in its episode 4, and the one made in its place does not.
+        made.append(Fragile(sticks if len(made) == 1 else lambda *values: values[-1]))
+        return made[-1]
+
+    environments = make_environments(make, 1, on_env_error="restart")
+    sampler = EpisodeSampler(
+        environments,
+        distribution_for(Discrete(2)),
+        num_episodes=3,
+        env_seed=100,
+        noise=np.random.default_rng(0),
+    )
+    sampler.collect(UniformActor())
+    rollout = sampler.collect(UniformActor())
+    assert len(made) == 3
+    # Its episode 3, and then what the new environment calls 0 and 1: whole, each of them.
+    assert rollout.observations[:-1, 0].tolist() == [[e, s] for e in (3, 0, 1) for s in range(3)]
+    assert np.flatnonzero(rollout.terminated).tolist() == [2, 5, 8]
+    assert sampler.statistics.episodes == 6
+    assert sampler.env_steps == 18
 
 
 def test_other_noise_gives_other_actions() -> None:

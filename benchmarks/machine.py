@@ -45,10 +45,10 @@ def environment(**variables: str) -> dict[str, str]:
     return {**inherited, **one_thread, **variables}
 
 
-def save(name: str, payload: dict[str, Any]) -> Path:
-    """Write `results/<name>.json`: the date, the machine, and the payload."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def save(name: str, payload: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write `<name>.json` into the folder: the date, the machine, and the payload."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     content = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), **payload}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path

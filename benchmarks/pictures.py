@@ -1,0 +1,111 @@
+"""Pictures of results, from their JSON.
+
+    python benchmarks/pictures.py
+
+draws those of the documentation, `docs/pictures/`, from `benchmarks/results/`. Needs matplotlib.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import machine
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
+PARTS = {"sampling": "#4477aa", "learning": "#ee6677", "copying": "#ccbb44", "rest": "#bbbbbb"}
+BAR = 0.28
+"""Inches that a bar takes."""
+
+
+def stacked_bars(axes: Axes, names: Sequence[str], parts: dict[str, Sequence[float]]) -> None:
+    """A horizontal bar for each name, of the parts one after the other, with the whole written at its end."""
+    left = [0.0] * len(names)
+    positions = range(len(names))
+    for part, lengths in parts.items():
+        axes.barh(positions, lengths, left=left, color=PARTS[part], height=0.75, label=part)
+        left = [a + b for a, b in zip(left, lengths, strict=True)]
+    for position, whole in zip(positions, left, strict=True):
+        axes.annotate(f"{whole:.1f}", (whole, position), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set_yticks(list(positions), names, fontsize=7)
+    axes.tick_params(axis="x", labelsize=7)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def parts_of(row: dict[str, Any]) -> dict[str, float]:
+    """Microseconds an environment step takes, by what they go into."""
+    parts = {part: row[f"us_{part}"] for part in ("sampling", "learning", "copying")}
+    return {**parts, "rest": max(0.0, row["us_per_step"] - sum(parts.values()))}
+
+
+def comparison(results: Path, picture: Path | None = None) -> Path:
+    """What `scripts/compare_placements.py` measured: a panel for each network and rollout; the picture's path."""
+    content = json.loads(results.read_text(encoding="utf-8"))
+    rows = content["rows"]
+    rollouts = list(dict.fromkeys(row["rollout"] for row in rows))
+    sizes = list(dict.fromkeys(tuple(row["hidden_sizes"]) for row in rows))
+    cells = {
+        (size, rollout): [row for row in rows if (tuple(row["hidden_sizes"]), row["rollout"]) == (size, rollout)]
+        for size in sizes
+        for rollout in rollouts
+    }
+    heights = [2 + max(len(cells[size, rollout]) for rollout in rollouts) for size in sizes]
+    figure = _figure(11, 0.9 + BAR * sum(heights))
+    grid = figure.subplots(len(sizes), len(rollouts), squeeze=False, gridspec_kw={"height_ratios": heights})
+    for size, panels in zip(sizes, grid, strict=True):
+        for rollout, axes in zip(rollouts, panels, strict=True):
+            _draw_rows(axes, cells[size, rollout])
+            axes.set_title(f"hidden layers {' and '.join(map(str, size))}, an update per {rollout}", fontsize=8)
+    return _finish(figure, grid[0][0], content, picture or results.with_suffix(".png"))
+
+
+def textbook(results: Path, picture: Path) -> Path:
+    """What `against_textbook.py` measured; the picture's path."""
+    content = json.loads(results.read_text(encoding="utf-8"))
+    figure = _figure(8, 1.2 + BAR * (1 + len(content["rows"])))
+    axes = figure.subplots()
+    _draw_rows(axes, content["rows"])
+    axes.set_title("CartPole, an update after each of 500 episodes, one hidden layer of 128", fontsize=8)
+    return _finish(figure, axes, content, picture)
+
+
+def _draw_rows(axes: Axes, rows: list[dict[str, Any]]) -> None:
+    split = [parts_of(row) for row in rows]
+    stacked_bars(axes, [row["candidate"] for row in rows], {part: [each[part] for each in split] for part in PARTS})
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
+    return figure
+
+
+def _finish(figure: Figure, axes: Axes, content: dict[str, Any], path: Path) -> Path:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
+    figure.suptitle("microseconds per environment step: shorter is faster", fontsize=9)
+    figure.supxlabel(machine.in_one_line(content["machine"]), fontsize=6, color="#666666")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+    return path
+
+
+def main() -> int:
+    """Draw what has been measured."""
+    drawn = [
+        draw(results, FOLDER / f"{name}.png")
+        for name, draw in (("textbook", textbook), ("comparison", comparison), ("comparison-cuda", comparison))
+        if (results := machine.RESULTS / f"{name}.json").exists()
+    ]
+    print("\n".join(map(str, drawn)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""One turn of `comparison.py` and `against_textbook.py`, in a fresh process. A line of JSON on stdout is its result.
+
+    python benchmarks/placement_turn.py library --placement cpu --threads 1
+    python benchmarks/placement_turn.py library --placement hybrid --learning-device cuda --hidden-sizes 256,256
+    python benchmarks/placement_turn.py textbook
+
+`library` trains with the settings of the textbook's loop by `hybridppo.train`, `textbook` runs `textbook.py`. Both warm
+up with a few episodes that are not counted, so that neither pays for what a process loads once.
+"""
+
+import argparse
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import textbook
+import torch
+
+import hybridppo
+from hybridppo import PPOConfig
+from hybridppo.placement import make_placement
+
+ENV_ID = textbook.ENV_ID
+WARMUP_EPISODES = 3
+NO_LIMIT = 10**12
+
+ROLLOUTS: dict[str, dict[str, Any]] = {
+    "episode": {"num_envs": 1, "episodes_per_rollout": 1},
+    "8 x 128 steps": {"num_envs": 8, "num_steps": 128},
+}
+"""What an update learns from, as fields of the configuration."""
+
+
+def textbook_config(hidden_sizes: tuple[int, ...], rollout: str, threads: int) -> PPOConfig:
+    """The textbook's settings in this library's words."""
+    return PPOConfig(
+        num_epochs=textbook.NUM_EPOCHS,
+        num_minibatches=1,
+        learning_rate=textbook.ACTOR_LEARNING_RATE,
+        critic_learning_rate=textbook.CRITIC_LEARNING_RATE,
+        anneal_learning_rate=False,
+        gamma=textbook.GAMMA,
+        gae_lambda=textbook.GAE_LAMBDA,
+        clip_range=textbook.CLIP_RANGE,
+        clip_range_vf=None,
+        entropy_coef=0.0,
+        value_coef=2.0,  # of half the squared error: the textbook has no half
+        max_grad_norm=1e9,  # the textbook limits none
+        normalize_advantage=False,
+        hidden_sizes=hidden_sizes,
+        activation="relu",
+        torch_threads=threads,
+        **ROLLOUTS[rollout],
+    )
+
+
+class GpuWatch:
+    """How busy a GPU is meanwhile, asked several times a second: a mean in percent, and the most memory in MiB.
+
+    Args:
+        utilization: asks how busy the GPU is now, in percent; None for no GPU. Where NVML's bindings (`nvidia-ml-py`)
+            are not installed, torch cannot tell, and the mean is None.
+        memory: asks how much memory was taken at most, in MiB; None for no GPU.
+        seconds: between two questions.
+    """
+
+    def __init__(
+        self,
+        utilization: Callable[[], float] | None,
+        memory: Callable[[], float] | None = None,
+        seconds: float = 0.1,
+    ) -> None:
+        self._utilization, self._memory, self._seconds = utilization, memory, seconds
+        self._answers: list[float] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="gpu-watch", daemon=True)
+
+    def _watch(self) -> None:
+        while self._utilization is not None and not self._ended.wait(self._seconds):
+            try:
+                self._answers.append(self._utilization())
+            except ModuleNotFoundError:
+                return
+
+    def __enter__(self) -> "GpuWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def result(self) -> dict[str, float | None]:
+        """The mean utilisation in percent, and the peak of the memory in MiB."""
+        mean = sum(self._answers) / len(self._answers) if self._answers else None
+        return {
+            "gpu_utilization": mean,
+            "gpu_memory_mib": None if self._memory is None else self._memory(),
+        }
+
+
+def gpu_watch() -> GpuWatch:
+    """A watch over the first CUDA device, where there is one, by torch's own queries."""
+    if not torch.cuda.is_available():
+        return GpuWatch(None)
+    torch.cuda.reset_peak_memory_stats()
+    return GpuWatch(torch.cuda.utilization, lambda: torch.cuda.max_memory_allocated() / 2**20)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of the children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def run_library(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A turn of this library, through its public `train`."""
+    threads = arguments.threads if arguments.threads is not None else torch.get_num_threads()
+    train(arguments, threads, WARMUP_EPISODES)
+    return {"threads": threads, **train(arguments, threads, arguments.episodes)}
+
+
+def train(arguments: argparse.Namespace, threads: int, episodes: int) -> dict[str, Any]:
+    """A training. The clock runs from the start of its first iteration to the end of its last."""
+    placement = make_placement(
+        arguments.placement, sampling_device=arguments.sampling_device, learning_device=arguments.learning_device
+    )
+    parts = dict.fromkeys(("seconds_sampling", "seconds_learning", "seconds_copying"), 0.0)
+    start = end = 0.0
+
+    def add_up(metrics: dict[str, float]) -> None:
+        nonlocal start, end
+        end = time.perf_counter()
+        if metrics["iteration"] == 1:
+            start = end - metrics["seconds"]
+        for part in parts:
+            parts[part] += metrics[part]
+
+    cpu_start, wall_start = cpu_seconds(), time.perf_counter()
+    with gpu_watch() as watch:
+        result = hybridppo.train(
+            ENV_ID,
+            total_steps=arguments.steps if arguments.steps is not None else NO_LIMIT,
+            total_episodes=episodes,
+            seed=arguments.seed,
+            placement=placement,
+            config=textbook_config(arguments.hidden_sizes, arguments.rollout, threads),
+            progress=False,
+            on_iteration=add_up,
+        )
+    # Processes of the training's own have ended by now: their time counts, and so does their start.
+    cpu_load = (cpu_seconds() - cpu_start) / (time.perf_counter() - wall_start)
+    metrics, seconds = result.metrics, end - start
+    return {
+        "seconds": seconds,
+        "env_steps": metrics["env_steps"],
+        "episodes": metrics["episodes"],
+        "steps_per_second": metrics["env_steps"] / seconds,
+        **parts,
+        "updates": metrics["iteration"],
+        "cpu_load": cpu_load,
+        "publishes": metrics["publishes"],
+        "bytes_copied": metrics["bytes_copied"],
+        "return_mean": metrics["episode_return_mean"],
+        **watch.result(),
+    }
+
+
+def run_textbook(arguments: argparse.Namespace) -> dict[str, Any]:
+    """A turn of the textbook's loop."""
+    settings = {
+        "seed": arguments.seed,
+        "hidden_sizes": arguments.hidden_sizes,
+        "sampling_device": arguments.sampling_device,
+        "learning_device": arguments.learning_device,
+        "threads": arguments.threads,
+    }
+    textbook.train(textbook.Settings(**settings, episodes=WARMUP_EPISODES))
+    with gpu_watch() as watch:
+        result = textbook.train(textbook.Settings(**settings, episodes=arguments.episodes))
+    return {**result, "seconds_copying": 0.0, "publishes": None, "bytes_copied": None, **watch.result()}
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("contestant", choices=("library", "textbook"))
+    parser.add_argument("--episodes", type=int, default=500, help="after which to stop (default %(default)s)")
+    parser.add_argument("--steps", type=int, help="after which the library stops, if that comes first")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--hidden-sizes", default="128", help="widths, with commas between (default %(default)s)")
+    parser.add_argument("--rollout", choices=tuple(ROLLOUTS), default="episode", help="of the library, for an update")
+    parser.add_argument("--placement", default="cpu", help="of the library")
+    parser.add_argument("--sampling-device", default="cpu")
+    parser.add_argument("--learning-device", default="cpu")
+    parser.add_argument("--threads", type=int, help="of torch and NumPy; without it, torch's own default")
+    parsed = parser.parse_args(arguments)
+    parsed.hidden_sizes = tuple(int(size) for size in parsed.hidden_sizes.split(","))
+    return parsed
+
+
+def main() -> None:
+    """Run one turn."""
+    arguments = parse_arguments()
+    run = {"library": run_library, "textbook": run_textbook}[arguments.contestant]
+    print(json.dumps(run(arguments)))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,9 @@
 # make gpu      the tests that need a CUDA device
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 on fixed work
+# make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
-.PHONY: train test lint slow gpu wheel bench bench-gpu clean
+.PHONY: train test lint slow gpu wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -40,6 +41,13 @@ bench-gpu: $(VENV)/installed-bench
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/fixed_work.py $(ARGS)
+
+bench-all: $(VENV)/installed-bench
+	$(BIN)/python benchmarks/fixed_work.py --placements cpu,overlap --learning-device cpu
+	for name in pieces workers wall_clock memory learning placements auto import_time; do \
+		$(BIN)/python benchmarks/$$name.py || exit 1; \
+	done
+	$(BIN)/python benchmarks/tables.py
 
 # torch comes first and by its exact version, so that nothing asks for a build with CUDA on its own.
 $(VENV)/installed: setup.cfg constraints.txt

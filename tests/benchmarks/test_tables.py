@@ -1,0 +1,37 @@
+"""The tables of benchmarks/README.md are those of the results."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    # In a process of its own: benchmarks import each other by names that are anybody's.
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=BENCHMARKS)
+
+
+def test_the_tables_are_those_of_the_results() -> None:
+    process = python("tables.py", "--check")
+    assert process.returncode == 0, process.stderr
+
+
+def test_a_table_is_made_from_its_result(tmp_path: Path) -> None:
+    machine: dict[str, Any] = {"cpu": "a processor", "cores": 2, "memory_gib": None, "cuda_device": None}
+    machine |= dict.fromkeys(("python", "torch", "gymnasium", "numpy"), "1.2")
+    medians = {"hybridppo": {"import": 0.5, "usable": 0.75, "torch_and_gymnasium": 1.5}}
+    result = {"date": "2030-01-02", "machine": machine, "median_seconds": medians}
+    (tmp_path / "import_time.json").write_text(json.dumps(result))
+    text = "a\n<!-- table: import_time -->\nold\n<!-- end -->\n<!-- table: memory -->\n<!-- end -->\nb\n"
+    code = f"import pathlib, tables; print(tables.filled({text!r}, pathlib.Path({str(tmp_path)!r})))"
+    process = python("-c", code)
+    assert process.returncode == 0, process.stderr
+    assert "old" not in process.stdout
+    assert "| `hybridppo` | 0.500 | 0.750 | 1.500 |" in process.stdout
+    assert "Measured on 2030-01-02: a processor, 2 cores" in process.stdout
+    assert process.stdout.count("No figures yet.") == 1  # of memory
+    assert process.stdout.startswith("a\n")
+    assert process.stdout.endswith("b\n\n")

@@ -149,9 +149,9 @@ def calibrate(
             "updates": bench.measure_updates,
             "publishing": bench.measure_publishing,
             "part": bench.measure_part,
-            "threads": partial(bench.measure_threads, any_threads),
             "accelerator": partial(bench.measure_accelerator, accelerator),
             "workers": partial(bench.measure_workers, max_lag, torch_threads),
+            "threads": partial(bench.measure_threads, any_threads),
         }
         calibration.stages["making"] = time.perf_counter() - start
         for name, measure in stages.items():

@@ -335,3 +335,52 @@ def test_tables_are_json() -> None:
 def test_predictions_need_no_torch() -> None:
     code = "import sys, hybridppo.prediction; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Recorded on two quiet cores of an AMD EPYC without a GPU, in milliseconds of an iteration of 128 steps: what the steps
+# and their actions take, what else a rollout does, and an update; and what three candidates took.
+
+RECORDED = {
+    # work: (environments, steps, actions, rollout, update), (cpu, cpu with 2 workers, overlap)
+    "CartPole, 2 x 64": ((8, 4.41, 0.56, 0.31, 5.87), (10.66, None, 6.21)),
+    "CartPole, 2 x 256, 64 copies": ((64, 19.88, 15.5, 0.98, 254.58), (275.5, None, 240.9)),
+    "CartPole, 2 x 512": ((8, 11.82, 7.4, 0.54, 119.38), (131.8, None, 118.1)),
+    "Acrobot": ((8, 28.36, 0.56, 0.50, 6.65), (35.62, 23.34, 29.01)),
+    "Pendulum": ((8, 10.98, 0.99, 0.42, 6.20), (17.71, 15.11, 11.74)),
+    "HalfCheetah": ((8, 33.14, 1.11, 0.49, 6.20), (39.87, 26.21, 34.37)),
+    "LunarLander": ((8, 26.62, 0.56, 0.38, 5.77), (32.87, 20.94, 26.90)),
+}
+
+LABELS = ("cpu", "cpu, 2 workers", "overlap, 1 worker")
+
+
+def recorded(name: str) -> tuple[Work, Figures, dict[str, float]]:
+    """The work, its figures, and the seconds of an iteration that were measured."""
+    (num_envs, steps, actions, rollout, update), measured = RECORDED[name]
+    figures = Figures(
+        {num_envs: 1e-3 * steps / 128},
+        1e-3 * actions / 128,
+        1e-3 * rollout,
+        {1: 1e-3 * update},
+        slowdown=1.0,  # what a trial finds there
+        assumed=(),
+    )
+    seconds = {label: 1e-3 * value for label, value in zip(LABELS, measured, strict=True) if value is not None}
+    work = Work(num_envs=num_envs, num_steps=128, iterations=10_000, cores=2, splits="cpu, 2 workers" in seconds)
+    return work, figures, seconds
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_predictions_are_within_a_fifth(name: str) -> None:
+    work, figures, seconds = recorded(name)
+    predictions = {each.label: predict(work, figures, each).iteration for each in candidates(work, figures)}
+    assert predictions.keys() == seconds.keys()
+    assert predictions == pytest.approx(seconds, rel=0.2)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_recorded_choices_are_the_best(name: str, max_lag: int) -> None:
+    work, figures, seconds = recorded(name)
+    allowed = {label: value for label, value in seconds.items() if max_lag or "overlap" not in label}
+    assert chosen(work, figures, max_lag=max_lag) == min(allowed, key=lambda label: allowed[label])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch
+from hybridppo.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo import PPO
@@ -35,7 +36,7 @@ class CapturedSteps:
     """
 
     def __init__(self, agent: "PPO", record: Record | None = None) -> None:
-        self._plain = AutogradSteps(agent)
+        self._agent, self._plain = agent, AutogradSteps(agent)
         self._parameters, self._optimizer = agent.parameters, agent.optimizer
         self._optimizer.keep_learning_rates_on_device()
         self._clip_range = torch.zeros((), device=agent.parameters.values.device)
@@ -50,7 +51,12 @@ class CapturedSteps:
         """One gather for the pass; each minibatch is copied to where its recording looks for it."""
         self._clip_range.fill_(clip_range)
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
-        return torch.stack([self._recording(minibatch).replay(minibatch) for minibatch in shuffled.split(sizes)])
+        statistics: list[Tensor] = []
+        for minibatch in shuffled.split(sizes):
+            if self._agent.should_stop():
+                raise Stopped
+            statistics.append(self._recording(minibatch).replay(minibatch))
+        return torch.stack(statistics)
 
     def _recording(self, minibatch: Batch) -> "_Recording":
         size = len(minibatch.returns)

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.interruption import Stopped
 from hybridppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
 from hybridppo.precision import autocast
 
@@ -65,6 +66,9 @@ class GradientSteps(Protocol):
 
         Returns:
             `STATISTICS` of every step, `[len(sizes), 6]`, on the agent's device.
+
+        Raises:
+            Stopped: before a step where the agent's `should_stop` says so.
         """
         ...
 
@@ -73,6 +77,7 @@ class AutogradSteps:
     """The plain form, for any networks on any device, and the reference for others."""
 
     def __init__(self, agent: "PPO") -> None:
+        self._agent = agent
         self._actor, self._critic, self._distribution = agent.actor, agent.critic, agent.distribution
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
         self._autocast = autocast(agent.config.precision, agent.parameters.values.device)
@@ -86,7 +91,12 @@ class AutogradSteps:
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the pass; minibatches are views."""
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
-        return torch.stack([self.step(minibatch, clip_range) for minibatch in shuffled.split(sizes)])
+        statistics: list[Tensor] = []
+        for minibatch in shuffled.split(sizes):
+            if self._agent.should_stop():
+                raise Stopped
+            statistics.append(self.step(minibatch, clip_range))
+        return torch.stack(statistics)
 
     def step(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
         """Loss, gradient, clipping, step; `STATISTICS`."""

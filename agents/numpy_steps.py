@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hybridppo.agents.gradient_steps import STATISTICS, Batch
 from hybridppo.distributions import Categorical, DiagonalGaussian
+from hybridppo.interruption import Stopped
 from hybridppo.networks import GaussianActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
 from hybridppo.numpy_mlp import HiddenLayers
 from hybridppo.precision import matmul
@@ -33,7 +34,7 @@ class NumpySteps:
     """
 
     def __init__(self, agent: "PPO") -> None:
-        self._optimizer, self._config = agent.optimizer, agent.config
+        self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config
         actor, critic = agent.actor, agent.critic
         *actor_layers, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
@@ -102,6 +103,8 @@ class NumpySteps:
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         start = 0
         for row, size in zip(statistics, sizes, strict=True):
+            if self._agent.should_stop():
+                raise Stopped
             self._step(shuffled.rows(start, start + size), clip_range, out=row)
             start += size
         return torch.from_numpy(statistics)

@@ -30,6 +30,7 @@ from hybridppo.distributions import DiagonalGaussian, Distribution, distribution
 from hybridppo.envs import ObservationEncoder
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
+from hybridppo.interruption import Stopped
 from hybridppo.losses import explained_variance
 from hybridppo.networks import MLP, GaussianActor
 from hybridppo.parameters import FlatParameters
@@ -71,6 +72,7 @@ class PPO:
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
         self.version = 0
+        self.should_stop: Callable[[], bool] = _never
         self._clip_range = config.clip_range
         self._steps: GradientSteps | None = None
         self._steps_binding = 0
@@ -132,8 +134,13 @@ class PPO:
         batch = self._prepare(rollout, steps)
         size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
         epochs: list[Tensor] = []
+        before = self._snapshot()
         for _ in range(self.config.num_epochs):
-            epochs.append(steps.epoch(batch, self._order.permutation(size), sizes, self._clip_range))
+            try:
+                epochs.append(steps.epoch(batch, self._order.permutation(size), sizes, self._clip_range))
+            except Stopped:
+                self._put_back(*before)
+                raise
             if self._has_gone_too_far(epochs[-1]):
                 break
         self.version += 1
@@ -147,6 +154,18 @@ class PPO:
         metrics = dict(zip(STATISTICS, values, strict=True))
         learning_rate = self.optimizer.learning_rates["actor"]
         return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate}
+
+    def _snapshot(self) -> tuple[list[Tensor], Any]:
+        """All that an update changes, as it is now."""
+        return [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
+
+    def _put_back(self, tensors: list[Tensor], order: Any) -> None:
+        for tensor, before in zip(self._changing(), tensors, strict=True):
+            tensor.copy_(before)
+        self._order.bit_generator.state = order
+
+    def _changing(self) -> list[Tensor]:
+        return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
 
     def _gradient_steps(self) -> GradientSteps:
         """The fastest form of the gradient steps for where the parameters are now."""
@@ -237,3 +256,7 @@ class PPO:
                 slot.copy_(saved)
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
+
+
+def _never() -> bool:
+    return False

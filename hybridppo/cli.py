@@ -28,6 +28,7 @@ from hybridppo.auto import Auto
 from hybridppo.env_copy import OnEnvError
 from hybridppo.envs import WORKER_TIMEOUT, AutoresetName, Vectorization
 from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.interruption import as_keyboard_interrupts
 from hybridppo.measuring import compare_placements, comparison_as_markdown, rows_of
 from hybridppo.placement import Placement
 from hybridppo.plotting import has_matplotlib, plot_learning_curve, plot_placements
@@ -138,6 +139,8 @@ class Resume:
     """A new limit, likewise."""
     placement: PlacementName | None = None
     """Another placement than the run's own."""
+    num_workers: int | None = None
+    """Another number of processes to step the environments than the run's own."""
     progress: bool = True
     """Show a progress bar."""
     debug: bool = False
@@ -150,6 +153,7 @@ class Resume:
             total_steps=self.total_steps,
             total_episodes=self.total_episodes,
             placement=self.placement,
+            num_workers=self.num_workers,
             progress=self.progress,
         )
         return _report(result)
@@ -274,7 +278,8 @@ def run_command(parse: Callable[[], Command]) -> int:
     except ConfigurationError as error:  # a value that its flag admits, and the configuration does not
         return _fail(error, EXIT_USAGE)
     try:
-        return command.run()
+        with as_keyboard_interrupts():  # but while training, when they are requests
+            return command.run()
     except ConfigurationError as error:
         return _fail(error, EXIT_USAGE, command.debug)
     except HybridPPOError as error:

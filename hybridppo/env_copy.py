@@ -19,6 +19,7 @@ from hybridppo.env_checks import (
     reshaped,
 )
 from hybridppo.errors import EnvError
+from hybridppo.saved_values import whole
 
 Array = NDArray[Any]
 OnEnvError = Literal["raise", "restart"]
@@ -95,6 +96,15 @@ class EnvCopy:
                 return self._make_anew()
             except Exception as again:
                 when, error = "when made anew", again
+
+    def state(self) -> dict[str, Any]:
+        """What is known of the environment beyond its own state, as JSON can hold it."""
+        return {"seed": self.seed, "times_remade": self.times_remade, "failures": self._failures}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.seed = whole(state, "seed") if state["seed"] is not None else None
+        self.times_remade, self._failures = whole(state, "times_remade"), whole(state, "failures")
 
     def close(self) -> None:
         """Close the environment."""

@@ -9,12 +9,14 @@ step after it is a step:
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
 """
 
+import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from math import isfinite
+from types import FrameType
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -32,7 +34,9 @@ from hybridppo.env_checks import (
     require_finite,
 )
 from hybridppo.env_copy import OnEnvError
-from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.env_state import Digests, describe, digests, restore
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.interruption import requests_to_end
 
 Array = NDArray[Any]
 EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
@@ -49,6 +53,9 @@ MODES: dict[str, AutoresetMode] = {
     "same_step": AutoresetMode.SAME_STEP,
     "disabled": AutoresetMode.DISABLED,
 }
+
+EnvState = dict[str, Any]
+"""How many environments a state is of (`num_envs`), and the `state`, as JSON can hold it."""
 
 Step = tuple[Array, Array, Array, Array, list[int], list[Array]]
 """Observations `[N, obs]` to act on next, rewards, terminated, truncated `[N]`, and, of the environments
@@ -102,6 +109,7 @@ class Environments(ABC):
         """Which environments were made anew in the last step, and how often. Where that step ended no episode, it
         is none, and the episode that it belonged to is broken off."""
         self._closed = False
+        self._began: list[Digests] = []
 
     @property
     def envs(self) -> "list[gym.Env[Any, Any]] | None":
@@ -122,6 +130,43 @@ class Environments(ABC):
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
         """Refuse rewards of the last steps, `[t, N]`, that are not finite, where `step` has not done so."""
+
+    def state(self) -> list[EnvState]:
+        """What `load_state` takes: the state of each copy, or of the whole vector where the copies are its own.
+
+        Raises:
+            EnvStateError: where it cannot be saved, with the attribute that stands in the way.
+        """
+        parts = self._parts()
+        began: list[Digests | None] = [*self._began] or [None] * len(parts)
+        return [
+            {"num_envs": count, "state": describe(part, digests_then)}
+            for (part, count), digests_then in zip(parts, began, strict=True)
+        ]
+
+    def remember_the_start(self) -> None:
+        """What is saved from now on leaves out what is still as it is now; to be called after the first reset."""
+        with contextlib.suppress(EnvStateError):  # `state` will say so, whenever it is wanted
+            self._began = [digests(part) for part, _ in self._parts()]
+
+    def load_state(self, states: list[EnvState]) -> None:
+        """Go on from saved states, in environments made and reset as those were.
+
+        Raises:
+            EnvStateError: where they do not fit these environments, which must then be reset.
+        """
+        parts = self._parts()
+        if [count for _, count in parts] != [state["num_envs"] for state in states]:
+            raise EnvStateError(
+                f"what was saved is the state of vectors of {[state['num_envs'] for state in states]} environments, "
+                f"not of {[count for _, count in parts]}"
+            )
+        for (part, _), state in zip(parts, states, strict=True):
+            restore(part, state["state"])
+
+    @abstractmethod
+    def _parts(self) -> list[tuple[object, int]]:
+        """What can be saved each by itself, and how many environments it is."""
 
     def close(self) -> None:
         """Release the environments; a second call does nothing."""
@@ -199,6 +244,13 @@ class VectorEnvironments(Environments):
             f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
             f"{describe_error(error)}"
         )
+
+    def _parts(self) -> list[tuple[object, int]]:
+        if isinstance(self.vector, AsyncVectorEnv):
+            raise EnvStateError(
+                "with async vectorization, each environment is in a process of its own: num_workers can save them"
+            )
+        return [(self.vector, self.num_envs)]
 
     def _close(self) -> None:
         self.vector.close()
@@ -379,6 +431,12 @@ def _copies_of(
 
 def _make_in_child(make: Callable[[], Any], parent: int) -> Any:
     if os.getpid() != parent:
-        # Ctrl-C reaches the whole process group; what it means is the trainer's to decide.
+        # These reach the whole process group; what they mean is the trainer's to decide.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in requests_to_end():
+            signal.signal(number, _leave_the_first)
     return make()
+
+
+def _leave_the_first(signum: int, frame: FrameType | None) -> None:
+    signal.signal(signum, signal.SIG_DFL)  # who asks twice means this very process

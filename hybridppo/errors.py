@@ -19,6 +19,10 @@ class EnvError(HybridPPOError, RuntimeError):
     """An environment that cannot be made, or whose spaces or reset mode are not supported."""
 
 
+class EnvStateError(EnvError):
+    """The state of an environment that cannot be saved, or not be put into another."""
+
+
 class TrainingError(HybridPPOError, ArithmeticError):
     """A loss or a gradient that is no finite number any more: nothing can be learned from there on."""
 

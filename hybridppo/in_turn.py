@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from hybridppo.env_checks import BadValueError, finite_test, require_finite
 from hybridppo.env_copy import EnvCopy, OnEnvError, in_step
-from hybridppo.envs import Environments, Step
+from hybridppo.envs import Environments, EnvState, Step
 from hybridppo.errors import EnvError
+from hybridppo.saved_values import whole
 
 Array = NDArray[Any]
 
@@ -95,6 +96,22 @@ class InTurnEnvironments(Environments):
                     finals.append(self.encode(rows[i : i + 1])[0].copy())
                 self._reset(i)
         return self.encode(rows), rewards, terminated, truncated, finals_of, finals
+
+    def state(self) -> list[EnvState]:
+        """As in the base; each with what its copy knows of it."""
+        return [
+            {**state, "copy": copy.state(), "episode_steps": self._num_steps - started_at}
+            for state, copy, started_at in zip(super().state(), self.copies, self._started_at, strict=True)
+        ]
+
+    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+        super().load_state(states)
+        for copy, state in zip(self.copies, states, strict=True):
+            copy.load_state(state["copy"])
+        self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
+
+    def _parts(self) -> list[tuple[object, int]]:
+        return [(copy.env, 1) for copy in self.copies]
 
     def _reset(self, i: int, seed: int | None = None) -> None:
         copy = self.copies[i]

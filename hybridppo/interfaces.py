@@ -1,5 +1,6 @@
 """What the parts ask of each other, so that neither agent nor placement knows who calls it."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -40,6 +41,8 @@ class Agent(Protocol):
     parameters: FlatParameters
     version: int
     """How many updates the parameters have had."""
+    should_stop: Callable[[], bool]
+    """Asked in the course of an update, so that a long one can be broken off."""
 
     @property
     def optimizer(self) -> Optimizer:
@@ -51,7 +54,11 @@ class Agent(Protocol):
         ...
 
     def update(self, rollout: Rollout) -> Metrics:
-        """Learn from a rollout on the agent's own device, and add one to `version`."""
+        """Learn from a rollout on the agent's own device, and add one to `version`.
+
+        Raises:
+            Stopped: where `should_stop` says so. The agent is as it was before, as if nothing had begun.
+        """
         ...
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -28,6 +28,7 @@ from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.parameters import FlatParameters
 from hybridppo.rollout import Rollout
+from hybridppo.saved_values import real, whole
 
 
 @dataclass
@@ -181,6 +182,10 @@ class Placement(ABC):
     def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
         """A context with the actor on the sampling device, for a sampler to call."""
 
+    def resuming(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """Like `sampling`, but with the parameters that it gave last, for a rollout that was broken off."""
+        return self.sampling(agent)
+
     def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
         """Like `sampling`, but always with the agent's latest parameters."""
         return self.sampling(agent)
@@ -204,6 +209,22 @@ class Placement(ABC):
         self.counters.bytes_copied += rollout.num_bytes
         self.counters.seconds_copying += timer.seconds
         return moved
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `load_state` takes: tensors by name, and what JSON can hold."""
+        return {}, {"settings": self.settings(), "counters": asdict(self.counters)}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on, once prepared, from where a placement with the same settings was; from another's, start anew."""
+        if state["settings"] == self.settings():
+            counted = state["counters"]
+            self.counters.publishes = whole(counted, "publishes")
+            self.counters.bytes_copied = whole(counted, "bytes_copied")
+            self.counters.seconds_copying = real(counted["seconds_copying"], "seconds_copying")
+            self._load(tensors, state)
+
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing more
+        """Take over what a kind of placement has beyond its counters."""
 
     def settings(self) -> dict[str, Any]:
         """The arguments that would make this placement again, as JSON can hold them."""
@@ -342,10 +363,36 @@ class Mirrored(Placement):
             self._publish(agent)
         yield sampling_actor(self._replica, self._crossing, self._published)
 
+    @contextmanager
+    def resuming(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        yield sampling_actor(self._replica, self._crossing, agent.version if self._is_alias else self._published)
+
     def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:  # noqa: D102 - as in the base
         if not self._is_alias and agent.version > self._published:
             self._publish(agent)
         return self.sampling(agent)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
+        tensors, state = super().state()
+        if self._is_alias:
+            return tensors, state
+        return {f"replica.{i}": tensor for i, tensor in enumerate(self._mirrored())}, {
+            **state,
+            "published": self._published,
+        }
+
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        if self._is_alias:
+            return
+        for i, ours in enumerate(self._mirrored()):
+            theirs = tensors[f"replica.{i}"]
+            if theirs.shape != ours.shape:
+                raise ValueError(f"replica.{i} is of shape {list(theirs.shape)}, not {list(ours.shape)}")
+            ours.copy_(theirs)
+        self._published = whole(state, "published")
+
+    def _mirrored(self) -> list[Tensor]:
+        return [self._values.values.data, *self._replica.buffers()]
 
     def _make_replica(self, agent: Agent) -> torch.nn.Module:
         replica = copy.deepcopy(agent.actor).to(self.sampling_device)
@@ -379,8 +426,8 @@ class Mirrored(Placement):
                 )
 
     def _pairs(self, agent: Agent) -> list[tuple[Tensor, Tensor]]:
-        buffers = zip(self._replica.buffers(), agent.actor.buffers(), strict=True)
-        return [(self._values.values.data, agent.parameters.of("actor")), *buffers]
+        theirs = [agent.parameters.of("actor"), *agent.actor.buffers()]
+        return list(zip(self._mirrored(), theirs, strict=True))
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         options = {name: getattr(self, name) for name in ("publish_every", "max_lag", "verify", "force_copy")}

@@ -39,14 +39,15 @@ class Rollout:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""
-        changes: dict[str, Any] = {name: function(tensor) for name, tensor in self._tensors()}
+        changes: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}
         return replace(self, **changes)
 
     @property
     def num_bytes(self) -> int:
         """The size of all tensors together."""
-        return sum(tensor.nbytes for _, tensor in self._tensors())
+        return sum(tensor.nbytes for tensor in self.tensors().values())
 
-    def _tensors(self) -> list[tuple[str, Tensor]]:
-        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        return [(name, value) for name, value in values if isinstance(value, Tensor)]
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it holds but the version, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}

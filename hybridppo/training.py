@@ -4,6 +4,7 @@ result = hybridppo.train("CartPole-v1", total_steps=100_000)
 action = result.agent.act(observation)
 """
 
+import contextlib
 import logging
 import platform
 import time
@@ -36,6 +37,7 @@ from hybridppo.envs import (
 )
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
+from hybridppo.interruption import Interruption, Stopped
 from hybridppo.placement import Placement, SingleDevice, make_placement, placement_from_settings
 from hybridppo.progress import ProgressBar
 from hybridppo.run_directory import RunDirectory, WhichCheckpoint, space_from_json, space_to_json
@@ -68,7 +70,7 @@ class TrainResult:
     evaluation: Evaluation | None
     """The evaluation after training, where one was asked for."""
     interrupted: bool
-    """Whether Ctrl-C ended the training early; `resume` goes on."""
+    """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` goes on."""
     saved: bool
     """Whether the last checkpoint is on the disk. False where the disk would not take it, which was warned of."""
 
@@ -148,10 +150,12 @@ def train(
         "autoreset_mode": autoreset_mode,
         "on_env_error": on_env_error,
     }
-    making = time.perf_counter()
-    environments = make_environments(env, config.num_envs, **options)
-    seconds_to_make = time.perf_counter() - making
-    try:
+    with contextlib.ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
+        making = time.perf_counter()
+        environments = make_environments(env, config.num_envs, **options)
+        seconds_to_make = time.perf_counter() - making
+        stack.callback(environments.close)
         table = None
         if isinstance(meant, Auto):
             with _explaining_memory(config, environments.observation_space, environments.action_space):
@@ -202,14 +206,13 @@ def train(
             if directory is not None and table is not None:
                 directory.write_placements(table)
             return _run(
-                env, settings, environments, agent, resolved, directory, None, progress, on_iteration, loggers, profile
-            )
+                env, settings, environments, agent, resolved, directory, None, progress, on_iteration, loggers,
+                interruption, profile,
+            )  # fmt: skip
         except BaseException:
             if directory is not None:
                 directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
             raise
-    finally:
-        environments.close()
 
 
 def resume(
@@ -219,14 +222,16 @@ def resume(
     total_episodes: int | None = None,
     env: EnvSource | None = None,
     placement: PlacementChoice | None = None,
+    num_workers: int | None = None,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] = lambda metrics: None,
     loggers: Sequence[Callable[[Metrics], object]] = (),
 ) -> TrainResult:
     """Go on with a run from its newest checkpoint.
 
-    Networks, optimizer, schedules, counters and random generators go on exactly. The environments' own state
-    is not saved: they start new episodes.
+    Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
+    environments where their state can be saved (`hybridppo.env_state`): the run ends as if it had never stopped.
+    Where it cannot be, they start new episodes, which is told with the reason.
 
     Args:
         run_dir: of the run.
@@ -235,6 +240,7 @@ def resume(
         env: the function that makes the environment, where the run was started with one.
         placement: another placement than the run's own. What `auto` chose for the run is its own; only asked for
             anew, here, does it measure again.
+        num_workers: another number of processes than the run's own.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: called likewise; errors are warned of.
@@ -253,10 +259,15 @@ def resume(
     if total_episodes is not None:
         _require_whole(total_episodes=total_episodes)
         settings["total_episodes"] = total_episodes
+    if num_workers is not None:
+        _require_whole(0, num_workers=num_workers)
+        settings["num_workers"] = num_workers
     meant = _placement_of(settings) if placement is None else resolve_placement(placement)
     checkpoint = None if directory.is_untouched else directory.load_checkpoint()
-    environments = _environments(settings, env, config.num_envs)
-    try:
+    with contextlib.ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
+        environments = _environments(settings, env, config.num_envs)
+        stack.callback(environments.close)
         if isinstance(meant, Auto):
             resolved = _chosen_anew(meant, env, environments, config, settings, checkpoint)
         else:
@@ -268,15 +279,13 @@ def resume(
             logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
         else:
             with _fitting("this run"):
-                state = checkpoint.state
-                iteration, env_steps = whole(state["runner"], "iteration"), whole(state["sampler"], "env_steps")
-            directory.rewind(iteration, env_steps)
-            logger.info("resuming %s: everything is as it was but the environments, which start new episodes", run_dir)
+                loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
+                iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
+            directory.rewind(iteration, number)
         return _run(
-            env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration, loggers
-        )
-    finally:
-        environments.close()
+            env, settings, environments, agent, resolved, directory, checkpoint, progress, on_iteration, loggers,
+            interruption,
+        )  # fmt: skip
 
 
 def _run(
@@ -290,6 +299,7 @@ def _run(
     progress: bool,
     on_iteration: Callable[[Metrics], object],
     loggers: Sequence[Callable[[Metrics], object]],
+    interruption: Interruption,
     profile: bool = False,
 ) -> TrainResult:
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
@@ -322,39 +332,50 @@ def _run(
             progress=progress,
             on_iteration=on_iteration,
             loggers=loggers,
+            interruption=interruption,
         )
         profiler = Profiler(runner, environments, directory.path / "trace.json") if directory and profile else None
         try:
-            if checkpoint is not None:
-                with _fitting("this run"):
-                    runner.load_state(checkpoint.state["runner"])
-                    env_seed = _seed(seed, f"environments resumed at iteration {runner.iteration}")
-                    sampler.load_state(checkpoint.state["sampler"], env_seed=env_seed)
+            if checkpoint is not None and directory is not None:
+                _go_on(runner, checkpoint, seed, directory)
             try:
                 metrics = runner.run()
             finally:
                 if profiler is not None:
                     profiler.close()
-            evaluation = None
-            if settings["evaluation_episodes"] > 0 and not runner.interrupted:
-                evaluation = evaluate_agent(
-                    agent,
-                    env,
-                    episodes=settings["evaluation_episodes"],
-                    seed=_seed(seed, "evaluation"),
-                    autoreset_mode=settings["autoreset_mode"],
-                    on_env_error=settings["on_env_error"],
-                    placement=placement,
-                    progress=progress,
-                )
-            if directory is not None and not runner.interrupted:
+            evaluation, interrupted = None, runner.interrupted
+            if settings["evaluation_episodes"] > 0 and not interrupted:
+                try:
+                    evaluation = evaluate_agent(
+                        agent,
+                        env,
+                        episodes=settings["evaluation_episodes"],
+                        seed=_seed(seed, "evaluation"),
+                        autoreset_mode=settings["autoreset_mode"],
+                        on_env_error=settings["on_env_error"],
+                        placement=placement,
+                        progress=progress,
+                        should_stop=lambda: interruption.requested,
+                    )
+                except Stopped:
+                    interrupted = True
+            if directory is not None and not interrupted:
                 directory.write_result(_result(settings, runner, evaluation, placement))
         finally:
             sampler.close()
             if directory is not None:
                 directory.close()
     run_dir = directory.path if directory is not None else None
-    return TrainResult(agent, metrics, run_dir, seed, evaluation, runner.interrupted, runner.saved)
+    return TrainResult(agent, metrics, run_dir, seed, evaluation, interrupted, runner.saved)
+
+
+def _go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory) -> None:
+    """Bring a fresh runner to where the checkpoint was written, and say what cannot be as it was."""
+    with _fitting("this run"):
+        env_seed = _seed(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
+        reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+    but = f" but the environments, which start new episodes: {reason}" if reason is not None else ""
+    logger.info("resuming %s: everything is as it was%s", directory.path, but)
 
 
 def _result(
@@ -388,6 +409,7 @@ def evaluate_agent(
     on_env_error: OnEnvError = "raise",
     placement: Placement | None = None,
     progress: bool = True,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Run whole episodes with an agent, in environments made for it and closed again.
 
@@ -401,6 +423,7 @@ def evaluate_agent(
         on_env_error: as for `train`; an episode that was broken off does not count.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
+        should_stop: asked before each step; where it says so, `Stopped` is raised.
     """
     _require_whole(episodes=episodes)
     if placement is None:
@@ -421,6 +444,7 @@ def evaluate_agent(
                 seed=_seed(seed, "evaluation"),
                 deterministic=deterministic,
                 on_episode=bar.advance,
+                should_stop=should_stop,
             )
     finally:
         environments.close()
@@ -520,7 +544,8 @@ def _agent_of(settings: dict[str, Any], checkpoint: Checkpoint | None) -> PPO:
     if checkpoint is None:
         return agent
     with _fitting("the network that config.json describes"):
-        agent.load_state(checkpoint.tensors, checkpoint.state["agent"])
+        tensors = {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
+        agent.load_state(tensors, checkpoint.state["agent"])
     return agent
 
 

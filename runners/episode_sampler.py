@@ -10,16 +10,18 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hybridppo.distributions import Distribution
 from hybridppo.env_checks import BadValueError, finite_test, require_finite
 from hybridppo.env_copy import EnvCopy, in_step
-from hybridppo.envs import Environments
+from hybridppo.envs import Environments, EnvState
 from hybridppo.errors import ConfigurationError
 from hybridppo.in_turn import InTurnEnvironments
 from hybridppo.interfaces import SamplingActor
-from hybridppo.runners.sampler import BaseSampler, allocate
+from hybridppo.runners.sampler import BaseSampler, UnderWay, allocate
 from hybridppo.runners.stepping import Block, Finals
+from hybridppo.saved_values import whole
 
 Array = NDArray[Any]
 
@@ -64,7 +66,7 @@ class EpisodeSampler(BaseSampler):
         self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
         # With a thread, one to fill while the other is learned from.
         blocks = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
-        super().__init__(blocks, distribution, skips_row_after_end=False, noise=noise)
+        super().__init__(bytearray(1), blocks, distribution, skips_row_after_end=False, noise=noise)
         self._environments = environments
         space = environments.observation_space
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
@@ -78,18 +80,22 @@ class EpisodeSampler(BaseSampler):
 
     def _draw_noise(self, block: Block) -> None:
         # How much is needed shows on the way: it comes from a generator that is this rollout's own.
-        self._rollout_noise = np.random.default_rng(self._noise.integers(2**63))
+        self._noise_seed = int(self._noise.integers(2**63))
 
-    def _begin(self, block: Block, actor: SamplingActor) -> None:
+    def _begin(self, block: Block, actor: SamplingActor, first: int) -> None:
+        self._rollout_noise = np.random.default_rng(self._noise_seed)
         # As many episodes have begun as have ended and been counted: each ends in the rollout in which it begins.
         fill = partial(self._fill, block, actor, self._env_seed + self.statistics.episodes)
         self._wait: Callable[[], tuple[Block, int, Finals]] = fill
         if self._thread is not None:
             self._wait = self._thread.submit(fill).result
 
-    def _end(self) -> Finals:
+    def _end(self) -> tuple[int, Finals]:
         self._filled_block, self._num_rows, finals = self._wait()
-        return finals
+        return self._num_rows, finals
+
+    def _is_complete(self, filled: int) -> bool:
+        return filled > 0
 
     def _filled(self, block: Block) -> Block:
         whole = self._filled_block
@@ -98,8 +104,11 @@ class EpisodeSampler(BaseSampler):
         return whole.first(self._num_rows)
 
     def _fill(self, block: Block, actor: SamplingActor, seed: int) -> tuple[Block, int, Finals]:
-        """The episodes, from row 0 on; the block, or a larger one where it was too small, and how many rows count."""
-        start = time.perf_counter()
+        """The episodes, from row 0 on; the block, or a larger one where it was too small, and how many rows count.
+
+        None does where it is told to stop: sampled again, the episodes are the same.
+        """
+        start, stop = time.perf_counter(), self._stop
         encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
         copy, shape, weighted_sum = self._copy, self._shape, self._sum
         last_seed, remade_before = seed + self._num_episodes - 1, copy.times_remade
@@ -107,6 +116,8 @@ class EpisodeSampler(BaseSampler):
         t = room = began = 0
         block.observations[0] = encode(copy.reset(seed, self.env_steps))
         while True:
+            if stop[0]:
+                return block, 0, []
             if t == room:
                 room += CHUNK
                 block = self._prepared(block, t, room)
@@ -167,7 +178,28 @@ class EpisodeSampler(BaseSampler):
     def restart(self, env_seed: int) -> None:
         """Nothing to do: every episode starts anew, and from its own seed."""
 
+    @property
+    def steps_sampled(self) -> int:
+        """Like `env_steps`: a rollout under way is sampled again where a run goes on from a checkpoint."""
+        return self.env_steps
+
+    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+        """Nothing: every episode starts anew."""
+        return [], np.zeros_like(self._blocks[0].observations[0])
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+        pass
+
+    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        under_way = self._under_way
+        return {}, {"version": under_way.version, "noise_seed": self._noise_seed} if under_way is not None else None
+
+    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self._under_way = UnderWay(self._next_block(), whole(state, "version"))
+        self._noise_seed = whole(state, "noise_seed")
+
     def close(self) -> None:  # noqa: D102 - as in the base
+        self.request_stop()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
         self._environments.close()

@@ -8,6 +8,7 @@ import numpy as np
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments
 from hybridppo.interfaces import SamplingActor
+from hybridppo.interruption import Stopped
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ def evaluate(
     seed: int,
     deterministic: bool = True,
     on_episode: Callable[[], object] = lambda: None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Run `episodes` episodes from freshly reset environments.
 
@@ -51,6 +53,10 @@ def evaluate(
         seed: of the environments and, where not deterministic, of the actions.
         deterministic: take the most probable action instead of a random one.
         on_episode: called after each episode.
+        should_stop: asked before each step.
+
+    Raises:
+        Stopped: where `should_stop` says so.
     """
     num_envs = environments.num_envs
     remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
@@ -61,6 +67,8 @@ def evaluate(
     lengths: list[int] = []
     observations = environments.reset(seed)
     while remaining.any():
+        if should_stop():
+            raise Stopped
         outputs = actor(observations)
         if deterministic:
             actions = distribution.mode(outputs)

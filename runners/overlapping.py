@@ -18,16 +18,21 @@ class OverlappingRunner(Runner):
     def iterate(self) -> Metrics:
         """One update, with the next rollout begun before it; what both measured."""
         agent, placement, counters, sampler = self.agent, self.placement, self.placement.counters, self.sampler
-        start, steps_before, copying_start = time.perf_counter(), sampler.env_steps, counters.seconds_between_rollouts
+        start, copying_start = time.perf_counter(), counters.seconds_between_rollouts
         agent.anneal(self.share_done)
-        if not sampler.is_under_way:
-            self._start_sampling()
-        rollout = sampler.finish()
-        waited = time.perf_counter() - start - (counters.seconds_between_rollouts - copying_start)
-        overlapped = max(0.0, sampler.seconds_filling - waited)
-        num_steps = sampler.env_steps - steps_before
-        if self.share_done < 1.0:
-            self._start_sampling()
+        overlapped = 0.0
+        if sampler.is_paused:
+            with placement.resuming(agent) as actor:
+                sampler.go_on(actor)
+        if self._rollout is None:
+            if not sampler.is_under_way:
+                self._start_sampling()
+            self._rollout = sampler.finish()
+            waited = time.perf_counter() - start - (counters.seconds_between_rollouts - copying_start)
+            overlapped = max(0.0, sampler.seconds_filling - waited)
+            if self.share_sampled < 1.0:
+                self._start_sampling()
+        rollout = self._rollout
         sampling = time.perf_counter() - start - (counters.seconds_between_rollouts - copying_start)
         with placement.learning(agent):
             lag = agent.version - rollout.version
@@ -38,7 +43,7 @@ class OverlappingRunner(Runner):
             "seconds_learning": end - start - sampling - copying,
             "seconds_copying": copying,
         }
-        return {**self._completed(learned, lag, num_steps, start, end, seconds), "seconds_overlapped": overlapped}
+        return {**self._completed(learned, lag, start, end, seconds), "seconds_overlapped": overlapped}
 
     def _start_sampling(self) -> None:
         with self.placement.sampling(self.agent) as actor:

@@ -4,11 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.interruption import Interruption
+from hybridppo.interruption import Interruption, Stopped
 from hybridppo.outage import Outage
 from hybridppo.placement import Placement
 from hybridppo.progress import ProgressBar
+from hybridppo.rollout import Rollout
 from hybridppo.run_directory import RunDirectory, finite
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.saved_values import real, whole
@@ -20,6 +23,9 @@ class Runner:
     An iteration lasts from the end of the one before to its own. Its metrics account for all of it: `seconds_sampling`,
     `seconds_learning`, `seconds_copying`, and `seconds_other`, which the loop spent since the iteration before on
     logging, checkpoints, the progress bar and callbacks. `seconds` is their sum over all iterations.
+
+    What is asked to stop is broken off where it is: a rollout between two steps, to be gone on with; an update
+    between two minibatches, to be made anew from the rollout. A checkpoint holds what was under way.
 
     Args:
         agent: learns; prepared by the placement.
@@ -33,6 +39,7 @@ class Runner:
         progress: whether to show a progress bar.
         on_iteration: called with the metrics of each iteration; its errors end the training.
         loggers: called likewise, after the metrics are on disk; their errors are warned of, and training goes on.
+        interruption: asks everybody to stop; None for nobody who does.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class Runner:
         progress: bool = True,
         on_iteration: Callable[[Metrics], object] = lambda metrics: None,
         loggers: Sequence[Callable[[Metrics], object]] = (),
+        interruption: Interruption | None = None,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
         self.total_steps, self.total_episodes = total_steps, total_episodes
@@ -65,9 +73,14 @@ class Runner:
         self._progress = progress
         self._on_iteration = on_iteration
         self._loggers = [(log, Outage(f"the logger {_name_of(log)}")) for log in loggers]
+        self._interruption = interruption if interruption is not None else Interruption()
+        self._interruption.tell(sampler.request_stop)
+        agent.should_stop = lambda: self._interruption.requested
+        self._steps_learned = self._episodes_learned = self._number = 0
+        self._rollout: Rollout | None = None
 
     def run(self) -> Metrics:
-        """Train until `total_steps`, or the first Ctrl-C; the metrics of the last iteration."""
+        """Train until `total_steps`, or until asked to stop; the metrics of the last iteration."""
         if self.iteration == 0:
             self.save()  # from here on, whatever happens, there is something to go on from
         saved_at = time.perf_counter()
@@ -76,9 +89,12 @@ class Runner:
             unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
         self._ended_at = time.perf_counter()
-        with bar, Interruption() as interruption:
-            while self.share_done < 1.0 and not interruption.requested:
-                self.metrics = self.iterate()
+        with bar:
+            while self.share_done < 1.0 and not self._interruption.requested:
+                try:
+                    self.metrics = self.iterate()
+                except Stopped:
+                    break
                 self._on_iteration(self.metrics)
                 if self._run_directory is not None:
                     self._run_directory.log(self.metrics)
@@ -87,17 +103,23 @@ class Runner:
                         saved_at = time.perf_counter()
                 self._report(self.metrics)
                 bar.move_to(min(self.sampler.env_steps, self.total_steps), _summary(self.metrics))
-            self.interrupted = interruption.requested and self.share_done < 1.0
+            self.interrupted = self.share_done < 1.0
             self.save()
         return self.metrics
 
     @property
     def share_done(self) -> float:
-        """How much of the training is done: 0 at its start, 1 and more at its end."""
-        of_steps = self.sampler.env_steps / self.total_steps
-        if self.total_episodes is None:
-            return of_steps
-        return max(of_steps, self.sampler.statistics.episodes / self.total_episodes)
+        """How much of the training is done, sampled and learned from: 0 at its start, 1 and more at its end."""
+        return self._share(self._steps_learned, self._episodes_learned)
+
+    @property
+    def share_sampled(self) -> float:
+        """How much of it is sampled."""
+        return self._share(self.sampler.env_steps, self.sampler.statistics.episodes)
+
+    def _share(self, env_steps: int, episodes: int) -> float:
+        of_steps = env_steps / self.total_steps
+        return of_steps if self.total_episodes is None else max(of_steps, episodes / self.total_episodes)
 
     def _report(self, metrics: Metrics) -> None:
         for log, outage in self._loggers:
@@ -109,12 +131,20 @@ class Runner:
                 outage.works()
 
     def iterate(self) -> Metrics:
-        """One rollout, one update; what both measured, with the time that each took."""
+        """One rollout, one update; what both measured, with the time that each took.
+
+        Raises:
+            Stopped: where a stop was requested; the next call goes on from there.
+        """
         agent, placement, counters = self.agent, self.placement, self.placement.counters
-        start, steps_before, copying_start = time.perf_counter(), self.sampler.env_steps, counters.seconds_copying
+        start, copying_start = time.perf_counter(), counters.seconds_copying
         agent.anneal(self.share_done)
-        with placement.sampling(agent) as actor:
-            rollout = self.sampler.collect(actor)
+        if self._rollout is None:
+            # One that was broken off is ended by the parameters that began it.
+            acting = placement.resuming if self.sampler.is_under_way else placement.sampling
+            with acting(agent) as actor:
+                self._rollout = self.sampler.collect(actor)
+        rollout = self._rollout
         sampled, copying_sampled = time.perf_counter(), counters.seconds_copying
         with placement.learning(agent):
             lag = agent.version - rollout.version
@@ -125,15 +155,15 @@ class Runner:
             "seconds_learning": end - sampled - (copying_end - copying_sampled),
             "seconds_copying": copying_end - copying_start,
         }
-        return self._completed(learned, lag, self.sampler.env_steps - steps_before, start, end, seconds)
+        return self._completed(learned, lag, start, end, seconds)
 
-    def _completed(
-        self, learned: Metrics, lag: int, num_steps: int, start: float, end: float, seconds: Metrics
-    ) -> Metrics:
+    def _completed(self, learned: Metrics, lag: int, start: float, end: float, seconds: Metrics) -> Metrics:
         """Count an iteration; all its metrics. `seconds` are its parts, which add up to `end - start`."""
         statistics, counters = self.sampler.statistics, self.placement.counters
         before = start if self._ended_at is None else self._ended_at
         self._ended_at = end
+        num_steps = self.sampler.env_steps - self._steps_learned
+        self._rollout, self._steps_learned, self._episodes_learned = None, self.sampler.env_steps, statistics.episodes
         self.iteration += 1
         self.seconds += end - before
         return {
@@ -154,22 +184,62 @@ class Runner:
         }
 
     def save(self) -> None:
-        """Write a checkpoint, where there is a run directory."""
-        if self._run_directory is not None:
-            tensors, agent_state = self.agent.state()
-            state = {"agent": agent_state, "sampler": self.sampler.state(), "runner": self.state()}
-            self.saved = self._run_directory.save_checkpoint(
-                self.sampler.env_steps, tensors, state, self._keep_checkpoints, score=self.sampler.statistics.score
-            )
+        """Write a checkpoint, where there is a run directory. A rollout under way is paused, and saved as it is."""
+        if self._run_directory is None:
+            return
+        self.sampler.pause()
+        tensors, agent_state = self.agent.state()
+        parts = {"sampler": self.sampler.state(), "placement": self.placement.state(), "runner": self.state()}
+        for part, (of_part, _) in parts.items():
+            tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
+        state = {"agent": agent_state, **{part: of_part for part, (_, of_part) in parts.items()}}
+        self.saved = self._run_directory.save_checkpoint(
+            state["runner"]["number"], tensors, state, self._keep_checkpoints, score=self.sampler.statistics.score
+        )
 
-    def state(self) -> dict[str, Any]:
-        """The loop's own counters, as JSON can hold them."""
-        return {"iteration": self.iteration, "seconds": self.seconds, "metrics": finite(self.metrics)}
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The loop's own counters, and the rollout that it was learning from: tensors, and what JSON can hold."""
+        # A checkpoint's number grows with what was done: steps sampled, and learned from.
+        number = self.sampler.steps_sampled - (self._rollout is not None)
+        if number < self._number:  # steps can be lost, to restarts of environments
+            number = self._number + 1
+        self._number = number
+        state = {
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "metrics": finite(self.metrics),
+            "number": number,
+            "steps_learned": self._steps_learned,
+            "episodes_learned": self._episodes_learned,
+            "version": self._rollout.version if self._rollout is not None else None,
+        }
+        return self._rollout.tensors() if self._rollout is not None else {}, state
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from saved counters."""
-        self.iteration, self.seconds = whole(state, "iteration"), real(state["seconds"], "seconds")
-        self.metrics = dict(state["metrics"])
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
+        """Go on from a checkpoint's tensors and state, whose agent has been restored, and the placement prepared.
+
+        Returns:
+            Why the environments could not go on, and start anew from `env_seed`; None where everything is as it was.
+        """
+
+        def of(part: str) -> dict[str, Tensor]:
+            return {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
+
+        loop = state["runner"]
+        self.iteration, self.seconds = whole(loop, "iteration"), real(loop["seconds"], "seconds")
+        self.metrics = dict(loop["metrics"])
+        sampler = state["sampler"]
+        # Checkpoints of before what is under way was saved are of the end of an iteration.
+        steps, episodes = sampler["env_steps"], sampler["statistics"]["episodes"]
+        loop = {"number": steps, "steps_learned": steps, "episodes_learned": episodes, "version": None, **loop}
+        self._number, self._steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
+        self._episodes_learned = whole(loop, "episodes_learned")
+        if loop["version"] is not None:
+            self._rollout = Rollout(**of("runner"), version=whole(loop, "version"))
+            self.sampler.check(self._rollout)
+        if "placement" in state:
+            self.placement.load_state(of("placement"), state["placement"])
+        return self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
 
 
 def _name_of(function: Callable[..., object]) -> str:

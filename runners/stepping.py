@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
-from hybridppo.envs import Environments
+from hybridppo.envs import Environments, EnvState
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
@@ -19,6 +19,11 @@ Array = NDArray[Any]
 
 Finals = list[tuple[int, int, Array]]
 """Step, environment and observation `[obs]` of truncated episodes whose final observation is not the step's next."""
+
+Flag = bytearray | memoryview
+"""One byte: whether to stop. Shared memory where another process sets it."""
+
+NEVER: Flag = bytearray(1)
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class Stepper:
         self._environments = environments
         self._distribution = distribution
         self._observation = environments.reset(seed)
+        self._has_begun = False
         self.seconds = 0.0
         """How long the last `fill` took."""
 
@@ -93,15 +99,51 @@ class Stepper:
         """Start every environment anew."""
         self._observation = self._environments.reset(seed)
 
-    def fill(self, block: Block, actor: SamplingActor) -> Finals:
-        """The next `T` steps of every environment."""
+    def state(self) -> tuple[list[EnvState], Array]:
+        """Where the environments are, as `Environments.state`, and the observations to act on next, `[N, obs]`."""
+        if not self._has_begun:
+            self._begin()
+        return self._environments.state(), self._observation
+
+    def load_state(self, states: list[EnvState], observation: Array) -> None:
+        """Go on from what `state` gave."""
+        if not self._has_begun:
+            self._begin()
+        self._environments.load_state(states)
+        self._observation = observation
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._environments.remember_the_start()
+
+    def fill(
+        self, block: Block, actor: SamplingActor, stop: Flag = NEVER, first: int = 0, end: int | None = None
+    ) -> tuple[int, Finals]:
+        """The next steps of every environment.
+
+        Args:
+            block: where to write them.
+            actor: chooses actions.
+            stop: looked at before each step; where it is set, the rest is left for another call.
+            first: the row to begin with: 0, or where the last call has stopped.
+            end: the row to end before; None fills the block.
+
+        Returns:
+            How many rows of the block are filled, and the final observations that these steps have brought.
+        """
         environments = self._environments
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: Finals = []
+        self._has_begun = True
         start = time.perf_counter()
-        block.observations[0] = self._observation
-        block.remade[:] = 0
-        for t in range(len(block.rewards)):
+        if first == 0:
+            block.observations[0] = self._observation
+        block.remade[first:] = 0
+        filled = len(block.rewards) if end is None else end
+        for t in range(first, filled):
+            if stop[0]:
+                filled = t
+                break
             outputs = actor(block.observations[t])
             actions = sample(outputs, block.noise[t])
             observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
@@ -116,7 +158,7 @@ class Stepper:
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
-        environments.check_rewards(block.rewards)
-        self._observation = block.observations[-1].copy()
+        environments.check_rewards(block.rewards[first:filled])
+        self._observation = block.observations[filled].copy()
         self.seconds = time.perf_counter() - start
-        return finals
+        return filled, finals

@@ -10,27 +10,29 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import cloudpickle
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridppo.distributions import distribution_for
-from hybridppo.envs import make_environments
-from hybridppo.errors import EnvError
+from hybridppo.envs import EnvState, make_environments
+from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.interruption import requests_to_end
 from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.runners.shared_arrays import SharedArrays
-from hybridppo.runners.stepping import Block, Stepper
+from hybridppo.runners.stepping import NEVER, Block, Stepper
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 
 
 def main() -> None:
     """Connect, and serve until the connection ends."""
-    # Ctrl-C reaches the whole process group; what it means is the trainer's to decide.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_the_trainer()
     connection: Connection[Any, Any] = Client(
         sys.argv[1].replace("@", "\0"), authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE))
     )
@@ -46,6 +48,31 @@ def main() -> None:
         with contextlib.suppress(ConnectionError):  # another worker failed first, and the trainer has gone
             connection.send(("error", told, None))
         raise SystemExit(1) from None
+
+
+def leave_signals_to_the_trainer() -> None:
+    """Ignore what reaches the whole process group, as Ctrl-C does: what it means is the trainer's to decide."""
+    for number in _signals():
+        signal.signal(number, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _signals())  # those that came meanwhile are ignored, too
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Within it, a process that is started has these signals wait until it is ready to ignore them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _signals() -> list[signal.Signals]:
+    return [signal.SIGINT, *requests_to_end()]
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
@@ -66,6 +93,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         ends = np.cumsum([int(np.prod(shape)) for shape in setup["shapes"]])[:-1]
         flat = np.split(arrays["parameters"], ends)
         parameters = [part.reshape(shape) for part, shape in zip(flat, setup["shapes"], strict=True)]
+        stop = arrays["stop"].data
         stepper = Stepper(environments, distribution, setup["seed"])
         connection.send(("ready", None, None))
         while True:
@@ -76,10 +104,38 @@ def serve(connection: "Connection[Any, Any]") -> None:
                 stepper.restart(value)
                 connection.send(("done", [], 0.0))
                 continue
-            finals = stepper.fill(blocks[value], NumpyActor(parameters, setup["activation"]))
-            connection.send(("done", finals, stepper.seconds))
+            if kind == "state":
+                connection.send(("done", _state(stepper), 0.0))
+                continue
+            if kind == "load_state":
+                connection.send(("done", _load_state(stepper, *value), 0.0))
+                continue
+            turn, first, end = value
+            # Those that go on to where others have stopped do not stop before.
+            flag = stop if end is None else NEVER
+            answer = stepper.fill(blocks[turn], NumpyActor(parameters, setup["activation"]), flag, first, end)
+            connection.send(("done", answer, stepper.seconds))
     finally:
         environments.close()
+
+
+def _state(stepper: Stepper) -> tuple[Any, str | None]:
+    """The environments' state, or why it cannot be saved."""
+    try:
+        return stepper.state(), None
+    except EnvStateError as error:
+        return None, str(error)
+
+
+def _load_state(stepper: Stepper, states: list[EnvState], observation: NDArray[Any]) -> str | None:
+    """Why the state cannot be put back, if so."""
+    try:
+        stepper.load_state(states, observation)
+    except EnvStateError as error:
+        return str(error)
+    except Exception as error:  # of what is not such a state at all
+        return f"what was saved of them cannot be read: {type(error).__name__}: {error}"
+    return None
 
 
 if __name__ == "__main__":

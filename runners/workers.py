@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from torch import nn
 
 import hybridppo
 from hybridppo.distributions import Distribution
-from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource, EnvState
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks import is_plain_mlp, numpy_activation
 from hybridppo.numpy_mlp import NumpyActor
@@ -32,7 +32,7 @@ from hybridppo.runners.page_locking import PageLock
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_arrays import SharedArrays
 from hybridppo.runners.stepping import Block, Finals
-from hybridppo.runners.worker_process import KEY_VARIABLE
+from hybridppo.runners.worker_process import KEY_VARIABLE, signals_blocked
 
 Array = NDArray[Any]
 
@@ -92,11 +92,13 @@ class WorkerSampler(BaseSampler):
         shapes = [tuple(parameter.shape) for parameter in network.parameters()]
         size = sum(parameter.numel() for parameter in network.parameters())
         shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
-        shared["parameters"] = ((size,), "float32")
+        shared |= {"parameters": ((size,), "float32"), "stop": ((1,), "uint8")}
         self._arrays = SharedArrays(shared)
+        self._closed = False
         self._parameters = self._arrays["parameters"]
         blocks = [Block(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
-        super().__init__(blocks, distribution, skips_row_after_end=template.skips_row_after_end, noise=noise)
+        stop, skips_row_after_end = self._arrays["stop"].data, template.skips_row_after_end
+        super().__init__(stop, blocks, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
         self._seconds_filling = 0.0
         self._timeout = timeout
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
@@ -139,7 +141,8 @@ class WorkerSampler(BaseSampler):
             command = [sys.executable, "-m", "hybridppo.runners.worker_process", address.replace("\0", "@")]
             for envs in self._envs:
                 # One at a time until it has connected: connections then belong to processes in order.
-                self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
+                with signals_blocked():
+                    self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
                 connection = self._accept(listener, address, key)
                 self._connections.append(connection)
                 connection.send(sys.path)
@@ -159,21 +162,55 @@ class WorkerSampler(BaseSampler):
                 futures.wait([accepted], timeout=0.1)
             return accepted.result()
 
-    def _begin(self, block: Block, actor: SamplingActor) -> None:
+    def _begin(self, block: Block, actor: SamplingActor, first: int) -> None:
         assert isinstance(actor, NumpyActor)  # what a placement gives for such a network on the CPU
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
-        turn = next(i for i, mine in enumerate(self._blocks) if mine is block)
-        self._send_all([("fill", turn)] * len(self._connections))
+        self._turn_begun = next(i for i, mine in enumerate(self._blocks) if mine is block)
+        self._send_all([("fill", (self._turn_begun, first, None))] * len(self._connections))
 
-    def _end(self) -> Finals:
+    def _end(self) -> tuple[int, Finals]:
         answers = self._receive_all()
         self._seconds_filling = max(seconds for _, seconds in answers)
+        parts = [finals for (_, finals), _ in answers]
+        filled = [rows for (rows, _), _ in answers]
+        # Workers that were told to stop have stopped where each was: those behind go on to where the furthest is.
+        behind = {worker: rows for worker, rows in enumerate(filled) if rows < max(filled)}
+        if behind:
+            self._send_all([("fill", (self._turn_begun, rows, max(filled))) for rows in behind.values()], list(behind))
+            for worker, ((_, more), _) in zip(behind, self._receive_all(list(behind)), strict=True):
+                parts[worker] += more
         finals = [
             (step, envs.start + env, observation)
-            for envs, (part, _) in zip(self._envs, answers, strict=True)
+            for envs, part in zip(self._envs, parts, strict=True)
             for step, env, observation in part
         ]
-        return sorted(finals, key=lambda final: final[:2])  # as one process would have found them
+        return max(filled), sorted(finals, key=lambda final: final[:2])  # as one process would have found them
+
+    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+        self._send_all([("state", None)] * len(self._connections))
+        states, observations = [], []
+        for (state, not_saved), _ in self._receive_all():
+            if not_saved is not None:
+                raise EnvStateError(not_saved)
+            states += state[0]
+            observations.append(state[1])
+        return states, np.concatenate(observations)
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+        ends = list(accumulate(state["num_envs"] for state in states))
+        if not {envs.stop for envs in self._envs} <= set(ends):
+            raise EnvStateError(
+                f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
+                f"cannot be divided among {len(self._envs)} workers: num_workers={len(states)} goes on exactly"
+            )
+        parts = [
+            ([s for s, end in zip(states, ends, strict=True) if envs.start < end <= envs.stop], observation[envs])
+            for envs in self._envs
+        ]
+        self._send_all([("load_state", part) for part in parts])
+        for not_restored, _ in self._receive_all():
+            if not_restored is not None:
+                raise EnvStateError(not_restored)
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
@@ -183,16 +220,18 @@ class WorkerSampler(BaseSampler):
         self._send_all([("restart", env_seed + envs.start) for envs in self._envs])
         self._receive_all()
 
-    def _send_all(self, messages: Sequence[tuple[str, Any]]) -> None:
-        for i, (connection, message) in enumerate(zip(self._connections, messages, strict=True)):
+    def _send_all(self, messages: Sequence[tuple[str, Any]], workers: Sequence[int] | None = None) -> None:
+        """A message to each worker, or to each of some."""
+        for i, message in zip(range(len(self._connections)) if workers is None else workers, messages, strict=True):
             try:
-                connection.send(message)
+                self._connections[i].send(message)
             except OSError as error:
                 raise EnvError(f"{self._name(i)} has died{self._how_it_ended(i)}") from error
 
-    def _receive_all(self) -> list[tuple[Any, float]]:
-        """One answer of every worker."""
-        waiting = dict(zip(self._connections, range(len(self._connections)), strict=True))
+    def _receive_all(self, workers: Sequence[int] | None = None) -> list[tuple[Any, float]]:
+        """One answer of every worker, or of each of some."""
+        workers = range(len(self._connections)) if workers is None else workers
+        waiting = {self._connections[i]: i for i in workers}
         answers: dict[int, tuple[Any, float]] = {}
         deadline = time.monotonic() + self._timeout
         while waiting:
@@ -203,7 +242,7 @@ class WorkerSampler(BaseSampler):
             for connection in [connection for connection in waiting if connection in ready]:
                 worker = waiting.pop(connection)
                 answers[worker] = self._receive(connection, worker)
-        return [answers[i] for i in range(len(self._connections))]
+        return [answers[i] for i in workers]
 
     def _receive(self, connection: "Connection[Any, Any]", worker: int) -> tuple[Any, float]:
         try:
@@ -228,6 +267,10 @@ class WorkerSampler(BaseSampler):
         return f": exit code {code}"
 
     def close(self) -> None:  # noqa: D102 - as in the base
+        if self._closed:
+            return
+        self._closed = True
+        self.request_stop()
         for connection in self._connections:
             with contextlib.suppress(OSError):  # died before
                 connection.send(("close", None))

@@ -491,13 +491,24 @@ def test_resuming_twice_gives_the_same(tmp_path: Path) -> None:
     assert torch.equal(parameters(one.agent), parameters(again.agent))
 
 
-def test_resumed_environments_start_new_episodes(tmp_path: Path) -> None:
-    # Of 20 steps: the first run ends within the first episode, which no resumed run may go on counting.
-    env = partial(ScriptedEnv, ((20, "terminated"),))
-    train(env, iterations=1, run_dir=tmp_path / "run")
-    result = resume(tmp_path / "run", total_steps=3 * BATCH, env=env)
+class UnsavedEnv(ScriptedEnv):
+    """Of 20 steps; holds what cannot be saved."""
+
+    def __init__(self) -> None:
+        super().__init__(((20, "terminated"),))
+        self.world = iter(())
+
+
+def test_environments_that_cannot_be_saved_start_new_episodes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # The first run ends within the first episode, which no resumed run may go on counting.
+    train(UnsavedEnv, iterations=1, run_dir=tmp_path / "run")
+    with caplog.at_level(logging.INFO):
+        result = resume(tmp_path / "run", total_steps=3 * BATCH, env=UnsavedEnv)
     assert result.metrics["episodes"] == CONFIG.num_envs
     assert result.metrics["episode_length_mean"] == 20
+    told = [message for message in caplog.messages if "resuming" in message]
+    assert len(told) == 1
+    assert "start new episodes: UnsavedEnv.world is of type builtins.tuple_iterator, which cannot be saved" in told[0]
 
 
 @pytest.mark.parametrize("placement", ["cpu", hybridppo.Mirrored("cpu", "cpu", force_copy=True)], ids=["name", "own"])
@@ -627,9 +638,9 @@ def test_ctrl_c_saves_and_exits_with_130(stepped: str, tmp_path: Path) -> None:
     assert not (path / "result.json").exists()
 
     checkpoint = load_latest(path / "checkpoints")[1]
-    iteration, env_steps = checkpoint.state["runner"]["iteration"], checkpoint.state["sampler"]["env_steps"]
+    iteration, steps = checkpoint.state["runner"]["iteration"], checkpoint.state["runner"]["steps_learned"]
     assert column(path, "iteration") == [*range(1, iteration + 1)]
-    result = resume(path, total_steps=env_steps + 1)
+    result = resume(path, total_steps=steps + 1)
     assert result.metrics["iteration"] == iteration + 1
     assert column(path, "iteration") == [*range(1, iteration + 2)]
 

@@ -48,9 +48,12 @@ class Sampler:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.env_steps = self.env_restarts = 0
-        self.is_under_way = False
+        self.is_under_way = self.is_paused = False
         self.seconds_filling = SAMPLING
         self.statistics = SimpleNamespace(episodes=0, return_mean=1.0, length_mean=1.0, score=None)
+
+    def request_stop(self) -> None:
+        pass
 
     def collect(self, actor: Any) -> Any:
         self._clock.spend(SAMPLING)

@@ -226,7 +226,7 @@ def test_a_resumed_sampler_meets_the_episodes_it_would_have_met(in_thread: bool)
     for _ in range(3):
         sampler.collect(UniformActor())
     resumed = make_sampler(make, noise_seed=99, in_thread=in_thread)
-    resumed.load_state(sampler.state(), env_seed=5)
+    assert resumed.load_state(*sampler.state(), env_seed=5) is None
     for other in expected[3:]:
         rollout = resumed.collect(UniformActor())
         assert torch.equal(rollout.observations, other.observations)

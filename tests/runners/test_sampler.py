@@ -25,6 +25,7 @@ from hybridppo.advantages import gae, next_values
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.distributions import distribution_for
 from hybridppo.envs import make_environments, wrap
+from hybridppo.interruption import Stopped
 from hybridppo.placement import SingleDevice
 from hybridppo.rollout import Rollout
 from hybridppo.runners import Sampler
@@ -421,16 +422,57 @@ def test_sampling_leaves_global_generators_alone() -> None:
     np.testing.assert_array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
 
 
-def test_a_resumed_sampler_draws_what_the_other_would_have_drawn() -> None:
-    vector = partial(scripted_vector, SCRIPTS, AutoresetMode.SAME_STEP)
+@in_every_mode
+def test_a_resumed_sampler_brings_what_the_other_would_have_brought(mode: AutoresetMode) -> None:
+    vector = partial(scripted_vector, SCRIPTS, mode)
     sampler, actor = make_sampler(vector())
     sampler.collect(actor)
-    saved = sampler.state()
     resumed, _ = make_sampler(vector(), noise_seed=99)
-    resumed.load_state(saved, env_seed=1)
-    assert resumed.env_steps == sampler.env_steps
-    assert resumed.statistics.episodes == sampler.statistics.episodes
-    np.testing.assert_array_equal(resumed.collect(UniformActor(2)).actions, sampler.collect(UniformActor(2)).actions)
+    assert resumed.load_state(*sampler.state(), env_seed=1) is None
+    for _ in range(NUM_ROLLOUTS):
+        rollout, other = resumed.collect(UniformActor(2)), sampler.collect(UniformActor(2))
+        for name, tensor in other.tensors().items():
+            assert torch.equal(rollout.tensors()[name], tensor), name
+        assert resumed.env_steps == sampler.env_steps
+        assert resumed.statistics.state() == sampler.statistics.state()
+
+
+class StoppingActor(UniformActor):
+    """Asks the sampler to stop when it has acted so many times."""
+
+    def __init__(self, sampler: Sampler, after: int) -> None:
+        super().__init__(2)
+        self._sampler, self._left = sampler, after
+
+    def __call__(self, observations: Any) -> Any:
+        self._left -= 1
+        if self._left == 0:
+            self._sampler.request_stop()
+        return super().__call__(observations)
+
+
+@in_every_mode
+@pytest.mark.parametrize("rows", range(1, NUM_STEPS))
+def test_a_rollout_that_was_broken_off_is_gone_on_with(mode: AutoresetMode, rows: int) -> None:
+    vector = partial(scripted_vector, SCRIPTS, mode)
+    through, sampler, actor = make_sampler(vector())[0], make_sampler(vector())[0], UniformActor(2)
+    through.collect(actor)
+    sampler.collect(actor)
+    with pytest.raises(Stopped):
+        sampler.collect(StoppingActor(sampler, after=rows))
+    resumed, _ = make_sampler(vector(), noise_seed=99)
+    before = through.env_steps
+    assert resumed.load_state(*sampler.state(), env_seed=1) is None
+    assert resumed.env_steps == before
+    assert before <= resumed.steps_sampled <= before + rows * len(SCRIPTS)
+    expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
+    rollout = resumed.collect(actor)
+    assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
+    assert resumed.steps_sampled == resumed.env_steps == through.env_steps
+    assert resumed.statistics.state() == through.statistics.state()
+    expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
+    rollout = resumed.collect(actor)
+    assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
 
 
 # Memory

@@ -220,7 +220,8 @@ class Placement(ABC):
             counted = state["counters"]
             self.counters.publishes = whole(counted, "publishes")
             self.counters.bytes_copied = whole(counted, "bytes_copied")
-            self.counters.seconds_copying = real(counted["seconds_copying"], "seconds_copying")
+            for name in ("seconds_copying", "seconds_crossing"):
+                setattr(self.counters, name, real(counted[name], name))
             self._load(tensors, state)
 
     def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing more

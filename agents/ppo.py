@@ -38,6 +38,7 @@ from hybridppo.placement import Counters, Crossing
 from hybridppo.precision import require
 from hybridppo.rollout import Rollout
 from hybridppo.saved_values import whole
+from hybridppo.threads import limit_threads
 
 
 class PPO:
@@ -67,7 +68,9 @@ class PPO:
         self._encode = ObservationEncoder(observation_space)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order = np.random.default_rng(order)
-        self._make_networks(torch.Generator().manual_seed(initial))
+        # Their bits depend on the number of threads, and threads take longer to start than the work to do.
+        with limit_threads(1):
+            self._make_networks(torch.Generator().manual_seed(initial))
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)

@@ -416,3 +416,17 @@ def test_the_critic_may_have_a_learning_rate_of_its_own(fast: bool) -> None:
     # Adam's first step is the learning rate itself; half of the training is done.
     assert moved == pytest.approx({"actor": 0.5e-3, "critic": 0.5e-2}, rel=0.02)
     assert metrics["learning_rate"] == 0.5e-3
+
+
+def test_a_seed_gives_the_same_networks_whatever_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    initial = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            agent = PPO(OBSERVATIONS, SPACES["discrete"], PPOConfig(hidden_sizes=(64, 64)), seed=0)
+            initial.append(agent.parameters.values.detach().clone())
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*initial)

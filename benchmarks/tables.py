@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import auto
 import fixed_work
 import import_time
 import learning
@@ -35,6 +36,7 @@ def _fixed_work(result: Result) -> str:
 
 
 TABLES: dict[str, Callable[[Result], str]] = {
+    "auto": auto.result_as_markdown,
     "fixed_work": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "learning": lambda result: learning.as_markdown(result["cases"]),

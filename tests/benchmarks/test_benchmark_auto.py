@@ -90,6 +90,10 @@ def test_a_piece_of_work_is_measured_with_a_twin_of_the_gpu(benchmark: Any, monk
     for choice in row["choices"].values():
         assert choice["chosen"] in choice["allowed"]
         assert choice["ratio_to_best"] >= 1.0
+    summaries = {f"max_lag={lag}": benchmark.summary({"cartpole": row}, lag) for lag in (0, 1)}
+    text = benchmark.result_as_markdown({"works": {"cartpole": row}, "summaries": summaries})
+    assert text.startswith("No overlap allowed: within 5 % of the best in ")
     table = benchmark.as_markdown({"cartpole": row}, 0).splitlines()
+    assert table[2] in text
     assert len(table) == 3
     assert table[2].startswith("| cartpole | ")

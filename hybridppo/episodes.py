@@ -52,10 +52,10 @@ class EpisodeStatistics:
             self._lengths.append(length)
         self.episodes += len(finished)
 
-    def drop_running(self) -> None:
+    def drop_running(self, envs: slice = slice(None)) -> None:
         """Forget the unfinished episodes, because their environments were started anew."""
-        self._running_return[:] = 0.0
-        self._running_length[:] = 0
+        self._running_return[envs] = 0.0
+        self._running_length[envs] = 0
 
     @property
     def return_mean(self) -> float:

@@ -94,6 +94,8 @@ class Stepper:
         self._has_begun = False
         self.seconds = 0.0
         """How long the last `fill` took."""
+        self.beat: Any = [0]
+        """Its only number is how many rows are filled, for whoever wants to know whether it goes on."""
 
     def restart(self, seed: int) -> None:
         """Start every environment anew."""
@@ -134,10 +136,10 @@ class Stepper:
         environments = self._environments
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: Finals = []
+        beat = self.beat
         self._has_begun = True
         start = time.perf_counter()
-        if first == 0:
-            block.observations[0] = self._observation
+        block.observations[first] = self._observation
         block.remade[first:] = 0
         filled = len(block.rewards) if end is None else end
         for t in range(first, filled):
@@ -153,6 +155,7 @@ class Stepper:
             block.rewards[t] = rewards
             block.terminated[t] = terminated
             block.truncated[t] = truncated
+            beat[0] = t + 1
             if environments.remade:
                 block.remade[t, list(environments.remade)] = list(environments.remade.values())
             if final_envs:

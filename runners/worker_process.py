@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hybridppo.distributions import distribution_for
 from hybridppo.envs import EnvState, make_environments
 from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.in_turn import require_same_spaces
 from hybridppo.interruption import requests_to_end
 from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.runners.shared_arrays import SharedArrays
@@ -78,14 +79,22 @@ def _signals() -> list[signal.Signals]:
 def serve(connection: "Connection[Any, Any]") -> None:
     """Make the environments that the first message describes; then a rollout per message."""
     sys.path[:] = connection.recv()
+    mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
     source = setup["source"]
     if isinstance(source, gym.envs.registration.EnvSpec):  # registered by a module that this process has not loaded
         gym.registry.setdefault(source.id, source)
         source = source.id
-    envs: slice = setup["envs"]
+    envs: slice = mine["envs"]
     environments = make_environments(source, envs.stop - envs.start, first=envs.start, **setup["options"])
     try:
+        require_same_spaces(
+            environments,
+            setup["spaces"],
+            f"environments {envs.start} to {envs.stop - 1}, made in a worker process,",
+            "those made in the trainer",
+            setup["num_envs"],
+        )
         distribution = distribution_for(environments.action_space)
         arrays = SharedArrays(setup["layout"], setup["path"])
         blocks = [Block(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}).of(envs) for i in range(2)]
@@ -94,7 +103,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
         flat = np.split(arrays["parameters"], ends)
         parameters = [part.reshape(shape) for part, shape in zip(flat, setup["shapes"], strict=True)]
         stop = arrays["stop"].data
-        stepper = Stepper(environments, distribution, setup["seed"])
+        stepper = Stepper(environments, distribution, mine["seed"])
+        stepper.beat = arrays[f"beat{mine['worker']}"].data
         connection.send(("ready", None, None))
         while True:
             kind, value = connection.recv()

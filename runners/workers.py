@@ -1,21 +1,22 @@
 """Sampling in worker processes: each steps some of the environments with its own actor, into shared memory."""
 
 import contextlib
+import logging
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
-import cloudpickle
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks import is_plain_mlp, numpy_activation
 from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.packing import pack
 from hybridppo.runners.page_locking import PageLock
 from hybridppo.runners.sampler import BaseSampler
 from hybridppo.runners.shared_arrays import SharedArrays
@@ -36,10 +38,20 @@ from hybridppo.runners.worker_process import KEY_VARIABLE, signals_blocked
 
 Array = NDArray[Any]
 
+logger = logging.getLogger(__name__)
+
 _PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
 SECONDS_TO_CLOSE = 5.0
-"""How long a worker may take to end in good order before it is killed."""
+"""How long workers may take to end in good order before they are killed."""
+SECONDS_TO_START = 120.0
+"""How long workers may at least take to start, load what they need, and make and reset their environments."""
+LOSSES_IN_A_ROW = 3
+"""How often a worker may be lost, and another started in its place, without a whole rollout between."""
+
+
+class WorkerLostError(EnvError):
+    """A worker that has died or hangs; which one, and how it ended."""
 
 
 class WorkerSampler(BaseSampler):
@@ -93,6 +105,7 @@ class WorkerSampler(BaseSampler):
         size = sum(parameter.numel() for parameter in network.parameters())
         shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
         shared |= {"parameters": ((size,), "float32"), "stop": ((1,), "uint8")}
+        shared |= {f"beat{worker}": ((1,), "int64") for worker in range(num_workers)}
         self._arrays = SharedArrays(shared)
         self._closed = False
         self._parameters = self._arrays["parameters"]
@@ -101,10 +114,14 @@ class WorkerSampler(BaseSampler):
         super().__init__(stop, blocks, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
         self._seconds_filling = 0.0
         self._timeout = timeout
+        self._restarts = (options or {}).get("on_env_error") == "restart"
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         self._envs = [slice(start, end) for start, end in pairwise(bounds)]
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._connections: list[Connection[Any, Any]] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._connections: dict[int, Connection[Any, Any]] = {}
+        self._losses, self._losses_in_a_row = [0] * num_workers, [0] * num_workers
+        self._env_seed = env_seed
+        self._turn_begun = self._first = 0
         self._page_lock: PageLock | None = None
         setup = {
             "source": gym.spec(source) if isinstance(source, str) else source,
@@ -114,9 +131,16 @@ class WorkerSampler(BaseSampler):
             "path": self._arrays.path,
             "shapes": shapes,
             "activation": numpy_activation(network),
+            "num_envs": num_envs,
+            "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
+        self._packed_setup = pack(setup)
         try:
-            self._start_workers(setup, env_seed)
+            for worker, envs in enumerate(self._envs):
+                self._start(worker, env_seed + envs.start)
+            self._wait_until_ready(list(self._connections))
+            if not self._restarts:  # another worker would have to map it
+                self._arrays.unlink()
             if pin_memory:
                 assert self._arrays.memory is not None  # not closed yet
                 self._page_lock = PageLock(self._arrays.memory)
@@ -124,7 +148,8 @@ class WorkerSampler(BaseSampler):
             self.close()
             raise
 
-    def _start_workers(self, setup: dict[str, Any], env_seed: int) -> None:
+    def _start(self, worker: int, env_seed: int) -> None:
+        """Start a worker's process, connect, and tell it what to do. It answers when its environments are made."""
         key = secrets.token_bytes(32)
         # One thread each: the processes are the parallelism.
         environment = {
@@ -139,26 +164,22 @@ class WorkerSampler(BaseSampler):
         with Listener(address, authkey=key) as listener:
             address = address or str(listener.address)
             command = [sys.executable, "-m", "hybridppo.runners.worker_process", address.replace("\0", "@")]
-            for envs in self._envs:
-                # One at a time until it has connected: connections then belong to processes in order.
-                with signals_blocked():
-                    self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
-                connection = self._accept(listener, address, key)
-                self._connections.append(connection)
-                connection.send(sys.path)
-                connection.send_bytes(cloudpickle.dumps({**setup, "envs": envs, "seed": env_seed + envs.start}))
-        self._receive_all()
-        self._arrays.unlink()
+            with signals_blocked():
+                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+            self._processes[worker] = process
+            connection = self._connections[worker] = self._accept(worker, listener, address, key)
+        connection.send(sys.path)
+        connection.send({"worker": worker, "envs": self._envs[worker], "seed": env_seed})
+        connection.send_bytes(self._packed_setup)
 
-    def _accept(self, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
+    def _accept(self, worker: int, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
         """The connection of the worker started last, or an error where it ended before it connected."""
-        worker = len(self._processes) - 1
         with ThreadPoolExecutor(1) as thread:
             accepted = thread.submit(listener.accept)
             while not accepted.done():
                 if self._processes[worker].poll() is not None and not accepted.done():
                     Client(address, authkey=key).close()  # connects in its place, so that the thread ends
-                    raise EnvError(f"{self._name(worker)} ended at its start{self._how_it_ended(worker)}")
+                    raise WorkerLostError(f"{self._name(worker)} ended at its start{self._how_it_ended(worker)}")
                 futures.wait([accepted], timeout=0.1)
             return accepted.result()
 
@@ -166,30 +187,55 @@ class WorkerSampler(BaseSampler):
         assert isinstance(actor, NumpyActor)  # what a placement gives for such a network on the CPU
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
         self._turn_begun = next(i for i, mine in enumerate(self._blocks) if mine is block)
-        self._send_all([("fill", (self._turn_begun, first, None))] * len(self._connections))
+        self._first = first
+        for worker in self._connections:
+            message = ("fill", (self._turn_begun, first, None))
+            try:
+                self._send(worker, message)
+            except WorkerLostError as lost:
+                self._replace(worker, lost)
+                self._forget(worker, first, first)
+                self._send(worker, message)
 
     def _end(self) -> tuple[int, Finals]:
-        answers = self._receive_all()
-        self._seconds_filling = max(seconds for _, seconds in answers)
-        parts = [finals for (_, finals), _ in answers]
-        filled = [rows for (rows, _), _ in answers]
+        answers: dict[int, tuple[int, Finals]] = {}
+        seconds: list[float] = []
+        lost: set[int] = set()
+
+        def wait_for(workers: Sequence[int]) -> None:
+            for worker, answer in self._answers(workers):
+                if isinstance(answer, WorkerLostError):
+                    self._replace(worker, answer)
+                    lost.add(worker)
+                else:
+                    (rows, finals), took = answer
+                    answers[worker] = rows, answers.get(worker, (0, []))[1] + finals
+                    seconds.append(took)
+
+        wait_for(list(self._connections))
+        filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
         # Workers that were told to stop have stopped where each was: those behind go on to where the furthest is.
-        behind = {worker: rows for worker, rows in enumerate(filled) if rows < max(filled)}
-        if behind:
-            self._send_all([("fill", (self._turn_begun, rows, max(filled))) for rows in behind.values()], list(behind))
-            for worker, ((_, more), _) in zip(behind, self._receive_all(list(behind)), strict=True):
-                parts[worker] += more
+        behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
+        for worker, rows in behind.items():
+            with contextlib.suppress(WorkerLostError):  # which shows when its answer is waited for
+                self._send(worker, ("fill", (self._turn_begun, rows, filled)))
+        wait_for(list(behind))
+        for worker in lost:
+            self._forget(worker, self._first, filled)
+        for worker in answers.keys() - lost:
+            self._losses_in_a_row[worker] = 0
+        self._seconds_filling = max(seconds, default=0.0)
         finals = [
-            (step, envs.start + env, observation)
-            for envs, part in zip(self._envs, parts, strict=True)
+            (step, self._envs[worker].start + env, observation)
+            for worker, (_, part) in answers.items()
+            if worker not in lost
             for step, env, observation in part
         ]
-        return max(filled), sorted(finals, key=lambda final: final[:2])  # as one process would have found them
+        return filled, sorted(finals, key=lambda final: final[:2])  # as one process would have found them
 
     def _stepper_state(self) -> tuple[list[EnvState], Array]:
-        self._send_all([("state", None)] * len(self._connections))
         states, observations = [], []
-        for (state, not_saved), _ in self._receive_all():
+        for (state, not_saved), _ in self._ask([("state", None)] * len(self._envs)):
             if not_saved is not None:
                 raise EnvStateError(not_saved)
             states += state[0]
@@ -207,8 +253,7 @@ class WorkerSampler(BaseSampler):
             ([s for s, end in zip(states, ends, strict=True) if envs.start < end <= envs.stop], observation[envs])
             for envs in self._envs
         ]
-        self._send_all([("load_state", part) for part in parts])
-        for not_restored, _ in self._receive_all():
+        for not_restored, _ in self._ask([("load_state", part) for part in parts]):
             if not_restored is not None:
                 raise EnvStateError(not_restored)
 
@@ -217,41 +262,108 @@ class WorkerSampler(BaseSampler):
         return self._seconds_filling
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._send_all([("restart", env_seed + envs.start) for envs in self._envs])
-        self._receive_all()
+        self._env_seed = env_seed
+        self._ask([("restart", env_seed + envs.start) for envs in self._envs])
 
-    def _send_all(self, messages: Sequence[tuple[str, Any]], workers: Sequence[int] | None = None) -> None:
-        """A message to each worker, or to each of some."""
-        for i, message in zip(range(len(self._connections)) if workers is None else workers, messages, strict=True):
-            try:
-                self._connections[i].send(message)
-            except OSError as error:
-                raise EnvError(f"{self._name(i)} has died{self._how_it_ended(i)}") from error
-
-    def _receive_all(self, workers: Sequence[int] | None = None) -> list[tuple[Any, float]]:
-        """One answer of every worker, or of each of some."""
-        workers = range(len(self._connections)) if workers is None else workers
-        waiting = {self._connections[i]: i for i in workers}
+    def _ask(self, messages: Sequence[tuple[str, Any]]) -> list[tuple[Any, float]]:
+        """The answers of all workers, to a message each; of another in its place where one is lost."""
         answers: dict[int, tuple[Any, float]] = {}
-        deadline = time.monotonic() + self._timeout
-        while waiting:
-            ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
-            if not ready:
-                names = ", ".join(self._name(i) for i in waiting.values())
-                raise EnvError(f"no answer from {names} within {self._timeout:g} s: a step hangs, or is that slow")
-            for connection in [connection for connection in waiting if connection in ready]:
-                worker = waiting.pop(connection)
-                answers[worker] = self._receive(connection, worker)
-        return [answers[i] for i in workers]
+        while waiting := [worker for worker in self._connections if worker not in answers]:
+            for worker in waiting:
+                with contextlib.suppress(WorkerLostError):  # which shows when its answer is waited for
+                    self._send(worker, messages[worker])
+            for worker, answer in self._answers(waiting):
+                if isinstance(answer, WorkerLostError):
+                    self._replace(worker, answer)
+                    done = self._under_way.filled if self._under_way is not None else 0
+                    self._forget(worker, done, done)
+                else:
+                    answers[worker] = answer
+        return [answers[worker] for worker in self._connections]
 
-    def _receive(self, connection: "Connection[Any, Any]", worker: int) -> tuple[Any, float]:
+    def _send(self, worker: int, message: tuple[str, Any]) -> None:
         try:
-            kind, value, more = connection.recv()
-        except (EOFError, OSError) as error:
-            raise EnvError(f"{self._name(worker)} has died{self._how_it_ended(worker)}") from error
+            self._connections[worker].send(message)
+        except OSError as error:
+            raise WorkerLostError(f"{self._name(worker)} has died{self._how_it_ended(worker)}") from error
+
+    def _answers(
+        self, workers: Sequence[int], timeout: float | None = None
+    ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
+        """What each worker answers, as they do; or how it was lost, if it died or makes no more steps."""
+        timeout = self._timeout if timeout is None else timeout
+        waiting = {self._connections[worker]: worker for worker in workers}
+        alive = {worker: (-1, time.monotonic()) for worker in workers}
+        while waiting:
+            for connection in wait(list(waiting), timeout=min(1.0, timeout / 4)):
+                worker = waiting.pop(cast("Connection[Any, Any]", connection))
+                yield worker, self._receive(worker)
+            now = time.monotonic()
+            for connection, worker in list(waiting.items()):
+                rows, (rows_before, since) = int(self._arrays[f"beat{worker}"][0]), alive[worker]
+                if rows != rows_before:
+                    alive[worker] = rows, now
+                elif now - since > timeout:
+                    del waiting[connection]
+                    self._processes[worker].kill()
+                    yield (
+                        worker,
+                        WorkerLostError(
+                            f"{self._name(worker)} has made no step for {timeout:g} s, after {rows} of its rollout: a "
+                            "step or a reset hangs, or is slower than worker_timeout (--worker-timeout) allows"
+                        ),
+                    )
+
+    def _receive(self, worker: int) -> "tuple[Any, float] | WorkerLostError":
+        try:
+            kind, value, more = self._connections[worker].recv()
+        except (EOFError, OSError):
+            return WorkerLostError(f"{self._name(worker)} has died{self._how_it_ended(worker)}")
         if kind == "error":
             raise EnvError(f"{self._name(worker)} failed: {value}")
         return value, more
+
+    def _wait_until_ready(self, workers: Sequence[int]) -> None:
+        for _, answer in self._answers(workers, max(self._timeout, SECONDS_TO_START)):
+            if isinstance(answer, WorkerLostError):
+                raise answer
+
+    def _replace(self, worker: int, error: WorkerLostError) -> None:
+        """Start another in place of one that is lost, where that is asked for; else raise the error."""
+        if not self._restarts:
+            raise error
+        while True:
+            self._losses[worker] += 1
+            self._losses_in_a_row[worker] += 1
+            if self._losses_in_a_row[worker] > LOSSES_IN_A_ROW:
+                times = self._losses_in_a_row[worker]
+                raise EnvError(f"lost {times} times without a whole rollout between, the last: {error}") from error
+            logger.warning("%s\nAnother is started in its place, and its unfinished episodes are dropped.", error)
+            if worker in self._connections:
+                self._connections[worker].close()
+            self._processes[worker].kill()
+            self._processes[worker].wait()
+            parts = [self._env_seed + self._envs[worker].start, self._losses[worker]]
+            try:
+                self._start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
+                self._wait_until_ready([worker])
+            except WorkerLostError as again:
+                error = again
+            else:
+                return
+
+    def _forget(self, worker: int, first: int, end: int) -> None:
+        """Nothing counts of what a lost worker wrote to rows `first` to `end`, nor of the episodes it was in."""
+        envs = self._envs[worker]
+        if end == 0:  # nothing of the rollout was there yet
+            self.statistics.drop_running(envs)
+            self.env_restarts += envs.stop - envs.start
+            return
+        part = self._blocks[self._turn_begun].of(envs)
+        for array in (part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.remade):
+            array[first:end] = 0
+        part.observations[first + 1 if first else 0 : end + 1] = 0.0
+        part.remade[end - 1] += 1
 
     def _name(self, worker: int) -> str:
         envs = self._envs[worker]
@@ -271,17 +383,18 @@ class WorkerSampler(BaseSampler):
             return
         self._closed = True
         self.request_stop()
-        for connection in self._connections:
+        for connection in self._connections.values():
             with contextlib.suppress(OSError):  # died before
                 connection.send(("close", None))
             connection.close()
-        for process in self._processes:
+        deadline = time.monotonic() + SECONDS_TO_CLOSE
+        for process in self._processes.values():
             try:
-                process.wait(timeout=SECONDS_TO_CLOSE)
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:  # in the middle of a long step
                 process.kill()
                 process.wait()
-        self._connections, self._processes = [], []
+        self._connections, self._processes = {}, {}
         if self._page_lock is not None:
             self._page_lock.close()
         self._arrays.close()

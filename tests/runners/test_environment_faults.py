@@ -1,18 +1,25 @@
 """What must happen when environments misbehave, a section for each promise. The faults are real ones."""
 
+import ctypes
 import json
 import math
-from collections.abc import Callable
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from toy_environments import MODES, FaultyEnv
+from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
@@ -21,7 +28,8 @@ from hybridppo.distributions import distribution_for
 from hybridppo.envs import Environments, make_environments, wrap
 from hybridppo.episodes import rows_broken_off
 from hybridppo.in_turn import InTurnEnvironments
-from hybridppo.runners import Sampler
+from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.runners import Sampler, WorkerSampler, workers
 from hybridppo.training import _seed
 
 NUM_ENVS = 6
@@ -390,6 +398,127 @@ def test_restart_of_what_the_library_does_not_make_is_refused() -> None:
         train("CartPole-v1", on_env_error="ignore")
 
 
+# A worker process is killed, or dies in native code; `step` hangs
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def die(result: Any) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_in_native_code(result: Any) -> Any:
+    ctypes.string_at(0)
+
+
+def hang(result: Any) -> Any:
+    while True:
+        signal.pause()
+
+
+def worker_processes() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "hybridppo.runners.worker_process" in child.cmdline()]
+
+
+@posix
+@pytest.mark.parametrize(
+    ("fault", "how"), [(die, "SIGKILL"), (die_in_native_code, "SIGSEGV")], ids=["killed", "native code"]
+)
+def test_worker_killed_or_dead_in_native_code_is_named_with_its_signal(fault: Any, how: str) -> None:
+    with pytest.raises(EnvError, match=rf"worker 1 \(environments 3 to 5\) has died: killed by {how}"):
+        train(partial(FaultyEnv, at(4, 23, fault)), num_workers=2)
+    assert not worker_processes()
+
+
+@posix
+def test_worker_killed_is_noticed_while_another_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SECONDS_TO_CLOSE", 0.1)
+
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        return at(4, 3, die)(env, at(0, 1, hang)(env, result))  # the first would keep its worker for ever
+
+    with pytest.raises(EnvError, match=r"worker 1 .* has died: killed by SIGKILL"):
+        train(partial(FaultyEnv, fault), num_workers=2)
+    assert not worker_processes()
+
+
+@posix
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("fault", [die, hang])
+def test_worker_killed_or_hung_is_replaced_with_restart(
+    fault: Any, num_workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = partial(FaultyEnv, at(4, 23, fault))
+    result = train(source, num_workers=num_workers, on_env_error="restart", worker_timeout=2.0)
+    lost = NUM_ENVS // num_workers
+    assert result.metrics["env_restarts"] == lost
+    # All that the worker had sampled of the second rollout is lost; where that is everything, it is sampled again.
+    assert (result.metrics["env_steps"] + (lost * SMALL.num_steps) % 96) % 96 == 0
+    assert result.metrics["env_steps"] >= 700
+    assert result.metrics["episode_length_mean"] == result.metrics["episode_return_mean"] == 10.0
+    assert ("killed by SIGKILL" if fault is die else "has made no step for 2 s, after 6 of its rollout") in caplog.text
+    assert not worker_processes()
+
+
+@posix
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("placement", ["cpu", Mirrored("cpu", "cpu", max_lag=1)], ids=["by turns", "overlapping"])
+def test_worker_killed_between_rollouts_is_replaced_with_restart(placement: Any, saves: bool, tmp_path: Path) -> None:
+    victims = iter((3, 5))
+
+    def kill(metrics: Any) -> None:
+        if metrics["iteration"] in (3, 5):
+            processes = worker_processes()
+            assert len(processes) == 2
+            processes[next(victims) % 2].send_signal(signal.SIGKILL)
+            gone, _ = psutil.wait_procs(processes, timeout=0.01)
+            while not gone:
+                gone, _ = psutil.wait_procs(processes, timeout=0.01)
+
+    options = {"run_dir": tmp_path / "run", "checkpoint_seconds": 1e-9} if saves else {}
+    result = train(
+        partial(FaultyEnv, lambda env, result: result), placement=placement, num_workers=2, on_env_error="restart",
+        on_iteration=kill, **options,
+    )  # fmt: skip
+    assert result.metrics["env_restarts"] == NUM_ENVS
+    assert result.metrics["episode_length_mean"] == result.metrics["episode_return_mean"] == 10.0
+    assert not worker_processes()
+
+
+@posix
+def test_worker_killed_again_and_again_is_an_error() -> None:
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        return die(result) if env.steps == 3 else result
+
+    with pytest.raises(EnvError, match=r"lost 4 times without a whole rollout between, .* killed by SIGKILL"):
+        train(partial(FaultyEnv, fault), num_workers=1, on_env_error="restart")
+    assert not worker_processes()
+
+
+@posix
+@pytest.mark.parametrize("step", [0, 23], ids=["first reset", "step"])
+def test_step_hangs_and_the_worker_is_named(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SECONDS_TO_START", 5.0)
+    where = r"worker 1 \(environments 3 to 5\) has made no step for [25] s, after [06] of its rollout: .*worker_timeout"
+    with pytest.raises(EnvError, match=where):
+        train(partial(FaultyEnv, at(4, step, hang)), num_workers=2, worker_timeout=2.0)
+    assert not worker_processes()
+
+
+def test_slow_steps_are_no_hang() -> None:
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        time.sleep(0.03)  # a rollout of 96 steps takes longer than the timeout
+        return result
+
+    train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=2.0, total_steps=96)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan])
+def test_step_hangs_timeout_must_be_positive(timeout: float) -> None:
+    with pytest.raises(ConfigurationError, match="worker_timeout must be positive"):
+        train("CartPole-v1", worker_timeout=timeout)
+
+
 # NaN or infinite observation or reward
 
 
@@ -582,3 +711,191 @@ def test_wrong_values_of_a_vector_that_the_user_made(change: Any, words: str) ->
     make = partial(FaultyEnv, lambda env, result: result)
     with pytest.raises(EnvError, match=words):
         collect(wrap(Changed([make] * 3, autoreset_mode=AutoresetMode.NEXT_STEP)))
+
+
+# The environments of one vector differ in spaces, or a space is not supported
+
+
+@pytest.mark.parametrize("differs", ["observation", "action"])
+def test_environments_differ_in_spaces(differs: str) -> None:
+    made: list[FaultyEnv] = []
+
+    def make() -> FaultyEnv:
+        made.append(FaultyEnv(lambda env, result: result))
+        if len(made) == 4:  # the first was only looked at
+            made[-1].observation_space = Box(-2.0, 2.0, (2,)) if differs == "observation" else Box(-1.0, 1.0, (2,))
+            made[-1].action_space = Discrete(3) if differs == "action" else Discrete(2)
+        return made[-1]
+
+    words = rf"the 6 environments differ: the {differs} space of environment 0 is .*, that of environment 2 is "
+    with pytest.raises(EnvError, match=words):
+        train(make)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_environments_differ_in_spaces_from_those_of_a_worker(num_workers: int) -> None:
+    trainer = os.getpid()
+
+    def make() -> FaultyEnv:
+        return FaultyEnv(lambda env, result: result, observation_space=Box(-1.0, 1.0, (2 + (os.getpid() != trainer),)))
+
+    words = r"the 6 environments differ: the observation space of those made in the trainer is Box.*\(2,\).*\(3,\)"
+    with pytest.raises(EnvError, match=words):
+        train(make, num_workers=num_workers)
+    assert not worker_processes()
+
+
+@pytest.mark.parametrize("on_env_error", ["raise", "restart"])
+def test_unsupported_space_is_an_error_when_built(on_env_error: Any) -> None:
+    source = partial(FaultyEnv, lambda env, result: result, observation_space=gym.spaces.Text(3))
+    with pytest.raises(
+        EnvError, match=r"observation space Text\(.*\) is not supported: use a Box of vectors or a Disc"
+    ):
+        train(source, on_env_error=on_env_error)
+
+
+# The environment reuses its observation buffer
+
+
+@pytest.mark.parametrize("kind", ["in turn", "workers", *MODES], ids=str)
+def test_reused_observation_buffer(kind: Any) -> None:
+    script = ((3, "truncated"), (2, "terminated"), (4, "truncated"))
+
+    def rollouts(reuse_buffer: bool) -> list[Any]:
+        source = partial(ScriptedEnv, script, reuse_buffer=reuse_buffer)
+        environments = make_environments(source, 2) if isinstance(kind, str) else wrap(
+            SyncVectorEnv([source] * 2, autoreset_mode=kind)
+        )  # fmt: skip
+        distribution = distribution_for(environments.action_space)
+        options = {"num_steps": 7, "env_seed": 0, "noise": np.random.default_rng(0)}
+        if kind == "workers":
+            network = PPO(environments.observation_space, environments.action_space).actor
+            sampler = WorkerSampler(source, environments, distribution, network, num_workers=2, **options)
+            actor: Any = NumpyActor([p.detach().numpy() for p in network.parameters()], "tanh")
+        else:
+            sampler, actor = Sampler(environments, distribution, **options), WatchedActor()
+        found = []
+        for _ in range(3):
+            rollout = sampler.collect(actor)
+            following = rollout.observations[1:].clone()
+            following.view(-1, 2)[rollout.final_rows] = rollout.final_observations
+            bootstrapped = following[rollout.truncated & ~rollout.terminated]
+            found += [rollout.observations.clone(), bootstrapped]
+        sampler.close()
+        environments.close()
+        return found
+
+    if kind is AutoresetMode.SAME_STEP:  # where gymnasium's own vector has reset, and overwritten, before it answers
+        pytest.skip("gymnasium's vector keeps a reference to the final observation; the library's own vectors do not")
+    for copied, reused in zip(rollouts(False), rollouts(True), strict=True):
+        np.testing.assert_array_equal(reused, copied)
+
+
+# `Discrete(n, start=k)`, unbounded Box actions, no autoreset mode, both ends at once
+
+
+@in_process_and_in_workers
+def test_discrete_actions_with_a_start_are_mapped(num_workers: int) -> None:
+    def make() -> FaultyEnv:
+        env = FaultyEnv(lambda env, result: result)
+        env.action_space = Discrete(2, start=5)
+        plain_step = env.step
+
+        def step(action: Any) -> Any:
+            if action not in (5, 6):
+                raise ValueError(f"{action} is not one of 5 and 6")
+            return plain_step(action)
+
+        env.step = step  # type: ignore[method-assign]
+        return env
+
+    train(make, num_workers=num_workers, total_steps=200)
+
+
+def test_unbounded_and_half_bounded_box_actions_are_never_scaled() -> None:
+    space = Box(np.array([-np.inf, 0.0, -np.inf], np.float32), np.array([np.inf, np.inf, 0.25], np.float32))
+    distribution = distribution_for(space)
+    actions = np.array([[-3.0, -3.0, -3.0], [3.0, 3.0, 3.0]], np.float32)
+    assert distribution.to_env(actions).tolist() == [[-3.0, 0.0, -3.0], [3.0, 3.0, 0.25]]
+    taken: list[np.ndarray] = []
+
+    def make() -> FaultyEnv:
+        env = FaultyEnv(lambda env, result: result)
+        env.action_space = space
+        plain_step = env.step
+
+        def step(action: Any) -> Any:
+            taken.append(action)
+            return plain_step(action)
+
+        env.step = step  # type: ignore[method-assign]
+        return env
+
+    train(make)
+    assert np.isfinite(taken).all()
+    assert all(space.contains(action) for action in taken)
+
+
+def test_no_autoreset_mode_declared_names_the_option() -> None:
+    with pytest.raises(EnvError, match=r"set autoreset_mode \(--autoreset-mode\) to next_step, same_step or disabled"):
+        train(lambda: UndeclaredVector([((3, "both"),)] * NUM_ENVS))
+
+
+@pytest.mark.parametrize("kind", ["in turn", *MODES], ids=str)
+def test_terminated_wins_where_both_are_true(kind: Any) -> None:
+    source = partial(ScriptedEnv, ((3, "both"),))
+    environments = make_environments(source, 1) if kind == "in turn" else wrap(
+        SyncVectorEnv([source], autoreset_mode=kind)
+    )  # fmt: skip
+    sampler = Sampler(
+        environments, distribution_for(Discrete(2)), num_steps=3, env_seed=0, noise=np.random.default_rng(0)
+    )
+    rollout = sampler.collect(WatchedActor())
+    sampler.close()
+    assert rollout.terminated[2, 0]
+    assert rollout.truncated[2, 0]
+    assert len(rollout.final_rows) == 0
+    values = torch.full((4, 1), 100.0)
+    advantages = gae(
+        rewards=rollout.rewards, values=values[:-1], next_values=values[1:], terminated=rollout.terminated,
+        truncated=rollout.truncated, gamma=1.0, gae_lambda=1.0,
+    )  # fmt: skip
+    assert advantages[:, 0].tolist() == [1.0 + 2.0 + 3.0 - 100.0, 2.0 + 3.0 - 100.0, 3.0 - 100.0]
+
+
+# An environment that cannot be pickled for worker processes
+
+
+class Holder:
+    """Holds something."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def make(self) -> gym.Env[Any, Any]:
+        return gym.make("CartPole-v1")
+
+
+def unpicklable_sources() -> Iterator[tuple[str, Any]]:
+    lock = threading.Lock()
+    holder = Holder({"inner": [1, Holder(lock)]})
+
+    def with_default(held: Any = holder) -> gym.Env[Any, Any]:
+        return gym.make("CartPole-v1")
+
+    yield "env's variable 'lock' is a lock", lambda: (lock, gym.make("CartPole-v1"))[1]
+    yield "env's variable 'holder'.held['inner'][1].held is a lock", lambda: (holder, gym.make("CartPole-v1"))[1]
+    yield "a default value of env.held['inner'][1].held is a lock", with_default
+    yield "env.__self__.held['inner'][1].held is a lock", holder.make
+    yield "env.args[0].held['inner'][1].held is a lock", partial(lambda held: gym.make("CartPole-v1"), holder)
+    yield "env.keywords['held'].held is a lock", partial(lambda held: gym.make("CartPole-v1"), held=Holder(lock))
+
+
+@pytest.mark.parametrize(("words", "source"), list(unpicklable_sources()))
+def test_cannot_be_pickled_names_the_attribute(words: str, source: Any) -> None:
+    train(source, total_steps=1)  # in this process
+    with pytest.raises(EnvError) as raised:
+        train(source, num_workers=2)
+    assert f"the environment cannot be sent to worker processes: {words}, which cannot be pickled" in str(raised.value)
+    assert "with num_workers=0" in str(raised.value)
+    assert not worker_processes()

@@ -1,0 +1,74 @@
+"""What goes to worker processes, pickled; and what to say where it cannot be."""
+
+from collections.abc import Iterator
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import cloudpickle
+
+from hybridppo.errors import EnvError
+
+_DEEPEST = 20
+
+
+def pack(setup: dict[str, Any]) -> bytes:
+    """A worker's setup, whose `source` makes environments.
+
+    Raises:
+        EnvError: where it cannot be pickled, naming what stands in the way.
+    """
+    try:
+        return bytes(cloudpickle.dumps(setup))
+    except Exception as error:  # whatever an object raises that is asked for its parts
+        path, culprit = find_culprit(setup["source"], "env")
+        raise EnvError(
+            f"the environment cannot be sent to worker processes: {path} is a {type(culprit).__name__}, which cannot "
+            f"be pickled ({type(error).__name__}: {error}). Make it within the function that makes the environment, or "
+            "step the environments in this process, with num_workers=0"
+        ) from error
+
+
+def find_culprit(value: Any, path: str) -> tuple[str, Any]:
+    """Where in `value`, which is found at `path`, is the innermost object that cannot be pickled, and that object."""
+    seen: set[int] = set()
+    for _ in range(_DEEPEST):
+        seen.add(id(value))
+        bad = ((where, part) for where, part in _parts(value, path) if id(part) not in seen and not _can_pickle(part))
+        found = next(bad, None)
+        if found is None:
+            break
+        path, value = found
+    return path, value
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What a value is made of, as far as pickling is concerned, with the path to each."""
+    if isinstance(value, partial):
+        yield f"{path}.func", value.func
+        yield from ((f"{path}.args[{i}]", part) for i, part in enumerate(value.args))
+        yield from ((f"{path}.keywords[{name!r}]", part) for name, part in value.keywords.items())
+    elif isinstance(value, MethodType):
+        yield f"{path}.__self__", value.__self__
+    elif isinstance(value, FunctionType):
+        names = value.__code__.co_freevars
+        for name, cell in zip(names, value.__closure__ or (), strict=True):
+            yield f"{path}'s variable {name!r}", cell.cell_contents
+        for name in value.__code__.co_names:
+            if name in value.__globals__:
+                yield f"{path}'s global variable {name!r}", value.__globals__[name]
+        yield from ((f"a default value of {path}", part) for part in value.__defaults__ or ())
+    elif isinstance(value, dict):
+        yield from ((f"{path}[{key!r}]", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"{path}[{i}]", part) for i, part in enumerate(value))
+    elif not isinstance(value, type):
+        yield from ((f"{path}.{name}", part) for name, part in getattr(value, "__dict__", {}).items())
+
+
+def _can_pickle(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # as above
+        return False
+    return True

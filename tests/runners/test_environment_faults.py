@@ -115,23 +115,21 @@ def test_step_raises(num_workers: int) -> None:
     assert words.startswith("worker 1 (environments 3 to 5) failed: " if num_workers else "environment 4")
 
 
-@in_process_and_in_workers
-def test_reset_raises(num_workers: int) -> None:
+def test_reset_raises() -> None:
     def stick_in_third_reset(env: FaultyEnv, result: Any) -> Any:
         return stick(result) if env.seed == FIRST_SEED + 1 and env.steps == 20 and env.episode_steps == 0 else result
 
     with pytest.raises(EnvError) as raised:
-        train(partial(FaultyEnv, stick_in_third_reset), num_workers=num_workers)
+        train(partial(FaultyEnv, stick_in_third_reset))
     words = str(raised.value)
     assert f"environment 1 (seed {FIRST_SEED + 1}) failed in a reset, 20 steps after the first: ValueError" in words
     assert "in stick\n" in words
 
 
-@in_process_and_in_workers
-def test_step_raises_and_the_last_checkpoint_is_kept(num_workers: int, tmp_path: Path) -> None:
+def test_step_raises_and_the_last_checkpoint_is_kept(tmp_path: Path) -> None:
     fault = at(0, 40, stick)  # in the third rollout
     with pytest.raises(EnvError, match="the motor is stuck"):
-        train(partial(FaultyEnv, fault), num_workers=num_workers, run_dir=tmp_path / "run", checkpoint_seconds=1e-9)
+        train(partial(FaultyEnv, fault), run_dir=tmp_path / "run", checkpoint_seconds=1e-9)
     agent = hybridppo.load(tmp_path / "run")
     assert agent.version == 2
 
@@ -285,8 +283,11 @@ def test_restart_where_a_value_cannot_be_used(fault: Any) -> None:
     sampler.close()
 
 
-@pytest.mark.parametrize("placement", ["cpu", Mirrored("cpu", "cpu", max_lag=1)], ids=["by turns", "overlapping"])
-@in_process_and_in_workers
+@pytest.mark.parametrize(
+    ("placement", "num_workers"),
+    [("cpu", 0), ("cpu", 2), (Mirrored("cpu", "cpu", max_lag=1), 0)],
+    ids=["by turns", "workers", "overlapping"],
+)
 def test_restart_trains_on(placement: Any, num_workers: int, tmp_path: Path) -> None:
     source = partial(FaultyEnv, at(4, 23, stick))
     options = {"placement": placement, "num_workers": num_workers, "on_env_error": "restart"}
@@ -302,7 +303,7 @@ def test_restart_trains_on(placement: Any, num_workers: int, tmp_path: Path) -> 
 
 def test_restart_gives_the_same_however_many_workers_there_are() -> None:
     source = partial(FaultyEnv, at(4, 23, stick))
-    results = [train(source, num_workers=num_workers, on_env_error="restart") for num_workers in (0, 1, 3)]
+    results = [train(source, num_workers=num_workers, on_env_error="restart") for num_workers in (0, 3)]
     first, *others = [result.agent.parameters.values.detach() for result in results]
     assert all(np.array_equal(first, other) for other in others)
 
@@ -443,8 +444,7 @@ def test_worker_killed_is_noticed_while_another_is_busy(monkeypatch: pytest.Monk
 
 
 @posix
-@pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("fault", [die, hang])
+@pytest.mark.parametrize(("fault", "num_workers"), [(die, 1), (die, 2), (hang, 2)])
 def test_worker_killed_or_hung_is_replaced_with_restart(
     fault: Any, num_workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -461,8 +461,11 @@ def test_worker_killed_or_hung_is_replaced_with_restart(
 
 
 @posix
-@pytest.mark.parametrize("saves", [False, True])
-@pytest.mark.parametrize("placement", ["cpu", Mirrored("cpu", "cpu", max_lag=1)], ids=["by turns", "overlapping"])
+@pytest.mark.parametrize(
+    ("placement", "saves"),
+    [("cpu", True), (Mirrored("cpu", "cpu", max_lag=1), False)],
+    ids=["by turns, at a checkpoint", "overlapping"],
+)
 def test_worker_killed_between_rollouts_is_replaced_with_restart(placement: Any, saves: bool, tmp_path: Path) -> None:
     victims = iter((3, 5))
 
@@ -496,12 +499,18 @@ def test_worker_killed_again_and_again_is_an_error() -> None:
 
 
 @posix
-@pytest.mark.parametrize("step", [0, 23], ids=["first reset", "step"])
-def test_step_hangs_and_the_worker_is_named(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SECONDS_TO_START", 5.0)
-    where = r"worker 1 \(environments 3 to 5\) has made no step for [25] s, after [06] of its rollout: .*worker_timeout"
+def test_step_hangs_and_the_worker_is_named() -> None:
+    where = r"worker 1 \(environments 3 to 5\) has made no step for 2 s, after 6 of its rollout: .*worker_timeout"
     with pytest.raises(EnvError, match=where):
-        train(partial(FaultyEnv, at(4, step, hang)), num_workers=2, worker_timeout=2.0)
+        train(partial(FaultyEnv, at(4, 23, hang)), num_workers=2, worker_timeout=2.0)
+    assert not worker_processes()
+
+
+@posix
+def test_the_first_reset_hangs_and_the_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SECONDS_TO_START", 2.0)
+    with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 5\) has made no step for 2 s, after 0 of"):
+        train(partial(FaultyEnv, at(4, 0, hang)), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()
 
 
@@ -732,8 +741,7 @@ def test_environments_differ_in_spaces(differs: str) -> None:
         train(make)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-def test_environments_differ_in_spaces_from_those_of_a_worker(num_workers: int) -> None:
+def test_environments_differ_in_spaces_from_those_of_a_worker() -> None:
     trainer = os.getpid()
 
     def make() -> FaultyEnv:
@@ -741,7 +749,7 @@ def test_environments_differ_in_spaces_from_those_of_a_worker(num_workers: int) 
 
     words = r"the 6 environments differ: the observation space of those made in the trainer is Box.*\(2,\).*\(3,\)"
     with pytest.raises(EnvError, match=words):
-        train(make, num_workers=num_workers)
+        train(make, num_workers=1)
     assert not worker_processes()
 
 

@@ -38,15 +38,20 @@ wheel: $(VENV)/installed-dev
 bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python benchmarks/placements.py
+	$(BIN)/python scripts/compare_placements.py
+	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python benchmarks/tables.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/fixed_work.py $(ARGS)
 
 bench-all: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/fixed_work.py --placements cpu,overlap --learning-device cpu
-	for name in pieces workers wall_clock memory learning placements auto import_time; do \
+	for name in pieces workers wall_clock memory learning placements auto import_time against_textbook; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
+	$(BIN)/python scripts/compare_placements.py
+	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/tables.py
 
 # torch comes first and by its exact version, so that nothing asks for a build with CUDA on its own.

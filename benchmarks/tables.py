@@ -1,4 +1,4 @@
-"""The tables of benchmarks/README.md, made from results/*.json: nobody copies figures by hand.
+"""The tables of benchmarks/README.md and docs/placements.md, made from results/*.json: nobody copies figures by hand.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check
@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import against_textbook
 import auto
+import comparison
 import fixed_work
 import import_time
 import learning
@@ -25,8 +27,9 @@ import pieces
 import wall_clock
 import workers
 
-README = Path(__file__).parent / "README.md"
-MARKED = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = (ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md")
+MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
 
@@ -35,13 +38,29 @@ def _fixed_work(result: Result) -> str:
     return "\n\n".join(fixed_work.as_markdown(name, case["summary"]) for name, case in result["cases"].items())
 
 
+def _comparison(picture: str) -> Callable[[Result], str]:
+    def table(result: Result) -> str:
+        markdown = comparison.as_markdown(result["rows"], result["left_out"])
+        return f"![microseconds per environment step, by placement]({picture})\n\n{markdown}"
+
+    return table
+
+
+def _textbook(result: Result) -> str:
+    markdown = against_textbook.as_markdown(result["rows"], result["summary"])
+    return f"![microseconds per step, this library and the textbook's loop](pictures/textbook.png)\n\n{markdown}"
+
+
 TABLES: dict[str, Callable[[Result], str]] = {
     "auto": auto.result_as_markdown,
+    "comparison": _comparison("pictures/comparison.png"),
+    "comparison-cuda": _comparison("pictures/comparison-cuda.png"),
     "fixed_work": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "learning": lambda result: learning.as_markdown(result["cases"]),
     "memory": memory.as_markdown,
     "pieces": pieces.as_markdown,
+    "textbook": _textbook,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,
 }
@@ -66,14 +85,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 where a table is stale")
     arguments = parser.parse_args()
-    before = README.read_text(encoding="utf-8")
-    after = filled(before)
-    if arguments.check:
-        if after != before:
-            print(f"{README} is not what results/ say: run python benchmarks/tables.py", file=sys.stderr)
-        return int(after != before)
-    README.write_text(after, encoding="utf-8")
-    return 0
+    stale = 0
+    for document in DOCUMENTS:
+        before = document.read_text(encoding="utf-8")
+        after = filled(before)
+        if not arguments.check:
+            document.write_text(after, encoding="utf-8")
+        elif after != before:
+            print(f"{document} is not what results/ say: run python benchmarks/tables.py", file=sys.stderr)
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

@@ -149,11 +149,10 @@ class PPO:
         self.version += 1
         means = torch.cat(epochs).mean(0)
         explained = explained_variance(values=batch.values, returns=batch.returns)
-        flat = self.parameters.values.data
         # The update's one wait for the device.
-        *values, explained_now, norm = torch.cat((means, explained.reshape(1), flat.dot(flat).reshape(1))).tolist()
+        *values, explained_now, norm = torch.cat((means, explained.reshape(1), self._squared_norm())).tolist()
         if not all(map(math.isfinite, (*values, norm))):
-            raise divergence(self.version, self.config, rollout, batch, epochs, flat)
+            raise divergence(self.version, self.config, rollout, batch, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         learning_rate = self.optimizer.learning_rates["actor"]
         return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate}
@@ -169,6 +168,11 @@ class PPO:
 
     def _changing(self) -> list[Tensor]:
         return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
+
+    def _squared_norm(self) -> Tensor:
+        """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
+        flat = self.parameters.values.data
+        return flat.dot(flat).reshape(1)
 
     def _gradient_steps(self) -> GradientSteps:
         """The fastest form of the gradient steps for where the parameters are now."""

@@ -1,0 +1,190 @@
+"""Whatever ends a training, no process, thread, handle or file of it stays: `docs/reliability.md` has the list."""
+
+import gc
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from toy_environments import FailingEnv, raise_an_error
+
+import hybridppo
+from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.envs import make_environments
+from hybridppo.runners.assembly import make_sampler
+
+ROOT = Path(__file__).parents[1]
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+WAYS: dict[str, dict[str, Any]] = {
+    "in this process": {},
+    "in workers": {"num_workers": 2},
+    "in a process each": {"vectorization": "async"},
+    "overlapping, in a worker": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
+    "overlapping, in a thread": {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
+}
+
+
+def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
+    options = {"total_steps": 200, "seed": 0, "placement": "cpu", "config": CONFIG, "progress": False} | options
+    return hybridppo.train(env, **options)
+
+
+def held() -> dict[str, Any]:
+    gc.collect()
+    me = psutil.Process()
+    return {
+        "children": sorted(child.pid for child in me.children(recursive=True)),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "handles": me.num_fds(),
+        "in memory": sorted(str(path) for path in Path("/dev/shm").glob(f"hybridppo-{me.pid}-*")),
+    }
+
+
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not {what} within {seconds} s"
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts handles as Linux does")
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("ending", ["done", "an error in an environment", "an error of the caller"])
+def test_nothing_stays_when_a_training_ends(way: str, ending: str, tmp_path: Path) -> None:
+    def once(number: int) -> None:
+        run_dir = tmp_path / str(number)
+        if ending == "done":
+            train(run_dir=run_dir, **WAYS[way])
+        elif ending == "an error of the caller":
+
+            def fail(metrics: Any) -> None:
+                raise ZeroDivisionError
+
+            with pytest.raises(ZeroDivisionError):
+                train(run_dir=run_dir, on_iteration=fail, **WAYS[way])
+        else:
+            with pytest.raises((EnvError, ValueError), match="the motor is stuck"):
+                train(partial(FailingEnv, raise_an_error), run_dir=run_dir, **WAYS[way])
+
+    once(0)  # what is made once for all, as a resource tracker, is made here
+    before = held()
+    once(1)
+    wait_until(lambda: held() == before, f"as before: {before} and {held()}", 10.0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_close_twice_or_after_a_crash_is_safe(way: str) -> None:
+    options = {"placement": SingleDevice("cpu"), "num_workers": None, "vectorization": "auto"} | WAYS[way]
+    placement = options["placement"]
+
+    def sampler_of(env: Any) -> Any:
+        environments = make_environments(env, CONFIG.num_envs, vectorization=options["vectorization"])
+        agent = hybridppo.PPO(environments.observation_space, environments.action_space, CONFIG)
+        placement.prepare(agent)
+        sampler = make_sampler(
+            env,
+            environments,
+            agent,
+            placement,
+            num_steps=CONFIG.num_steps,
+            num_workers=options["num_workers"],
+            options={"vectorization": options["vectorization"]},
+            env_seed=0,
+            noise=np.random.default_rng(0),
+        )
+        return sampler, agent, environments
+
+    before = set(psutil.Process().children(recursive=True))
+    sampler, _, environments = sampler_of("CartPole-v1")
+    sampler.close()
+    sampler.close()
+    environments.close()
+    environments.close()
+    sampler, agent, environments = sampler_of(partial(FailingEnv, raise_an_error, 5))
+    with pytest.raises((EnvError, ValueError), match="the motor is stuck"), placement.sampling(agent) as actor:
+        sampler.collect(actor)
+    sampler.close()
+    sampler.close()
+    environments.close()
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert not [child for child in started if "resource_tracker" not in str(child.cmdline())]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm and at sessions")
+@pytest.mark.parametrize("when", ["while workers start", "while they sample"])
+@pytest.mark.parametrize("way", ["--num-workers 2", "--placement overlap --sampling-device cpu --learning-device cpu"])
+def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    run = tmp_path / "run"
+    arguments = f"train CartPole-v1 --total-steps 1000000000 --placement cpu {way} --num-envs 2 --no-progress --run-dir"
+    trainer = subprocess.Popen(
+        [sys.executable, "-m", "hybridppo", *arguments.split(), str(run)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    mine = psutil.Process(trainer.pid)
+    workers: list[psutil.Process] = []
+
+    def have_begun() -> bool:
+        assert trainer.poll() is None
+        workers[:] = mine.children(recursive=True)
+        metrics = run / "metrics.jsonl"
+        return bool(workers) and (when == "while workers start" or (metrics.exists() and metrics.stat().st_size > 0))
+
+    try:
+        wait_until(have_begun, "begun")
+        trainer.send_signal(signal.SIGKILL)
+        trainer.wait()
+        gone, alive = psutil.wait_procs(workers, timeout=20)
+        assert not alive
+        assert gone
+    finally:
+        for process in [*workers, mine]:
+            if process.is_running():
+                process.kill()
+    assert list(temporary.rglob("*")) == []
+    assert list(Path("/dev/shm").glob(f"hybridppo-{trainer.pid}-*")) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
+def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
+    soak = runpy.run_path(str(ROOT / "scripts" / "soak.py"))
+    result = soak["soak"](60, 30, "cpu", tmp_path / "run")
+    assert soak["is_steady"](result), result
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
+@pytest.mark.parametrize("placement", ["cpu", "workers", "overlap"])
+def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None:
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "soak.py"), "--placement", placement],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the chaos script is of Linux")
+def test_fifty_random_faults_lose_nothing(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "chaos.py"), "--faults", "50", "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr

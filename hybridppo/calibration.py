@@ -9,6 +9,7 @@ they say of the run's length sets how much time the rest may take.
 """
 
 import contextlib
+import logging
 import os
 import random
 import statistics
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.envs import Environments, EnvSource, make_environments
+from hybridppo.errors import HybridPPOError
 from hybridppo.placement import Migrating, Mirrored, Placement, SingleDevice
 from hybridppo.prediction import AcceleratorFigures, Figures, Work, candidates, decide, predict, seconds_per_step
 from hybridppo.rollout import Rollout
@@ -31,14 +33,16 @@ from hybridppo.runners import Sampler
 from hybridppo.runners.workers import WorkerSampler
 from hybridppo.threads import limit_threads
 
+logger = logging.getLogger(__name__)
+
 MAX_SECONDS = 5.0
 """What a calibration may take."""
 MAX_SHARE = 0.05
 """Of the run that it is for."""
 PLANNED = 0.7
 """Of these two, what is planned with: a measurement may take longer than was thought."""
-MIN_ITERATIONS = 20
-"""Runs of fewer are over before a calibration has paid for itself."""
+MIN_MINIBATCHES = 60
+"""A run with fewer in all its rollouts is over before a calibration has paid for itself: that passes over three."""
 SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
 """Until a process that has not used its GPU yet has made its first update there: spent in training, if it is taken."""
 SECONDS_TO_START_A_WORKER = 0.2
@@ -134,7 +138,7 @@ def calibrate(
     if config.episodes_per_rollout is not None:
         calibration.left_out.append("all: rollouts of whole episodes have no length to go by")
         return calibration
-    if work.iterations < MIN_ITERATIONS and max_share <= 1.0:
+    if work.iterations * config.num_minibatches < MIN_MINIBATCHES and max_share <= 1.0:
         calibration.left_out.append(f"all: a run of {work.iterations} iterations is too short to measure")
         return calibration
     if seconds_to_make > PLANNED * MAX_SECONDS:
@@ -370,12 +374,26 @@ class _Bench:
             cost = 0.0
         if not self._can_afford(cost, f"placements on {device}"):
             return
+        host = self._learned
+        try:
+            self._measured(accelerator=self._accelerator_figures(device, host, sleeps))
+        except (RuntimeError, HybridPPOError) as error:  # such as too little memory there: the CPU is a choice still
+            message = f"placements on {device}: {error}"
+            logger.warning("placement auto: left out %s", message)
+            self._calibration.left_out.append(message)
+        finally:
+            for agent in (self._agent, self._learner):
+                SingleDevice("cpu").prepare(agent)
+            self._learned = host
+
+    def _accelerator_figures(self, device: str, host: Rollout, sleeps: bool) -> AcceleratorFigures:
         start = time.perf_counter()
         force_copy = device == "cpu"
         single, mirror = SingleDevice(device), Mirrored("cpu", device, force_copy=force_copy)
         moving = Migrating("cpu", device, force_copy=force_copy)
         mirror.prepare(self._learner)
-        host = self._learned
+        if mirror.pins_rollouts:  # as a sampler does
+            host = host.map(Tensor.pin_memory)
         self._learned = mirror.to_learner(host)
         self._time_update(self._learner)
         if sleeps:
@@ -389,11 +407,7 @@ class _Bench:
         move = self._time_crossing(moving, self._learner, share)
         single.prepare(self._agent)
         action, crossing = self._time_actions(single, share)
-        for agent in (self._agent, self._learner):
-            SingleDevice("cpu").prepare(agent)
-        self._learned = host
-        figures = AcceleratorFigures(device, action, crossing, self._shares * seconds, publish, move, transfer)
-        self._measured(accelerator=figures)
+        return AcceleratorFigures(device, action, crossing, self._shares * seconds, publish, move, transfer)
 
     def measure_workers(self, max_lag: int, torch_threads: int | None) -> None:
         """What worker processes really cost, where they may be the best."""

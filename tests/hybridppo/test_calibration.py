@@ -148,6 +148,21 @@ def test_an_accelerator_is_measured_by_its_twin_on_the_cpu() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_an_accelerator_that_fails_is_left_out_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(calibration.Mirrored, "to_learner", fail)
+    result = calibrate("CartPole-v1", work("CartPole-v1"), CONFIG, accelerator="cpu")
+    assert result.figures is not None
+    assert result.figures.accelerator is None
+    assert result.left_out == ["placements on cpu: CUDA out of memory"]
+    assert "placement auto: left out placements on cpu: CUDA out of memory" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("any_threads", [False, True])
 def test_more_threads_are_tried_where_steps_are_long(any_threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration, "SECONDS_WORTH_THREADS", 0.0)
@@ -171,9 +186,16 @@ def recording(calls: list[int], function: Any) -> Any:
 
 
 def test_a_run_of_few_iterations_is_not_measured() -> None:
-    found = work(total_steps=19 * CONFIG.batch_size)
+    found = work(total_steps=29 * CONFIG.batch_size)  # of two minibatches each
     result = calibrate("no environment is made", found, CONFIG)
-    assert result == Calibration(left_out=["all: a run of 19 iterations is too short to measure"])
+    assert result == Calibration(left_out=["all: a run of 29 iterations is too short to measure"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_of_few_long_iterations_is_measured() -> None:
+    config = dataclasses.replace(CONFIG, num_steps=256, num_minibatches=32)
+    result = calibrate("Acrobot-v1", work(config=config, total_steps=2 * config.batch_size, cores=1), config)
+    assert set(result.stages) >= {"steps", "updates"}
 
 
 def test_environments_that_take_long_to_make_are_not_made_again() -> None:

@@ -2,25 +2,24 @@
 
     python benchmarks/memory.py
     python benchmarks/memory.py --cases peak
-    python benchmarks/memory.py --cases soak --iterations 5000
+    python benchmarks/memory.py --cases soak
 
 `peak`: the largest resident size (VmHWM) of a fresh process that trains the `small` case of `fixed_work.py`, for this
 library and for stable-baselines3. Where a training has processes besides its own, their peaks are added, whatever they
-share counted twice. Figures are read at the last iteration.
+share counted twice. Figures are read at the last iteration, from Linux's /proc.
 
-`soak`: the resident size while this library trains for 2,000 iterations into a run directory, checkpoints included: by
-how much it grows after the first 200. Linux only, from where it is read.
+`soak`: how much the resident size grows in 2,000 iterations into a run directory, after the first 200
+(`scripts/soak.py`).
 
     python benchmarks/memory.py --turn "hybridppo cpu" --iterations 40
-    python benchmarks/memory.py --turn soak --placement overlap --iterations 500
 
 is one turn; it prints a line of JSON.
 """
 
 import argparse
 import json
+import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -33,13 +32,12 @@ import turns
 PEER = "stable-baselines3"
 CONTESTANTS = ("hybridppo cpu", "hybridppo overlap", PEER)
 CASE = contestants.CASES["small"]
-WARMUP = 200
-"""Iterations of a soak after which growth counts."""
+SOAK, SOAKS = Path(__file__).parents[1] / "scripts" / "soak.py", ("cpu", "workers", "overlap")
 MEBIBYTE = 2**20
 
 
-def resident(field: str) -> dict[str, int]:
-    """Bytes of this process and of those it started: `VmRSS` for what is resident now, `VmHWM` for the most so far."""
+def peaks_so_far() -> dict[str, int]:
+    """Bytes that this process and those it started have had resident at most (VmHWM)."""
     import psutil
 
     this = psutil.Process()
@@ -47,7 +45,7 @@ def resident(field: str) -> dict[str, int]:
     sizes = {}
     for name, pid in processes.items():
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-        sizes[name] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+        sizes[name] = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
     return sizes
 
 
@@ -66,7 +64,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
                 return True
 
             def _on_training_end(self) -> None:
-                peaks.append(resident("VmHWM"))
+                peaks.append(peaks_so_far())
 
         torch.set_num_threads(1)
         agent = contestants.their_agent(case, contestants.their_environments(case, "dummy"))
@@ -77,7 +75,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
 
         def read(metrics: dict[str, Any]) -> None:
             if metrics["iteration"] >= iterations:
-                peaks.append(resident("VmHWM"))
+                peaks.append(peaks_so_far())
 
         hybridppo.train(
             case.env_id,
@@ -92,39 +90,6 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
     return {"bytes": peaks[-1], "mebibytes": sum(peaks[-1].values()) / MEBIBYTE}
 
 
-def take_soak_turn(placement: str, iterations: int) -> dict[str, Any]:
-    """In the turn's own process: train for long, and note what is resident after every 50 iterations."""
-    import hybridppo
-    from hybridppo.placement import make_placement
-
-    sizes: dict[int, dict[str, int]] = {}
-
-    def read(metrics: dict[str, Any]) -> None:
-        if metrics["iteration"] % 50 == 0:
-            sizes[metrics["iteration"]] = resident("VmRSS")
-
-    with tempfile.TemporaryDirectory() as folder:
-        hybridppo.train(
-            CASE.env_id,
-            total_steps=iterations * CASE.batch_size,
-            seed=0,
-            placement=make_placement(placement, learning_device="cpu"),
-            config=contestants.our_config(CASE),
-            run_dir=Path(folder) / "run",
-            checkpoint_seconds=2.0,
-            progress=False,
-            on_iteration=read,
-        )
-    totals = {iteration: sum(each.values()) for iteration, each in sizes.items()}
-    last = max(totals)
-    return {
-        "iterations": last,
-        "bytes": sizes,
-        "mebibytes": totals[last] / MEBIBYTE,
-        "mebibytes_grown": (totals[last] - totals[WARMUP]) / MEBIBYTE,
-    }
-
-
 def measure_peaks(rounds: int, iterations: int) -> dict[str, Any]:
     """Every contestant's peaks, by turns."""
     start = [sys.executable, str(Path(__file__)), "--iterations", str(iterations), "--turn"]
@@ -133,10 +98,12 @@ def measure_peaks(rounds: int, iterations: int) -> dict[str, Any]:
     return {"work": CASE.in_words(), "iterations": iterations, "ratios": ratios, "rounds": finished}
 
 
-def measure_soaks(iterations: int) -> dict[str, Any]:
-    """The growth under either placement of a CPU."""
-    start = [sys.executable, str(Path(__file__)), "--iterations", str(iterations), "--turn", "soak", "--placement"]
-    return {placement: turns.take_turn([*start, placement]) for placement in ("cpu", "overlap")}
+def measure_soak(placement: str) -> dict[str, Any]:
+    """What `scripts/soak.py` found; that something grew, which it exits with 1 for, is a result too."""
+    command = [sys.executable, str(SOAK), "--placement", placement]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=machine.environment())
+    result: dict[str, Any] = json.loads(process.stdout)
+    return result
 
 
 def as_markdown(result: dict[str, Any]) -> str:
@@ -152,10 +119,10 @@ def as_markdown(result: dict[str, Any]) -> str:
             lines.append(f"| {name} | {cells} |")
         parts.append("\n".join(lines))
     if "soak" in result:
-        lines = ["| soak | iterations | resident at the end, MiB | grown since the first 200, MiB |"]
+        lines = ["| soak | iterations | resident at the end, MB | grown since the first 200, MB |"]
         lines.append("|---|---:|---:|---:|")
         for name, turn in result["soak"].items():
-            cells = f"{turn['iterations']:,} | {turn['mebibytes']:.0f} | {turn['mebibytes_grown']:.1f}"
+            cells = f"{turn['iterations']:,} | {turn['at_the_end']['resident_mb']:.0f} | {turn['growth_mb']:.1f}"
             lines.append(f"| hybridppo {name} | {cells} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -166,21 +133,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="peak,soak", help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each for the peaks (default %(default)s)")
-    parser.add_argument("--iterations", type=int, help="by default 100 for the peaks, and 2,000 for a soak")
+    parser.add_argument("--iterations", type=int, default=100, help="for the peaks (default %(default)s)")
     parser.add_argument("--turn", help="take this turn in this process")
-    parser.add_argument("--placement", default="cpu", help="of a soak's turn")
     arguments = parser.parse_args()
-    if arguments.turn == "soak":
-        print(json.dumps(take_soak_turn(arguments.placement, arguments.iterations or 2000)))
-        return 0
     if arguments.turn is not None:
-        print(json.dumps(take_peak_turn(arguments.turn, arguments.iterations or 100)))
+        print(json.dumps(take_peak_turn(arguments.turn, arguments.iterations)))
         return 0
     payload: dict[str, Any] = {"versions": {name: version(name) for name in ("hybridppo", PEER)}}
     if "peak" in arguments.cases:
-        payload["peak"] = measure_peaks(arguments.rounds, arguments.iterations or 100)
+        payload["peak"] = measure_peaks(arguments.rounds, arguments.iterations)
     if "soak" in arguments.cases:
-        payload["soak"] = measure_soaks(arguments.iterations or 2000)
+        payload["soak"] = {placement: measure_soak(placement) for placement in SOAKS}
     print(as_markdown(payload))
     print(f"\nRaw figures: {machine.save('memory', payload)}")
     return 0

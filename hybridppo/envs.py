@@ -10,13 +10,10 @@ step after it is a step:
 """
 
 import contextlib
-import os
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from math import isfinite
-from types import FrameType
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -36,7 +33,7 @@ from hybridppo.env_checks import (
 from hybridppo.env_copy import OnEnvError
 from hybridppo.env_state import Digests, describe, digests, restore
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
-from hybridppo.interruption import requests_to_end
+from hybridppo.in_processes import ProcessVector
 
 Array = NDArray[Any]
 EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
@@ -204,6 +201,8 @@ class VectorEnvironments(Environments):
         try:
             observations, _ = self.vector.reset(seed=seed)
             check_vector_observations(self.observation_space, self.num_envs, observations)
+        except EnvError:
+            raise
         except Exception as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
@@ -214,6 +213,8 @@ class VectorEnvironments(Environments):
             result = self.vector.step(actions)
             if self._num_steps == 1:
                 check_vector_step(self.observation_space, self.num_envs, result)
+        except EnvError:
+            raise
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
         return result
@@ -304,6 +305,8 @@ class ManualResetEnvironments(VectorEnvironments):
         rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
         try:
             observations, _ = self.vector.reset(options={"reset_mask": ended})
+        except EnvError:
+            raise
         except Exception as error:
             which = np.flatnonzero(ended).tolist()
             raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
@@ -348,6 +351,7 @@ def make_environments(
     vectorization: Vectorization = "auto",
     autoreset_mode: AutoresetName | None = None,
     on_env_error: OnEnvError = "raise",
+    worker_timeout: float = WORKER_TIMEOUT,
     first: int = 0,
 ) -> Environments:
     """`num_envs` copies of an environment, stepped as one.
@@ -362,6 +366,7 @@ def make_environments(
         autoreset_mode: for vector environments that do not declare theirs.
         on_env_error: what to do where an environment fails, or returns what cannot be used: `raise`, or `restart` that
             one. Only copies that the library steps in turn can be restarted; `auto` then means those.
+        worker_timeout: seconds that a step may take where each copy has a process (`async`).
         first: the number of the first among those of the run, for messages.
 
     Raises:
@@ -400,11 +405,11 @@ def make_environments(
         if not isinstance(made, gym.Env):
             raise EnvError(f"the function must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}")
         made.close()
-        return _copies_of(source, num_envs, vectorization, on_env_error, first)
+        return _copies_of(source, num_envs, vectorization, on_env_error, worker_timeout, first)
     try:
         if vectorization == "auto" and not restarts and gym.spec(source).vector_entry_point is not None:
             return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode, first)
-        return _copies_of(partial(gym.make, source), num_envs, vectorization, on_env_error, first)
+        return _copies_of(partial(gym.make, source), num_envs, vectorization, on_env_error, worker_timeout, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
@@ -414,29 +419,18 @@ def make_environments(
 
 
 def _copies_of(
-    make: Callable[[], Any], num_envs: int, vectorization: Vectorization, on_env_error: OnEnvError, first: int
+    make: Callable[[], Any],
+    num_envs: int,
+    vectorization: Vectorization,
+    on_env_error: OnEnvError,
+    worker_timeout: float,
+    first: int,
 ) -> Environments:
     if vectorization != "async":
         from hybridppo.in_turn import InTurnEnvironments  # which is one of these `Environments`
 
         return InTurnEnvironments(make, num_envs, first, on_env_error)
-    # DISABLED: every row of a rollout is then a step, none is spent on a reset, and final observations are copied
-    # before an environment that reuses its buffer can overwrite them (in SAME_STEP, gymnasium keeps a reference).
-    makers = [partial(_make_in_child, make, os.getpid())] * num_envs
     try:
-        return wrap(AsyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED), first=first)
+        return wrap(ProcessVector(make, num_envs, first, worker_timeout), first=first)
     except RuntimeError as error:  # gymnasium found that the copies' spaces differ
         raise EnvError(f"the {num_envs} environments differ: {error}") from error
-
-
-def _make_in_child(make: Callable[[], Any], parent: int) -> Any:
-    if os.getpid() != parent:
-        # These reach the whole process group; what they mean is the trainer's to decide.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for number in requests_to_end():
-            signal.signal(number, _leave_the_first)
-    return make()
-
-
-def _leave_the_first(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signum, signal.SIG_DFL)  # who asks twice means this very process

@@ -149,6 +149,7 @@ def train(
         "vectorization": vectorization,
         "autoreset_mode": autoreset_mode,
         "on_env_error": on_env_error,
+        "worker_timeout": worker_timeout,
     }
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
@@ -569,7 +570,7 @@ def _explaining_memory(
 
 def _environment_options(settings: dict[str, Any]) -> dict[str, Any]:
     """How `make_environments` is to make the environments of a run."""
-    return {name: settings[name] for name in ("vectorization", "autoreset_mode", "on_env_error")}
+    return {name: settings[name] for name in ("vectorization", "autoreset_mode", "on_env_error", "worker_timeout")}
 
 
 def _environments(settings: dict[str, Any], env: EnvSource, num_envs: int) -> Environments:

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -326,3 +327,15 @@ def test_the_ratio_is_made_within_each_round_and_to_the_faster_loop() -> None:
     assert not against_textbook.summarize([worse, slow, fast])["met"]
     slower = contestant("ours", [39.0, 19.0, 39.0], [500.0, 500.0, 500.0])
     assert not against_textbook.summarize([slower, slow, fast])["met"]
+
+
+@pytest.mark.slow
+def test_the_whole_experiment_runs_small(tmp_path: Path) -> None:
+    command = [sys.executable, "scripts/compare_placements.py", "--quick", "--output", str(tmp_path)]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    rows = json.loads(next(tmp_path.glob("*_quick.json")).read_text())["rows"]
+    assert {row["rollout"] for row in rows} == {BY_EPISODE, BY_ROLLOUT}
+    assert {CPU_ONE_THREAD, TEXTBOOK_ONE_THREAD} <= {row["candidate"] for row in rows}
+    assert all(row["episodes"] >= 20 and row["steps_per_second"] > 0 for row in rows)
+    assert "| statement | the article | here | holds here |" in process.stdout

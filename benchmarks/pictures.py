@@ -20,21 +20,31 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PARTS = {"sampling": "#4477aa", "learning": "#ee6677", "copying": "#ccbb44", "rest": "#bbbbbb"}
 BAR = 0.28
 """Inches that a bar takes."""
+LONGEST = 8.0
+"""How many times longer than the shortest a bar may be before it is cut off, so that the others can be told apart."""
 
 
 def stacked_bars(axes: Axes, names: Sequence[str], parts: dict[str, Sequence[float]]) -> None:
-    """A horizontal bar for each name, of the parts one after the other, with the whole written at its end."""
+    """A horizontal bar for each name, of the parts one after the other, with the whole written at its end.
+
+    A bar much longer than the shortest is cut off, and says so.
+    """
     left = [0.0] * len(names)
     positions = range(len(names))
     for part, lengths in parts.items():
         axes.barh(positions, lengths, left=left, color=PARTS[part], height=0.75, label=part)
         left = [a + b for a, b in zip(left, lengths, strict=True)]
+    end = min(1.15 * max(left), LONGEST * min(left))
     for position, whole in zip(positions, left, strict=True):
-        axes.annotate(f"{whole:.1f}", (whole, position), (3, 0), textcoords="offset points", va="center", fontsize=7)
+        text = f"{whole:.1f}" if whole <= end else f"{whole:,.0f}, cut off"
+        axes.annotate(
+            text, (min(whole, 0.87 * end), position), (3, 0), textcoords="offset points", va="center", fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
     axes.set_yticks(list(positions), names, fontsize=7)
     axes.tick_params(axis="x", labelsize=7)
     axes.invert_yaxis()
-    axes.margins(x=0.12)
+    axes.set_xlim(0.0, end)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -89,8 +99,8 @@ def _figure(width: float, height: float) -> Figure:
 def _finish(figure: Figure, axes: Axes, content: dict[str, Any], path: Path) -> Path:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
-    figure.suptitle("microseconds per environment step: shorter is faster", fontsize=9)
-    figure.supxlabel(machine.in_one_line(content["machine"]), fontsize=6, color="#666666")
+    where = machine.in_one_line(content["machine"])
+    figure.suptitle(f"microseconds per environment step: shorter is faster\n{where}", fontsize=7)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100, metadata={"Software": None})
     return path

@@ -7,7 +7,8 @@
 Trains CartPole for 500 episodes with networks of one and two hidden layers, an update after each episode and after each
 rollout of 8 environments, under every placement that this machine can run, and beside them the textbook's loop in plain
 torch. Prints a Markdown table and which of the article's conclusions hold here, and writes the figures (JSON), the
-table (Markdown) and a picture (PNG). Takes about ten minutes on two CPU cores; `--quick` a fraction of one.
+table (Markdown) and a picture (PNG). How busy a GPU is shows only where `nvidia-ml-py` is installed. Takes about ten
+minutes on two CPU cores; `--quick` a fraction of one.
 """
 
 import argparse

@@ -47,8 +47,6 @@ SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
 """Until a process that has not used its GPU yet has made its first update there: spent in training, if it is taken."""
 SECONDS_TO_START_A_WORKER = 0.2
 """What to set aside for one before the first was started."""
-MAX_TRIED_WORKERS = 4
-"""Worker processes that are started to measure what they cost; more cost the same each."""
 SECONDS_WORTH_THREADS = 2e-3
 """A gradient step shorter than this gains nothing from a second thread."""
 
@@ -410,37 +408,41 @@ class _Bench:
         return AcceleratorFigures(device, action, crossing, self._shares * seconds, publish, move, transfer)
 
     def measure_workers(self, max_lag: int, torch_threads: int | None) -> None:
-        """What worker processes really cost, where they may be the best."""
+        """What a worker process really costs, beside a busy core, where workers may be the best.
+
+        One is started, whatever their number: others cost the same, and a start may take seconds where it imports much.
+        """
         assert self.figures is not None
         work, ideal = self._work, replace(self.figures, message=0.0, worker_start=0.05, slowdown=1.0, assumed=())
         predictions = [predict(work, ideal, candidate) for candidate in candidates(work, ideal)]
         best = decide(predictions, work, max_lag=max_lag, torch_threads=torch_threads).chosen.candidate
-        count = min(best.num_workers, MAX_TRIED_WORKERS)
-        if count == 0:
+        if best.num_workers == 0:
             return
-        share = -(-work.num_envs // count)
+        share = -(-work.num_envs // best.num_workers)
         filling = self._num_steps * seconds_per_step(self.figures, share, work.num_envs)
-        start_one = SECONDS_TO_START_A_WORKER + self._seconds_to_make * share / work.num_envs
-        overlaps = best.max_lag > 0 and best.learning == "cpu"
+        # Another worker or the learner; an update stands in for either.
+        has_company = best.num_workers > 1 or (best.max_lag > 0 and best.learning == "cpu")
         learning = self.figures.update[work.torch_threads] * self._one.config.num_steps / work.num_steps
-        seconds = count * start_one + 5 * (max(filling, learning) if overlaps else filling)
-        if not self._can_afford(seconds, f"{count} worker processes"):
+        making = 2 * self._seconds_to_make * share / work.num_envs
+        seconds = SECONDS_TO_START_A_WORKER + making + 5 * (max(filling, learning) if has_company else filling)
+        if not self._can_afford(seconds, "a worker process"):
             return
+        template = self._environments if share == work.num_envs else self._make(share)
         start = time.perf_counter()
         sampler = WorkerSampler(
             self._source,
-            self._environments,
+            template,
             self._agent.distribution,
             self._agent.actor,
-            num_workers=count,
+            num_workers=1,
             num_steps=self._num_steps,
             env_seed=0,
             noise=np.random.default_rng(0),
             options=self._options,
         )
         self._stack.callback(sampler.close)
-        self._measured(worker_start=(time.perf_counter() - start) / count)
-        if not self._can_afford(2 * filling, "rollouts of worker processes"):  # where starting them took longer
+        self._measured(worker_start=time.perf_counter() - start)
+        if not self._can_afford(2 * filling, "rollouts of a worker process"):  # where its start took longer
             return
         messages: list[float] = []
 
@@ -448,12 +450,12 @@ class _Bench:
             with SingleDevice("cpu").sampling(self._agent) as actor:
                 begun = time.perf_counter()
                 sampler.start(actor)
-                learned = time.perf_counter()
-                while overlaps and time.perf_counter() - learned < 0.8 * filling:  # as in training
+                busy = time.perf_counter()
+                while has_company and time.perf_counter() - busy < 0.8 * filling:
                     self._one.update(self._one_learned)
-                learned = time.perf_counter() - learned
+                busy = time.perf_counter() - busy
                 sampler.finish()
-                if sampler.seconds_filling > learned:
+                if sampler.seconds_filling > busy:
                     messages.append(time.perf_counter() - begun - sampler.seconds_filling - self._rest)
             return sampler.seconds_filling
 

@@ -76,7 +76,8 @@ class Runner:
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         agent.should_stop = lambda: self._interruption.requested
-        self._steps_learned = self._episodes_learned = self._number = 0
+        self._steps_learned = self._episodes_learned = 0
+        self._number, self._numbered = -1, (-1, -1, False)
         self._rollout: Rollout | None = None
 
     def run(self) -> Metrics:
@@ -199,11 +200,12 @@ class Runner:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The loop's own counters, and the rollout that it was learning from: tensors, and what JSON can hold."""
-        # A checkpoint's number grows with what was done: steps sampled, and learned from.
-        number = self.sampler.steps_sampled - (self._rollout is not None)
-        if number < self._number:  # steps can be lost, to restarts of environments
-            number = self._number + 1
-        self._number = number
+        # A checkpoint's number grows with what was done: steps sampled, and learned from. Steps alone do not tell: they
+        # can be lost, to restarts of environments, and one rollout be sampled already while another is learned from.
+        if (done := self._done()) != self._numbered:
+            self._numbered = done
+            self._number = max(self.sampler.steps_sampled - (self._rollout is not None), self._number + 1)
+        number = self._number
         state = {
             "iteration": self.iteration,
             "seconds": self.seconds,
@@ -214,6 +216,10 @@ class Runner:
             "version": self._rollout.version if self._rollout is not None else None,
         }
         return self._rollout.tensors() if self._rollout is not None else {}, state
+
+    def _done(self) -> tuple[int, int, bool]:
+        """What tells one moment of the loop from another."""
+        return self.iteration, self.sampler.steps_sampled, self._rollout is not None
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """Go on from a checkpoint's tensors and state, whose agent has been restored, and the placement prepared.
@@ -239,7 +245,9 @@ class Runner:
             self.sampler.check(self._rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
-        return self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
+        problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
+        self._numbered = self._done()  # what is saved before anything is done is what was loaded
+        return problem
 
 
 def _name_of(function: Callable[..., object]) -> str:

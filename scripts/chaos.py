@@ -317,24 +317,22 @@ class Run:
             raise FailureError(f"left in the run directory: {left}")
 
 
-def reference(folder: Path, placement: str, seed: int, known: dict[tuple[str, int], torch.Tensor]) -> torch.Tensor:
-    """The parameters of the same training without a fault."""
-    key = (placement if placement == "overlap" else "cpu", seed)  # of the others, each gives the same
-    if key not in known:
-        path = folder / f"reference-{key[0]}-{seed}-{uuid.uuid4().hex[:8]}"
-        settings = f"{PLACEMENTS[key[0]]} {SETTINGS.format(seed=seed)}"
+def reference(folder: Path, placement: str, seed: int) -> Path:
+    """The same training without a fault, which stays for comparison."""
+    kind = placement if placement == "overlap" else "cpu"  # of the others, each gives the same
+    path = folder / f"reference-{kind}-{seed}"
+    if not path.exists():
+        settings = f"{PLACEMENTS[kind]} {SETTINGS.format(seed=seed)}"
         command = [sys.executable, "-m", "hybridppo", "train", "CartPole-v1", *settings.split(), "--run-dir", str(path)]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        known[key] = hybridppo.load(path).parameters.values.data
-        shutil.rmtree(path)
-    return known[key]
+    return path
 
 
 def trainings(
     folder: Path, faults: int, seed: int, job: int, counts: Counts, stop: threading.Event, exact: bool
 ) -> None:
     """One training after the other, until there were enough faults in all."""
-    moments, known, number = random.Random(f"{seed}/{job}"), dict[tuple[str, int], torch.Tensor](), 0
+    moments, number = random.Random(f"{seed}/{job}"), 0
     while counts.faults.total() < faults and not stop.is_set():
         number += 1
         here = folder / f"{job}-{number}"
@@ -350,9 +348,11 @@ def trainings(
                     break
             run.finish()
             if exact:
-                found = hybridppo.load(run.path).parameters.values.data
-                if not torch.equal(found, reference(folder, run.placement, run.seed, known)):
-                    raise FailureError("the parameters are not those of the training without a fault")
+                with counts.lock:  # one at a time makes a reference
+                    undisturbed = reference(folder, run.placement, run.seed)
+                found, expected = (hybridppo.load(path).parameters.values for path in (run.path, undisturbed))
+                if not torch.equal(found, expected):
+                    raise FailureError(f"the parameters are not those of {undisturbed}, which had no fault")
                 with counts.lock:
                     counts.identical += 1
         except BaseException as error:

@@ -637,3 +637,21 @@ def test_a_folder_where_a_run_was_killed_before_it_had_a_configuration_is_free(t
     (tmp_path / ".config.json.4711.tmp").write_text("{")
     assert train(run_dir=tmp_path, iterations=1).metrics["iteration"] == 1
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_no_checkpoint_is_taken_for_another_when_overlapping(num_workers: int, tmp_path: Path) -> None:
+    # The rollout that is sampled ahead may be whole when the iteration before it is saved, and no step is sampled then
+    # until the next is. Waiting for it makes that certain.
+    placement, path = hybridppo.Mirrored("cpu", "cpu", max_lag=1), tmp_path / "run"
+    result = train(
+        run_dir=path,
+        placement=placement,
+        num_workers=num_workers,
+        checkpoint_seconds=0.0,
+        keep_checkpoints=100,
+        on_iteration=lambda metrics: time.sleep(0.1),
+    )
+    iterations = [checkpoints.load(f).state["runner"]["iteration"] for f in checkpoints.folders(path / "checkpoints")]
+    assert iterations == [0, 1, 2, 3, 4]
+    assert torch.equal(hybridppo.load(path).parameters.values, result.agent.parameters.values)

@@ -319,7 +319,8 @@ class Run:
 
 def reference(folder: Path, placement: str, seed: int) -> Path:
     """The same training without a fault, which stays for comparison."""
-    kind = placement if placement == "overlap" else "cpu"  # of the others, each gives the same
+    # Of the others, each gives the same. (Workers divide an environment's own vectorised form, and it seeds otherwise.)
+    kind = placement if placement in HAS_WORKERS else "cpu"
     path = folder / f"reference-{kind}-{seed}"
     if not path.exists():
         settings = f"{PLACEMENTS[kind]} {SETTINGS.format(seed=seed)}"

@@ -2,13 +2,15 @@
 
 Started by `WorkerSampler` as `python -m hybridppo.runners.worker_process ADDRESS`, with the key of the connection in
 its environment. It loads neither torch nor the script that started the training. It ends when told to, or when the
-connection breaks: no worker outlives its trainer.
+connection breaks, or when the trainer is gone while it steps: no worker outlives its trainer.
 """
 
 import contextlib
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Iterator
 from multiprocessing.connection import Client, Connection
@@ -29,11 +31,13 @@ from hybridppo.runners.shared_arrays import SharedArrays
 from hybridppo.runners.stepping import NEVER, Block, Stepper
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
+SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def main() -> None:
     """Connect, and serve until the connection ends."""
     leave_signals_to_the_trainer()
+    threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     connection: Connection[Any, Any] = Client(
         sys.argv[1].replace("@", "\0"), authkey=bytes.fromhex(os.environ.pop(KEY_VARIABLE))
     )
@@ -49,6 +53,17 @@ def main() -> None:
         with contextlib.suppress(ConnectionError):  # another worker failed first, and the trainer has gone
             connection.send(("error", told, None))
         raise SystemExit(1) from None
+
+
+def end_with_parent(parent: int) -> None:
+    """Watch for the trainer's end, for a worker that is stuck in a step and will never see its connection break.
+
+    Native code that holds the interpreter's lock forever holds this up as well. Where processes are not given to
+    another parent (Windows), nothing is seen.
+    """
+    while os.getppid() == parent:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def leave_signals_to_the_trainer() -> None:

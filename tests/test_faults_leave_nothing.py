@@ -120,6 +120,49 @@ def test_close_twice_or_after_a_crash_is_safe(way: str) -> None:
     assert not [child for child in started if "resource_tracker" not in str(child.cmdline())]
 
 
+STUCK = """
+import sys, time
+from pathlib import Path
+import gymnasium as gym
+import hybridppo
+
+class Stuck(gym.Wrapper):
+    def step(self, action):
+        Path(sys.argv[1]).touch()
+        time.sleep(1e6)
+
+hybridppo.train(
+    lambda: Stuck(gym.make("CartPole-v1")),
+    total_steps=100,
+    placement="cpu",
+    num_workers=2,
+    config=hybridppo.PPOConfig(num_envs=2, num_steps=8),
+    progress=False,
+)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="nobody tells a process there that its parent has ended")
+def test_a_killed_trainer_leaves_no_worker_that_is_stuck_in_a_step(tmp_path: Path) -> None:
+    mark = tmp_path / "stepping"
+    # The functions that make environments are passed on by value: sys.argv is the worker's own.
+    trainer = subprocess.Popen([sys.executable, "-c", STUCK.replace("sys.argv[1]", repr(str(mark)))])
+    workers: list[psutil.Process] = []
+    try:
+        wait_until(mark.exists, "in a step")
+        workers = psutil.Process(trainer.pid).children(recursive=True)
+        trainer.kill()
+        trainer.wait()
+        gone, alive = psutil.wait_procs(workers, timeout=30)
+        assert not alive
+        assert len(gone) == 2
+    finally:
+        trainer.kill()
+        for process in workers:
+            if process.is_running():
+                process.kill()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm and at sessions")
 @pytest.mark.parametrize("when", ["while workers start", "while they sample"])
 @pytest.mark.parametrize("way", ["--num-workers 2", "--placement overlap --sampling-device cpu --learning-device cpu"])

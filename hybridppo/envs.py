@@ -191,6 +191,8 @@ class VectorEnvironments(Environments):
         self._seed: int | None = None
         self._num_steps = 0
         self._sum = finite_test(self.num_envs * self.encode.size)
+        self._take_step: Callable[[Array], tuple[Any, Array, Array, Array, Any]] = self._first_step
+        """As the vector's own, which it is once the first step was checked."""
 
     @property
     def envs(self) -> "list[gym.Env[Any, Any]] | None":  # noqa: D102 - as in the base
@@ -210,22 +212,29 @@ class VectorEnvironments(Environments):
     def _step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
         self._num_steps += 1
         try:
-            result = self.vector.step(actions)
-            if self._num_steps == 1:
-                check_vector_step(self.observation_space, self.num_envs, result)
+            return self._take_step(actions)
         except EnvError:
             raise
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
+
+    def _first_step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
+        result = self.vector.step(actions)
+        check_vector_step(self.observation_space, self.num_envs, result)
+        self._take_step = self.vector.step
         return result
 
     def _encoded(self, observations: Array) -> Array:
         """Encoded, and refused where not finite."""
         encoded = self.encode(observations)
         if not isfinite(self._sum(encoded.ravel())):
-            for i, row in enumerate(encoded):
-                self._require_finite(f"the observation of environment {self._first + i}: observation", row)
+            self._refuse(encoded)
         return encoded
+
+    def _refuse(self, encoded: Array) -> None:
+        """Name the first observation that is not finite; there is none where only the sum is infinite."""
+        for i, row in enumerate(encoded):
+            self._require_finite(f"the observation of environment {self._first + i}: observation", row)
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
         if not np.isfinite(rewards).all():
@@ -265,7 +274,10 @@ class NextStepEnvironments(VectorEnvironments):
     def step(self, actions: Array) -> Step:
         """The observation after an end is the final one: nothing is missing."""
         observations, rewards, terminated, truncated, _ = self._step(actions)
-        return self._encoded(observations), rewards, terminated, truncated, [], []
+        encoded = self.encode(observations)
+        if not isfinite(self._sum(encoded.ravel())):
+            self._refuse(encoded)
+        return encoded, rewards, terminated, truncated, [], []
 
 
 class SameStepEnvironments(VectorEnvironments):

@@ -49,14 +49,16 @@ class InTurnEnvironments(Environments):
         self.copies = copies
         is_box = isinstance(space, gym.spaces.Box)
         self._shape = space.shape if is_box else None
-        # [N, *space], and as one row for the test
-        self._rows = np.zeros((num_envs, *(space.shape or ())), np.float32 if is_box else np.int64)
-        self._flat = self._rows.reshape(-1)
-        self._rewards = np.zeros(num_envs)
+        # Observations [N, *space] and rewards [N], as rollouts hold them, in one array for the test. Whole numbers, as
+        # of a Discrete space, are finite.
+        shape = (num_envs, *(space.shape or ()))
+        size = int(np.prod(shape)) if is_box else 0
+        self._numbers = np.zeros(size + num_envs, np.float32)
+        self._rows = self._numbers[:size].reshape(shape) if is_box else np.zeros(shape, np.int64)
+        self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._sum = finite_test(self._flat.size, self._flat.dtype)
-        self._sum_of_rewards = finite_test(num_envs, self._rewards.dtype)
+        self._sum = finite_test(self._numbers.size)
         self._num_steps = 0
         self._started_at = [0] * num_envs  # what `_num_steps` was when the episode began
 
@@ -85,7 +87,7 @@ class InTurnEnvironments(Environments):
                 rows[i] = observation
             except Exception as error:
                 self._recover(i, action, error)
-        if not (isfinite(self._sum(self._flat)) and isfinite(self._sum_of_rewards(rewards))):
+        if not isfinite(self._sum(self._numbers)):
             self._recover_from_numbers(actions)
         finals_of: list[int] = []
         finals: list[Array] = []

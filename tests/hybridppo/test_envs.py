@@ -173,7 +173,7 @@ def test_async_gives_the_same_steps_as_sync() -> None:
         environments.reset(seed=3)
     (observations, rewards, *_), (others, other_rewards, *_) = (environments.step(actions) for environments in kinds)
     np.testing.assert_array_equal(observations, others)
-    np.testing.assert_array_equal(rewards, other_rewards)
+    np.testing.assert_array_equal(rewards, np.asarray(other_rewards, rewards.dtype))
     kinds[1].close()
 
 

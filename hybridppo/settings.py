@@ -24,7 +24,8 @@ def _is_whole(value: Any, minimum: int, below: int = 2**63) -> bool:
 
 def is_seconds(value: Any) -> bool:
     """Whether it is a number of seconds, endless ones included."""
-    return type(value) in (int, float) and not math.isnan(value) and value >= 0
+    # What is no number is not at least 0, either; and a whole number may be too large for a float.
+    return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
 
 
 RULES: dict[str, tuple[Callable[[Any], bool], str]] = {

@@ -601,6 +601,7 @@ def test_keys_that_json_would_change_are_refused_when_saved(tmp_path: Path) -> N
         ({"observation_space": {"type": "Box"}}, "observation_space: KeyError"),
         ({"action_space": {"type": "Discrete", "n": -1, "start": 0}}, "action_space: "),
         ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a number of at least 0, got nan"),
+        ({"checkpoint_seconds": 10**400}, "checkpoint_seconds must be a number of at least 0, got 1000"),
     ],
     ids=str,
 )

@@ -5,6 +5,7 @@ Source: the recipe of torch's documentation for capturing a whole training step 
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,10 @@ class CapturedSteps:
         self._clip_range = torch.zeros((), device=agent.parameters.values.device)
         self._record = record if record is not None else _GraphRecorder()
         self._recordings: OrderedDict[int, _Recording] = OrderedDict()
+
+    def threads(self) -> AbstractContextManager[None]:
+        """As many as torch has."""
+        return self._plain.threads()
 
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values."""

@@ -9,6 +9,7 @@ hand.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -57,6 +58,10 @@ class Batch:
 class GradientSteps(Protocol):
     """What PPO asks of any form."""
 
+    def threads(self) -> AbstractContextManager[None]:
+        """Within it the whole of an update is done, on the threads that suit this form."""
+        ...
+
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values `[B]` of observations `[B, obs]`, without a gradient."""
         ...
@@ -81,6 +86,10 @@ class AutogradSteps:
         self._actor, self._critic, self._distribution = agent.actor, agent.critic, agent.distribution
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
         self._autocast = autocast(agent.config.precision, agent.parameters.values.device)
+
+    def threads(self) -> AbstractContextManager[None]:
+        """As many as torch has."""
+        return nullcontext()
 
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:

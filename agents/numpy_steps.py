@@ -6,6 +6,7 @@ cache closest to a core.
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from hybridppo.interruption import Stopped
 from hybridppo.networks import GaussianActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
 from hybridppo.numpy_mlp import HiddenLayers
 from hybridppo.precision import matmul
+from hybridppo.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo import PPO
@@ -83,6 +85,10 @@ class NumpySteps:
             and [layer.weight.shape for layer in linears(actor)[:-1]]
             == [layer.weight.shape for layer in linears(critic)[:-1]]
         )
+
+    def threads(self) -> AbstractContextManager[None]:
+        """NumPy's; torch, which has the optimizer and the advantages, keeps to one."""
+        return one_torch_thread()
 
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values."""

@@ -134,6 +134,10 @@ class PPO:
                 ruined then.
         """
         steps = self._gradient_steps()
+        with steps.threads():
+            return self._update(rollout, steps)
+
+    def _update(self, rollout: Rollout, steps: GradientSteps) -> Metrics:
         batch = self._prepare(rollout, steps)
         size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
         epochs: list[Tensor] = []

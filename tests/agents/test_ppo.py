@@ -430,3 +430,20 @@ def test_a_seed_gives_the_same_networks_whatever_the_number_of_threads() -> None
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*initial)
+
+
+@pytest.mark.parametrize(("fast_updates", "expected"), [(True, 1), (False, 2)])
+def test_two_pools_of_threads_never_take_turns_at_small_operations(fast_updates: bool, expected: int) -> None:
+    """Torch's threads and those of NumPy's products would hold each other's cores while they wait."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, fast_updates=fast_updates), seed=0)
+        counts: list[int] = []
+        step = agent.optimizer.step
+        agent.optimizer.step = lambda: (counts.append(torch.get_num_threads()), step())  # type: ignore[method-assign]
+        agent.update(make_rollout(agent))
+        assert set(counts) == {expected}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

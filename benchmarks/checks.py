@@ -19,7 +19,7 @@ import gymnasium as gym
 import machine
 import numpy as np
 import torch
-from contestants import CASES
+from cases import CASES
 
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.envs import Array, Environments, NextStepEnvironments, Step

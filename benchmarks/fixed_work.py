@@ -1,4 +1,4 @@
-"""The same work for this library and for stable-baselines3, side by side: environment steps per second.
+"""The same work for this library, stable-baselines3 and skrl, side by side: environment steps per second.
 
     python benchmarks/fixed_work.py
     python benchmarks/fixed_work.py --quick
@@ -20,9 +20,11 @@ from typing import Any
 import contestants
 import machine
 import torch
+from cases import CASES
 from turns import Round, take_turns
 
-PEER = "stable-baselines3"
+PEER, OTHER_PEERS = "stable-baselines3", ("skrl",)
+"""Ratios are to the first."""
 LIMITS = "limits"
 LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch")
 
@@ -30,7 +32,7 @@ LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(contestants.CASES), help="of %(default)s")
+    parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
     parser.add_argument(
         "--placements",
@@ -44,8 +46,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="2 rounds of 3 iterations, to see that it works")
     arguments = parser.parse_args()
-    if unknown := set(arguments.cases.split(",")) - set(contestants.CASES):
-        parser.error(f"unknown cases {sorted(unknown)}: use {', '.join(contestants.CASES)}")
+    if unknown := set(arguments.cases.split(",")) - set(CASES):
+        parser.error(f"unknown cases {sorted(unknown)}: use {', '.join(CASES)}")
     if arguments.quick:
         arguments.rounds = 2
     return arguments
@@ -62,7 +64,7 @@ def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[st
         + (["--precision", "bf16"] if name.endswith("-bf16") else [])
         for name in arguments.placements.split(",")
     }
-    return {**ours, PEER: [*start, PEER, *end], LIMITS: [*start, LIMITS, *end]}
+    return {**ours, **{name: [*start, name, *end] for name in (*OTHER_PEERS, PEER, LIMITS)}}
 
 
 def summarize(rounds: list[Round], name: str) -> dict[str, Any]:
@@ -92,14 +94,14 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
 
 
 def as_markdown(case: str, summary: dict[str, Any]) -> str:
-    """A case as a table, the peer's row last but one, the limits below."""
+    """A case as a table, the peers' rows last but one, the limits below."""
     lines = [
-        f"### {case}: {contestants.CASES[case].in_words()}",
+        f"### {case}: {CASES[case].in_words()}",
         "",
         f"| | steps/s, median (min to max) | sampling ms | learning ms | ratio to {PEER}, median (by round) |",
         "|---|---:|---:|---:|---:|",
     ]
-    order = sorted(summary, key=lambda name: (name == LIMITS, name == PEER))
+    order = sorted(summary, key=lambda name: (name == LIMITS, name == PEER, name in OTHER_PEERS))
     lines += [_row(name, summary[name]) for name in order]
     limits = summary[LIMITS]
     lines += [
@@ -127,7 +129,7 @@ def main() -> int:
     for case in arguments.cases.split(","):
         cases[case] = measure(arguments, case)
         print(as_markdown(case, cases[case]["summary"]), end="\n\n")
-    versions = {name: version(name) for name in ("hybridppo", PEER)}
+    versions = {name: version(name) for name in ("hybridppo", PEER, *OTHER_PEERS)}
     payload = {"arguments": vars(arguments), "versions": versions, "threads": 1, "cases": cases}
     print(f"Raw figures: {machine.save('fixed_work_quick' if arguments.quick else 'fixed_work', payload)}")
     return 0

@@ -25,13 +25,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import contestants
+import cases
 import machine
+import peers
 import turns
 
 PEER = "stable-baselines3"
 CONTESTANTS = ("hybridppo cpu", "hybridppo overlap", PEER)
-CASE = contestants.CASES["small"]
+CASE = cases.CASES["small"]
 SOAK, SOAKS = Path(__file__).parents[1] / "scripts" / "soak.py", ("cpu", "workers", "overlap")
 MEBIBYTE = 2**20
 
@@ -67,7 +68,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
                 peaks.append(peaks_so_far())
 
         torch.set_num_threads(1)
-        agent = contestants.their_agent(case, contestants.their_environments(case, "dummy"))
+        agent = peers.their_agent(case, peers.their_environments(case, "dummy"))
         agent.learn(iterations * case.batch_size, callback=Reading(), log_interval=None)
     else:
         import hybridppo
@@ -83,7 +84,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
             total_steps=iterations * case.batch_size,
             seed=0,
             placement=make_placement(contestant.split()[1], learning_device="cpu"),
-            config=contestants.our_config(case),
+            config=cases.our_config(case),
             progress=False,
             on_iteration=read,
         )

@@ -5,7 +5,7 @@
 
 `update`: a minibatch of PPO's update (gather, losses, gradient, clipping, optimizer) against its bound: the matrix
 products and tanh of actor and critic, forward and backward, in memory laid out beforehand, by NumPy or torch, whichever
-is faster (`contestants.BareNetwork`). A minibatch's time is the difference between an update of many passes and one of
+is faster (`limits.BareNetwork`). A minibatch's time is the difference between an update of many passes and one of
 few, over the minibatches that they differ by, so that what an update does once is not in it; `all_ms` has that too.
 
 `action`: the actor's outputs and the choice of actions, noise included, against a step of gymnasium's own vectorised
@@ -22,12 +22,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import contestants
 import gymnasium as gym
 import machine
 import numpy as np
 import torch
-from contestants import CASES, BareNetwork, Case, InNumpy, InTorch
+from cases import CASES, Case, our_config
+from limits import BareNetwork, InNumpy, InTorch
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.envs import make_environments
@@ -51,7 +51,7 @@ def rollout_of(case: Case) -> Rollout:
     """One rollout of the case, by an agent that knows nothing."""
     environments = make_environments(case.env_id, case.num_envs)
     placement = SingleDevice("cpu")
-    agent = PPO(environments.observation_space, environments.action_space, contestants.our_config(case), seed=0)
+    agent = PPO(environments.observation_space, environments.action_space, our_config(case), seed=0)
     placement.prepare(agent)
     sampler = Sampler(
         environments, agent.distribution, num_steps=case.num_steps, env_seed=0, noise=np.random.default_rng(0)
@@ -66,7 +66,7 @@ def rollout_of(case: Case) -> Rollout:
 def agent_of(case: Case, num_epochs: int) -> PPO:
     """An agent that passes `num_epochs` times over a rollout."""
     env = gym.make(case.env_id)
-    config = replace(contestants.our_config(case), num_epochs=num_epochs)
+    config = replace(our_config(case), num_epochs=num_epochs)
     agent = PPO(env.observation_space, env.action_space, config, seed=0)
     SingleDevice("cpu").prepare(agent)
     return agent

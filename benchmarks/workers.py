@@ -20,6 +20,7 @@ from typing import Any
 
 import contestants
 import machine
+from cases import SLOW_CASES
 from turns import Round, in_words, medians, ratios, take_turns
 
 IN_PROCESS, OURS, PEER = "hybridppo in-process", "hybridppo 2 workers", "stable-baselines3 subproc"
@@ -32,7 +33,7 @@ def command_lines(case: str, extra: list[str]) -> dict[str, list[str]]:
     ours = [*start, "hybridppo", *case_and_extra]
     theirs = [*start, "stable-baselines3", *case_and_extra]
     subproc = [*theirs, "--vector", "subproc"]
-    num_envs = contestants.SLOW_CASES[case].num_envs
+    num_envs = SLOW_CASES[case].num_envs
     numbers = [number for number in (2, 4, 8, 16) if number <= num_envs]
     return {
         IN_PROCESS: [*ours, "--num-workers", "0"],
@@ -82,7 +83,7 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure the cases asked for, print them, keep them."""
-    known = contestants.SLOW_CASES
+    known = SLOW_CASES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(known), help="of %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")

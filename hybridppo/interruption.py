@@ -12,6 +12,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _MESSAGE = "interrupted: ending this step and saving (Ctrl-C again stops at once, without saving)"
+_MESSAGE_WITHOUT_SAVING = "interrupted: ending this step; without a run directory nothing is saved"
 
 
 class Stopped(Exception):  # noqa: N818 - no error
@@ -24,10 +25,14 @@ class Interruption:
     SIGTERM and SIGUSR1 (which schedulers send before they take a machine away) are left alone where the program has
     handlers of its own for them. Once requested, further ones change nothing: the run is being saved. Outside the
     main thread, where Python allows no handlers, it does nothing.
+
+    Args:
+        saves: whether what there is will be saved; the message says so.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saves: bool = True) -> None:
         self.requested = False
+        self._message = _MESSAGE if saves else _MESSAGE_WITHOUT_SAVING
         self._told: list[Callable[[], object]] = []
         self._previous: dict[signal.Signals, Any] = {}
 
@@ -54,9 +59,9 @@ class Interruption:
         for function in self._told:
             function()
         try:
-            logger.warning(_MESSAGE)
+            logger.warning(self._message)
         except RuntimeError:  # the signal came in the middle of a write to the very stream that the warning goes to
-            os.write(2, f"{_MESSAGE}\n".encode())
+            os.write(2, f"{self._message}\n".encode())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

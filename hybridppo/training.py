@@ -152,7 +152,7 @@ def train(
         "worker_timeout": worker_timeout,
     }
     with contextlib.ExitStack() as stack:
-        interruption = stack.enter_context(Interruption())
+        interruption = stack.enter_context(Interruption(saves=run_dir is not None))
         making = time.perf_counter()
         environments = make_environments(env, config.num_envs, **options)
         seconds_to_make = time.perf_counter() - making

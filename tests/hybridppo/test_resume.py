@@ -443,6 +443,13 @@ def test_who_is_told_late_is_told_at_once() -> None:
     assert told == [1, 2]
 
 
+@pytest.mark.parametrize(("saves", "expected"), [(True, "and saving"), (False, "nothing is saved")])
+def test_what_is_said_of_saving_is_true(saves: bool, expected: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Interruption(saves=saves):
+        signal.raise_signal(signal.SIGTERM)
+    assert expected in caplog.text
+
+
 def test_an_update_that_is_broken_off_leaves_the_agent_as_it_was(tmp_path: Path) -> None:
     result = train("CartPole-v1", tmp_path / "run", IN_TURN, total_steps=2 * CONFIG.batch_size)
     agent, asked = result.agent, iter([False, False, True])

@@ -1,0 +1,130 @@
+"""The cases of `fixed_work.py` and `workers.py`: what is trained, and how a turn's work is counted."""
+
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hybridppo import PPOConfig
+
+LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP_RANGE = 2.5e-4, 0.99, 0.95, 0.2
+ENTROPY_COEF, VALUE_COEF, MAX_GRAD_NORM = 0.01, 0.5, 0.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """What differs between the cases, and how long a turn is."""
+
+    num_envs: int
+    hidden_sizes: tuple[int, ...]
+    warmup: int
+    """Iterations that are not counted."""
+    iterations: int
+    """Iterations that are."""
+    env_id: str = "CartPole-v1"
+    num_steps: int = 128
+    num_epochs: int = 4
+    num_minibatches: int = 4
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a rollout."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """Rows of a minibatch."""
+        return self.batch_size // self.num_minibatches
+
+    def with_envs(self, num_envs: int) -> "Case":
+        """The same work by another number of environments: rollouts and minibatches stay as large as they are."""
+        if self.batch_size % num_envs:
+            raise ValueError(f"{num_envs} environments do not divide rollouts of {self.batch_size} steps")
+        return replace(self, num_envs=num_envs, num_steps=self.batch_size // num_envs)
+
+    def in_words(self) -> str:
+        """For a heading."""
+        widths = "x".join(str(size) for size in self.hidden_sizes)
+        return (
+            f"{self.env_id}, {self.num_envs} environments x {self.num_steps} steps, {self.num_epochs} epochs of "
+            f"{self.num_minibatches} minibatches of {self.minibatch_size}, networks {widths}"
+        )
+
+
+CASES = {
+    "small": Case(num_envs=8, hidden_sizes=(64, 64), warmup=5, iterations=40),
+    "wide": Case(num_envs=64, hidden_sizes=(256, 256), warmup=2, iterations=10),
+}
+SLOW_CASES = {
+    # As rl-baselines3-zoo tunes it.
+    "lander": Case(
+        env_id="LunarLander-v3",
+        num_envs=16,
+        num_steps=1024,
+        num_minibatches=256,
+        hidden_sizes=(64, 64),
+        warmup=1,
+        iterations=4,
+    ),
+    # What the field takes for MuJoCo, 2,048 steps and 10 epochs in minibatches of 64, by 8 environments.
+    "cheetah": Case(
+        env_id="HalfCheetah-v5",
+        num_envs=8,
+        num_steps=256,
+        num_epochs=10,
+        num_minibatches=32,
+        hidden_sizes=(64, 64),
+        warmup=2,
+        iterations=15,
+    ),
+}
+"""Environments that are slow to step."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a contestant stood at the end of an iteration."""
+
+    time: float
+    env_steps: int
+    seconds_sampling: float
+    """Of this iteration."""
+    seconds_learning: float
+    """Of this iteration."""
+
+
+def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
+    """The counted iterations of a turn, from the marks at the ends of all; real steps of environments only."""
+    marks = marks[case.warmup - 1 : case.warmup + case.iterations]
+    steps, seconds = marks[-1].env_steps - marks[0].env_steps, marks[-1].time - marks[0].time
+    return {
+        "env_steps": steps,
+        "seconds": seconds,
+        "steps_per_second": steps / seconds,
+        "sampled_per_second": steps / sum(mark.seconds_sampling for mark in marks[1:]),
+        "ms_sampling": 1e3 * statistics.mean(mark.seconds_sampling for mark in marks[1:]),
+        "ms_learning": 1e3 * statistics.mean(mark.seconds_learning for mark in marks[1:]),
+    }
+
+
+def our_config(case: Case) -> "PPOConfig":
+    """The case's work as this library is told of it."""
+    from hybridppo import PPOConfig
+
+    return PPOConfig(
+        num_envs=case.num_envs,
+        num_steps=case.num_steps,
+        num_epochs=case.num_epochs,
+        num_minibatches=case.num_minibatches,
+        learning_rate=LEARNING_RATE,
+        anneal_learning_rate=False,
+        gamma=GAMMA,
+        gae_lambda=GAE_LAMBDA,
+        clip_range=CLIP_RANGE,
+        clip_range_vf=None,
+        entropy_coef=ENTROPY_COEF,
+        value_coef=VALUE_COEF,
+        max_grad_norm=MAX_GRAD_NORM,
+        hidden_sizes=case.hidden_sizes,
+        torch_threads=1,
+    )

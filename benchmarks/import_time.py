@@ -5,6 +5,9 @@
 Fresh processes, by turns with stable-baselines3 where that is installed. Each imports torch and gymnasium first
 and is timed from there, so that their seconds, which vary more than what is measured, cancel out. A package may
 put off importing its parts until they are asked for: the second figure includes all that training needs.
+
+The last figure is that of a whole process, from its start to its end, that imports all that training needs, torch
+among it, and does nothing; beside that of one that imports torch alone.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,18 +45,35 @@ def measure(package: str) -> dict[str, float]:
     return seconds
 
 
+def process_seconds(code: str) -> float:
+    """Wall-clock seconds of a fresh process, its start and its end included."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return time.perf_counter() - start
+
+
 def measure_all(packages: list[str], turns: int) -> dict[str, list[dict[str, float]]]:
     """Every package's imports, by turns; one round before them fills the disk cache and is not kept."""
-    rounds = [{package: measure(package) for package in packages} for _ in range(turns + 1)]
-    return {package: [each[package] for each in rounds[1:]] for package in packages}
+
+    def take_turn(package: str) -> dict[str, float]:
+        return {**measure(package), "process": process_seconds(f"import {package}; {package}.{PACKAGES[package]}")}
+
+    rounds = [
+        {"torch": {"process": process_seconds("import torch")}, **{package: take_turn(package) for package in packages}}
+        for _ in range(turns + 1)
+    ]
+    return {package: [each[package] for each in rounds[1:]] for package in rounds[0]}
 
 
 def as_markdown(medians: dict[str, dict[str, float]]) -> str:
     """A row per package."""
-    lines = ["| package | import, s | until it can train, s | torch and gymnasium before, s |", "|---|---:|---:|---:|"]
-    keys = ("import", "usable", "torch_and_gymnasium")
+    lines = [
+        "| package | import, s | until it can train, s | torch and gymnasium before, s | that alone, as a process, s |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    keys = ("import", "usable", "torch_and_gymnasium", "process")
     for package, row in medians.items():
-        seconds = " | ".join(f"{row[key]:.3f}" for key in keys)
+        seconds = " | ".join(f"{row[key]:.3f}" if key in row else "" for key in keys)
         lines.append(f"| `{package}` | {seconds} |")
     return "\n".join(lines)
 

@@ -1,6 +1,15 @@
-"""`python -m hybridppo`."""
+"""The command `hybridppo`, and `python -m hybridppo`."""
 
-from hybridppo.cli import main
+from hybridppo._lazy import importing_torch
+
+
+def main() -> None:
+    """Run the command line; never returns."""
+    with importing_torch():
+        from hybridppo import cli
+
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

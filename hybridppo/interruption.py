@@ -12,7 +12,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _MESSAGE = "interrupted: ending this step and saving (Ctrl-C again stops at once, without saving)"
-_MESSAGE_WITHOUT_SAVING = "interrupted: ending this step; without a run directory nothing is saved (Ctrl-C again stops at once)"
+_MESSAGE_WITHOUT_SAVING = "interrupted: ending this step, with no run directory to save to (Ctrl-C again stops at once)"
 
 
 class Stopped(Exception):  # noqa: N818 - no error

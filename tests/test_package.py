@@ -114,6 +114,29 @@ def test_importing_needs_neither_command_line_nor_pictures(statement: str) -> No
     assert process.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    ("before", "is_frozen", "is_enabled"),
+    [("", True, True), ("import torch", False, True), ("gc.disable()", False, False)],
+    ids=["alone", "torch before", "without collections"],
+)
+def test_importing_torch_goes_without_collections_and_leaves_them_as_they_were(
+    before: str, is_frozen: bool, is_enabled: bool
+) -> None:
+    code = f"""
+import gc, sys
+{before}
+import hybridppo
+collections = sum(generation["collections"] for generation in gc.get_stats())
+hybridppo.PPO
+assert "torch" in sys.modules
+print(gc.get_freeze_count() > 100_000, gc.isenabled())
+if {is_frozen}:
+    assert sum(generation["collections"] for generation in gc.get_stats()) == collections
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert process.stdout == f"{is_frozen} {is_enabled}\n"
+
+
 def test_training_on_a_cpu_loads_neither_compiler_nor_symbolic_algebra() -> None:
     code = """
 import sys, hybridppo

@@ -443,7 +443,7 @@ def test_who_is_told_late_is_told_at_once() -> None:
     assert told == [1, 2]
 
 
-@pytest.mark.parametrize(("saves", "expected"), [(True, "and saving"), (False, "nothing is saved")])
+@pytest.mark.parametrize(("saves", "expected"), [(True, "and saving"), (False, "no run directory to save to")])
 def test_what_is_said_of_saving_is_true(saves: bool, expected: str, caplog: pytest.LogCaptureFixture) -> None:
     with Interruption(saves=saves):
         signal.raise_signal(signal.SIGTERM)

@@ -4,7 +4,7 @@
 # make slow     the tests that take minutes
 # make gpu      the tests that need a CUDA device
 # make wheel    build the wheel and prove that it works alone
-# make bench    compare with stable-baselines3 on fixed work
+# make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
 .PHONY: train test lint slow gpu wheel bench bench-all bench-gpu clean

@@ -8,7 +8,7 @@ with the hyper-parameters that rl-baselines3-zoo publishes for CartPole-v1, 100,
 they are trained to their end and then evaluated; in `first` they are evaluated after every 10,000 steps, and stop at
 the first evaluation of at least 475. An evaluation is 20 deterministic episodes, in 20 environments side by side.
 stable-baselines3 runs at its fastest for this: on the CPU, one torch thread, `DummyVecEnv`, no monitor, no log.
-`import torch` is a contestant that does nothing else: no one can be faster.
+`import torch` is a contestant that does nothing else.
 
     python benchmarks/wall_clock.py --turn hybridppo --cases first --seed 0
 

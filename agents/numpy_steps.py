@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from hybridppo.agents.gradient_steps import STATISTICS, Batch
 from hybridppo.distributions import Categorical, DiagonalGaussian
 from hybridppo.interruption import Stopped
-from hybridppo.networks import GaussianActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
-from hybridppo.numpy_mlp import HiddenLayers
+from hybridppo.networks import GaussianActor, MaskedActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
+from hybridppo.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.precision import matmul
 from hybridppo.threads import one_torch_thread
 
@@ -62,7 +62,7 @@ class NumpySteps:
             assert isinstance(actor, GaussianActor)
             self._head = _GaussianHead(actor_head, actor.log_std)
         else:
-            self._head = _CategoricalHead(actor_head)
+            self._head = _CategoricalHead(actor_head, isinstance(actor, MaskedActor))
         self._value_weight, self._value_bias = _array(critic_head.weight)[0], _array(critic_head.bias)
         self._value_weight_gradient = _array(_gradient(critic_head.weight))[0]
         self._value_bias_gradient = _array(_gradient(critic_head.bias))
@@ -142,7 +142,7 @@ class NumpySteps:
         activations = self._hidden.forward(rows.observations)
         actor_last, critic_last = activations[-1]
 
-        log_prob, entropy = self._head.forward(actor_last, rows.actions)
+        log_prob, entropy = self._head.forward(actor_last, rows)
         log_ratio = log_prob - rows.log_probs
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantages
@@ -225,22 +225,25 @@ class _CategoricalHead:
     few actions are far faster along the first axis.
     """  # noqa: D205
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear, has_mask: bool) -> None:
         self._weight, self._bias = _array(layer.weight), _array(layer.bias)[:, None]
         self._weight_gradient = _array(_gradient(layer.weight))
         self._bias_gradient = _array(_gradient(layer.bias))
+        self._has_mask = has_mask
         self._choices = np.arange(len(self._weight))[:, None]
 
-    def forward(self, last: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, last: Array, rows: "_Packed") -> tuple[Array, Array]:
         """Log-probabilities and entropies, `[B]`."""
         logits = np.dot(self._weight, last.T)
         logits += self._bias
+        if self._has_mask:
+            logits[rows.observations.T[-len(logits) :] == 0.0] = FORBIDDEN
         logits -= np.maximum.reduce(logits)
         exponentials = np.exp(logits)
         totals = np.add.reduce(exponentials)
         self._log_probs = logits - np.log(totals)
         self._probs = exponentials / totals
-        self._chosen = self._choices == actions
+        self._chosen = self._choices == rows.actions
         self._entropy = -np.add.reduce(self._probs * self._log_probs)
         return np.add.reduce(self._chosen * self._log_probs), self._entropy
 
@@ -265,12 +268,12 @@ class _GaussianHead:
         self._log_std, self._log_std_gradient = _array(log_std)[:, None], _array(_gradient(log_std))
         self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * len(self._log_std))
 
-    def forward(self, last: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, last: Array, rows: "_Packed") -> tuple[Array, Array]:
         """Log-probabilities and entropies, `[B]`."""
         mean = np.dot(self._weight, last.T)
         mean += self._bias
         self._precision = np.exp(-self._log_std)
-        self._noise = (actions.T - mean) * self._precision
+        self._noise = (rows.actions.T - mean) * self._precision
         log_scale = self._log_std.sum()
         log_prob = -0.5 * (self._noise * self._noise).sum(0) - (log_scale + self._constant)
         entropy = np.full(len(last), log_scale + self._constant + 0.5 * len(self._log_std), np.float32)

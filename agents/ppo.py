@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.acting import TorchActor
@@ -27,12 +28,13 @@ from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, Gr
 from hybridppo.agents.numpy_steps import NumpySteps
 from hybridppo.agents.ppo_config import PPOConfig
 from hybridppo.distributions import DiagonalGaussian, Distribution, distribution_for
-from hybridppo.envs import ObservationEncoder
-from hybridppo.errors import CheckpointError
+from hybridppo.env_checks import BadValueError
+from hybridppo.errors import CheckpointError, EnvError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.losses import explained_variance
-from hybridppo.networks import MLP, GaussianActor
+from hybridppo.networks import MLP, GaussianActor, MaskedActor
+from hybridppo.observations import MaskedObservation, ObservationEncoder
 from hybridppo.parameters import FlatParameters
 from hybridppo.placement import Counters, Crossing
 from hybridppo.precision import require
@@ -45,7 +47,7 @@ class PPO:
     """PPO with separate actor and critic networks.
 
     Args:
-        observation_space: of one environment; `Box` or `Discrete`.
+        observation_space: of one environment; `Box` or `Discrete`, or a `MaskedObservation` of either.
         action_space: of one environment; `Discrete`, or `Box` of floating-point numbers.
         config: the settings.
         seed: of the initial parameters and of the order of minibatches.
@@ -95,22 +97,52 @@ class PPO:
 
         if isinstance(self.distribution, DiagonalGaussian):
             self.actor: nn.Module = GaussianActor(mlp(self.distribution.size, 0.01), self.distribution.size)
+        elif isinstance(self.observation_space, MaskedObservation):
+            if self.observation_space.num_actions != self.distribution.output_size:
+                raise EnvError(
+                    f"{self.observation_space} has not the mask of {self.action_space}: make them of one size"
+                )
+            self.actor = MaskedActor(mlp(self.distribution.output_size, 0.01), self.distribution.output_size)
         else:
             self.actor = mlp(self.distribution.output_size, 0.01)
         self.critic: nn.Module = mlp(1, 1.0)
 
-    def act(self, observation: Any, deterministic: bool = True) -> Any:
+    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
 
-        With `deterministic=False` it is drawn at random, from a generator seeded by the operating system.
+        Args:
+            observation: as the environment gives it.
+            deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
+            action_mask: `[n]`, 1 for each action that is allowed: the environment's `info["action_mask"]`, where the
+                agent was trained with `action_masks=True`.
+
+        Raises:
+            EnvError: where a mask is missing, not expected, or allows nothing.
         """
         actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        outputs = actor(self._encode(np.asarray(observation)[None]))
+        outputs = actor(self._row(observation, action_mask))
         if deterministic:
             actions = self.distribution.mode(outputs)
         else:
             actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
         return self.distribution.to_env(actions)[0]
+
+    def _row(self, observation: Any, action_mask: Any) -> NDArray[Any]:
+        """`[1, obs]`, as the actor takes it."""
+        space = self.observation_space
+        if not isinstance(space, MaskedObservation):
+            if action_mask is not None:
+                raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+            return self._encode(np.asarray(observation)[None])
+        if action_mask is None or not np.any(action_mask):
+            raise EnvError(
+                "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
+                f"least one, got {shown(action_mask)}"
+            )
+        try:
+            return space.row(observation, action_mask)[None]
+        except BadValueError as error:
+            raise EnvError(f"the agent cannot act: {error}") from None
 
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""

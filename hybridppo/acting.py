@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks import is_on_cpu, is_plain_mlp, numpy_activation
+from hybridppo.networks import MaskedActor, is_on_cpu, is_plain_mlp, numpy_activation
 from hybridppo.numpy_mlp import NumpyActor
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> Sa
     """The fastest form of an actor, with the parameters it has now, where they are now."""
     if is_plain_mlp(network) and is_on_cpu(network):
         parameters = [parameter.detach().numpy() for parameter in network.parameters()]
-        return NumpyActor(parameters, numpy_activation(network), version)
+        return NumpyActor(parameters, numpy_activation(network), version, isinstance(network, MaskedActor))
     return TorchActor(network, crossing, version)
 
 

@@ -76,6 +76,8 @@ class Train:
     or restart it, drop its unfinished episode, and count that as env_restarts."""
     worker_timeout: float = WORKER_TIMEOUT
     """Seconds without a step after which a worker process counts as hung."""
+    action_masks: bool = False
+    """Choose only among the actions that the environment allows, in info["action_mask"]."""
     checkpoint_seconds: float = 60.0
     """How often to save, at least."""
     keep_checkpoints: int = 3
@@ -107,6 +109,7 @@ class Train:
             autoreset_mode=self.autoreset_mode,
             on_env_error=self.on_env_error,
             worker_timeout=self.worker_timeout,
+            action_masks=self.action_masks,
             checkpoint_seconds=self.checkpoint_seconds,
             keep_checkpoints=self.keep_checkpoints,
             profile=self.profile,
@@ -214,6 +217,8 @@ class Placements:
     """How copies are stepped, as for train."""
     autoreset_mode: AutoresetName | None = None
     """For vector environments that do not declare how they reset."""
+    action_masks: bool = False
+    """Choose only among the actions that the environment allows, as for train."""
     measure: bool = False
     """Train under each for real, too, and put that beside the predictions."""
     seconds: float = 3.0
@@ -239,7 +244,11 @@ class Placements:
             max_lag=self.max_lag,
             num_workers=self.num_workers,
             measured_seconds=self.seconds if self.measure else 0.0,
-            options={"vectorization": self.vectorization, "autoreset_mode": self.autoreset_mode},
+            options={
+                "vectorization": self.vectorization,
+                "autoreset_mode": self.autoreset_mode,
+                "action_masks": self.action_masks,
+            },
             progress=self.progress,
         )
         print(json.dumps(comparison, indent=1) if self.json else comparison_as_markdown(comparison))

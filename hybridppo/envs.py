@@ -34,6 +34,7 @@ from hybridppo.env_copy import OnEnvError
 from hybridppo.env_state import Digests, describe, digests, restore
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.in_processes import ProcessVector
+from hybridppo.observations import MaskInObservation, ObservationEncoder
 
 Array = NDArray[Any]
 EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
@@ -42,8 +43,6 @@ AutoresetName = Literal["next_step", "same_step", "disabled"]
 
 WORKER_TIMEOUT = 300.0
 """Seconds without a step after which a worker process counts as hung, unless told otherwise."""
-
-_FLOAT32 = np.dtype(np.float32)
 
 MODES: dict[str, AutoresetMode] = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -58,38 +57,6 @@ Step = tuple[Array, Array, Array, Array, list[int], list[Array]]
 """Observations `[N, obs]` to act on next, rewards, terminated, truncated `[N]`, and, of the environments
 truncated in this step whose final observation is not among the first, indices and final observations.
 All but the last may be overwritten by the next step."""
-
-
-class ObservationEncoder:
-    """Observations of a space as rows of float32: a `Box` flattened, a `Discrete` one-hot.
-
-    Raises:
-        EnvError: for other spaces, and for images, which the networks here cannot make sense of.
-    """
-
-    def __init__(self, space: gym.Space[Any]) -> None:
-        self._space = space
-        self._takes_as_it_is = False
-        if isinstance(space, gym.spaces.Discrete):
-            self.size = int(space.n)
-        elif isinstance(space, gym.spaces.Box) and not (space.dtype == np.uint8 and len(space.shape) == 3):
-            self.size = int(np.prod(space.shape))
-            self._takes_as_it_is = len(space.shape) == 1
-        else:
-            raise EnvError(
-                f"the observation space {space} is not supported: use a Box of vectors or a Discrete "
-                "(gymnasium.wrappers.FlattenObservation makes a Box of most others)"
-            )
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *space] -> [N, size]`, float32."""
-        if self._takes_as_it_is and observations.dtype is _FLOAT32:
-            return observations
-        if isinstance(self._space, gym.spaces.Discrete):
-            choices = np.arange(self._space.start, self._space.start + self._space.n)
-            one_hot: Array = np.asarray(observations)[..., None] == choices
-            return one_hot.astype(np.float32)
-        return np.asarray(observations).reshape(len(observations), self.size).astype(np.float32, copy=False)
 
 
 class Environments(ABC):
@@ -364,6 +331,7 @@ def make_environments(
     autoreset_mode: AutoresetName | None = None,
     on_env_error: OnEnvError = "raise",
     worker_timeout: float = WORKER_TIMEOUT,
+    action_masks: bool = False,
     first: int = 0,
 ) -> Environments:
     """`num_envs` copies of an environment, stepped as one.
@@ -379,6 +347,8 @@ def make_environments(
         on_env_error: what to do where an environment fails, or returns what cannot be used: `raise`, or `restart` that
             one. Only copies that the library steps in turn can be restarted; `auto` then means those.
         worker_timeout: seconds that a step may take where each copy has a process (`async`).
+        action_masks: whether observations are to hold the masks that the environment gives in `info["action_mask"]`
+            (`MaskInObservation`). Only copies that the library makes can have them; `auto` then means those.
         first: the number of the first among those of the run, for messages.
 
     Raises:
@@ -391,6 +361,8 @@ def make_environments(
         raise ConfigurationError(f"autoreset_mode must be one of {', '.join(MODES)}, got {shown(autoreset_mode)}")
     if on_env_error not in ("raise", "restart"):
         raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(on_env_error)}")
+    if not isinstance(action_masks, bool):
+        raise ConfigurationError(f"action_masks must be True or False, got {shown(action_masks)}")
     restarts = on_env_error == "restart"
     if restarts and vectorization == "async":
         raise ConfigurationError(
@@ -404,11 +376,11 @@ def make_environments(
             )
         made = source()
         if isinstance(made, VectorEnv):
-            if restarts:
+            if restarts or action_masks:
                 made.close()
                 raise ConfigurationError(
-                    "on_env_error='restart' needs copies that the library makes, and the function made a "
-                    f"{type(made).__name__}: let it make one environment"
+                    f"{'on_env_error=' + repr('restart') if restarts else 'action_masks=True'} needs copies that the "
+                    f"library makes, and the function made a {type(made).__name__}: let it make one environment"
                 )
             if made.num_envs != num_envs:
                 message = f"the function made a vector of {made.num_envs} environments, but num_envs is {num_envs}"
@@ -417,17 +389,25 @@ def make_environments(
         if not isinstance(made, gym.Env):
             raise EnvError(f"the function must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}")
         made.close()
+        source = partial(_with_mask, source) if action_masks else source
         return _copies_of(source, num_envs, vectorization, on_env_error, worker_timeout, first)
     try:
-        if vectorization == "auto" and not restarts and gym.spec(source).vector_entry_point is not None:
+        makes_copies = vectorization != "auto" or restarts or action_masks
+        if not makes_copies and gym.spec(source).vector_entry_point is not None:
             return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode, first)
-        return _copies_of(partial(gym.make, source), num_envs, vectorization, on_env_error, worker_timeout, first)
+        make: Callable[[], Any] = partial(gym.make, source)
+        make = partial(_with_mask, make) if action_masks else make
+        return _copies_of(make, num_envs, vectorization, on_env_error, worker_timeout, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
         raise EnvError(
             f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
         ) from error
+
+
+def _with_mask(make: Callable[[], Any]) -> MaskInObservation:
+    return MaskInObservation(make())
 
 
 def _copies_of(

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hybridppo.numpy_mlp import NumpyActivation
+from hybridppo.numpy_mlp import FORBIDDEN, NumpyActivation
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -61,14 +61,31 @@ class GaussianActor(nn.Module):
         return torch.cat((mean, self.log_std.expand_as(mean)), dim=-1)
 
 
+class MaskedActor(nn.Module):
+    """`[..., inputs] -> [..., n]`: logits from an MLP, where the last `n` inputs say which actions are allowed.
+
+    The logits of the others are replaced by one so low that their probability is 0, and with it every gradient (Huang
+    and Ontanon, "A closer look at invalid action masking in policy gradient algorithms", section 3).
+    """
+
+    def __init__(self, logits: MLP, num_actions: int) -> None:
+        super().__init__()
+        self.logits, self._num_actions = logits, num_actions
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.logits(observations)
+        return logits.masked_fill(observations[..., -self._num_actions :] == 0.0, FORBIDDEN)
+
+
 def linears(network: nn.Module) -> list[nn.Linear]:
-    """The linear layers of an `MLP`, or of a `GaussianActor`'s, first to last."""
+    """The linear layers of an `MLP`, or of that within another actor, first to last."""
     return [layer for layer in _mlp_of(network) if isinstance(layer, nn.Linear)]
 
 
 def is_plain_mlp(network: nn.Module) -> bool:
     """Whether NumPy can stand in for the network, on a CPU: an MLP with hidden layers of tanh or ReLU, no hooks."""
-    if type(network) not in (MLP, GaussianActor) or type(_mlp_of(network)) is not MLP:
+    if type(network) not in (MLP, GaussianActor, MaskedActor) or type(_mlp_of(network)) is not MLP:
         return False
     has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     activations = [layer for layer in _mlp_of(network) if not isinstance(layer, nn.Linear)]
@@ -86,7 +103,11 @@ def numpy_activation(network: nn.Module) -> NumpyActivation:
 
 
 def _mlp_of(network: nn.Module) -> MLP:
-    mlp = network.mean if isinstance(network, GaussianActor) else network
+    mlp: nn.Module = network
+    if isinstance(network, GaussianActor):
+        mlp = network.mean
+    elif isinstance(network, MaskedActor):
+        mlp = network.logits
     assert isinstance(mlp, MLP)
     return mlp
 

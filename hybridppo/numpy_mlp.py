@@ -18,6 +18,9 @@ NumpyActivation = Literal["tanh", "relu"]
 
 CHUNK = 8
 
+FORBIDDEN = -1e8
+"""The logit of an action that a mask does not allow: its probability is 0 then, and so is every gradient by it."""
+
 
 class NumpyActor:
     """An MLP actor as a sampler sees it: host arrays in, host arrays out.
@@ -34,9 +37,12 @@ class NumpyActor:
             before them the log standard deviations `[d]` of a Gaussian actor.
         activation: of every hidden layer.
         version: of these parameters.
+        has_mask: whether the last numbers of an observation say which outputs are allowed.
     """
 
-    def __init__(self, parameters: Sequence[Array], activation: NumpyActivation, version: int = 0) -> None:
+    def __init__(
+        self, parameters: Sequence[Array], activation: NumpyActivation, version: int = 0, has_mask: bool = False
+    ) -> None:
         self.parameters, self.activation, self.version = parameters, activation, version
         is_gaussian = len(parameters) % 2 == 1
         self._log_std = parameters[0] if is_gaussian else None
@@ -49,6 +55,7 @@ class NumpyActor:
         self._layers, self._head = [layer.T for layer in layers[:-1]], layers[-1]
         self._multiply: Callable[..., Array] = np.matmul
         self._activate = np.tanh if activation == "tanh" else _relu
+        self._has_mask = has_mask
         self._num_rows = -1
 
     def __call__(self, observations: Array) -> Array:
@@ -60,6 +67,8 @@ class NumpyActor:
             self._multiply(layer, inputs, out=outputs)
             self._activate(outputs, out=outputs)
         self._multiply(self._last, self._head, out=self._products)
+        if self._has_mask:
+            self._means[observations[:, -self._means.shape[1] :] == 0.0] = FORBIDDEN
         if self._log_std is None:
             return self._means
         self._outputs[:, : self._means.shape[1]] = self._means

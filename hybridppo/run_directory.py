@@ -27,6 +27,7 @@ from torch import Tensor
 from hybridppo import checkpoints
 from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
 from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.observations import MaskedObservation
 from hybridppo.outage import Outage
 
 WhichCheckpoint = Literal["latest", "best"]
@@ -244,7 +245,10 @@ def fresh_path(env_id: str, seed: int) -> Path:
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
-    """A `Box` or `Discrete` space as JSON can hold it."""
+    """A `Box`, `Discrete` or `MaskedObservation` space as JSON can hold it."""
+    if isinstance(space, MaskedObservation):
+        observation = space_to_json(space.observation)
+        return {"type": "MaskedObservation", "observation": observation, "num_actions": space.num_actions}
     if isinstance(space, gym.spaces.Discrete):
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     assert isinstance(space, gym.spaces.Box)  # others were refused when the agent was made
@@ -255,6 +259,8 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
 
 def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
     """The space that `space_to_json` described."""
+    if space["type"] == "MaskedObservation":
+        return MaskedObservation(space_from_json(space["observation"]), space["num_actions"])
     if space["type"] == "Discrete":
         return gym.spaces.Discrete(space["n"], start=space["start"])
     dtype = np.dtype(space["dtype"])

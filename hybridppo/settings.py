@@ -49,8 +49,14 @@ OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
     "total_episodes": (lambda value: value is None or _is_whole(value, 1), "null or a whole number of at least 1"),
     "on_env_error": (lambda value: value in ("raise", "restart"), "raise or restart"),
     "worker_timeout": (lambda value: is_seconds(value) and value > 0, "a positive number"),
+    "action_masks": (lambda value: isinstance(value, bool), "true or false"),
 }
-DEFAULTS: Settings = {"total_episodes": None, "on_env_error": "raise", "worker_timeout": WORKER_TIMEOUT}
+DEFAULTS: Settings = {
+    "total_episodes": None,
+    "on_env_error": "raise",
+    "worker_timeout": WORKER_TIMEOUT,
+    "action_masks": False,
+}
 """What earlier releases did not write, and what it was then."""
 
 

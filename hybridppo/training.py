@@ -31,13 +31,13 @@ from hybridppo.envs import (
     AutoresetName,
     Environments,
     EnvSource,
-    ObservationEncoder,
     Vectorization,
     make_environments,
 )
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption, Stopped
+from hybridppo.observations import MaskedObservation, ObservationEncoder
 from hybridppo.placement import Placement, SingleDevice, make_placement, placement_from_settings
 from hybridppo.progress import ProgressBar
 from hybridppo.run_directory import RunDirectory, WhichCheckpoint, space_from_json, space_to_json
@@ -90,6 +90,7 @@ def train(
     autoreset_mode: AutoresetName | None = None,
     on_env_error: OnEnvError = "raise",
     worker_timeout: float = WORKER_TIMEOUT,
+    action_masks: bool = False,
     checkpoint_seconds: float = 60.0,
     keep_checkpoints: int = 3,
     profile: bool = False,
@@ -117,6 +118,8 @@ def train(
         on_env_error: what to do where an environment fails, or returns what cannot be used, or its worker process
             dies: `raise`, or `restart`: make it anew, drop its unfinished episode, and count it as `env_restarts`.
         worker_timeout: seconds without a step after which a worker process counts as hung.
+        action_masks: whether to choose only among the actions that the environment allows, in `info["action_mask"]`
+            of every reset and step: `[n]`, not 0 for each of its `Discrete(n)` actions that is.
         checkpoint_seconds: how often to save, at least.
         keep_checkpoints: how many of the newest checkpoints to keep; the best of all by mean return is kept besides.
         profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
@@ -150,6 +153,7 @@ def train(
         "autoreset_mode": autoreset_mode,
         "on_env_error": on_env_error,
         "worker_timeout": worker_timeout,
+        "action_masks": action_masks,
     }
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
@@ -189,6 +193,7 @@ def train(
             "autoreset_mode": autoreset_mode,
             "on_env_error": on_env_error,
             "worker_timeout": worker_timeout,
+            "action_masks": action_masks,
             "evaluation_episodes": evaluation_episodes,
             "checkpoint_seconds": checkpoint_seconds,
             "keep_checkpoints": keep_checkpoints,
@@ -432,7 +437,13 @@ def evaluate_agent(
         placement.prepare(agent)
     # A function may make a vector of the training's size only.
     num_envs = agent.config.num_envs if not isinstance(env, str) else min(episodes, 32)
-    environments = make_environments(env, num_envs, autoreset_mode=autoreset_mode, on_env_error=on_env_error)
+    environments = make_environments(
+        env,
+        num_envs,
+        autoreset_mode=autoreset_mode,
+        on_env_error=on_env_error,
+        action_masks=isinstance(agent.observation_space, MaskedObservation),
+    )
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
         with bar, placement.evaluating(agent) as actor:
@@ -570,7 +581,8 @@ def _explaining_memory(
 
 def _environment_options(settings: dict[str, Any]) -> dict[str, Any]:
     """How `make_environments` is to make the environments of a run."""
-    return {name: settings[name] for name in ("vectorization", "autoreset_mode", "on_env_error", "worker_timeout")}
+    names = ("vectorization", "autoreset_mode", "on_env_error", "worker_timeout", "action_masks")
+    return {name: settings[name] for name in names}
 
 
 def _environments(settings: dict[str, Any], env: EnvSource, num_envs: int) -> Environments:

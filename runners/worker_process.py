@@ -138,7 +138,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
             turn, first, end = value
             # Those that go on to where others have stopped do not stop before.
             flag = stop if end is None else NEVER
-            answer = stepper.fill(blocks[turn], NumpyActor(parameters, setup["activation"]), flag, first, end)
+            actor = NumpyActor(parameters, setup["activation"], has_mask=setup["has_mask"])
+            answer = stepper.fill(blocks[turn], actor, flag, first, end)
             connection.send(("done", answer, stepper.seconds))
     finally:
         environments.close()

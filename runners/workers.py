@@ -27,7 +27,7 @@ from hybridppo.distributions import Distribution
 from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource, EnvState
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks import is_plain_mlp, numpy_activation
+from hybridppo.networks import MaskedActor, is_plain_mlp, numpy_activation
 from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.packing import pack
 from hybridppo.runners.page_locking import PageLock
@@ -131,6 +131,7 @@ class WorkerSampler(BaseSampler):
             "path": self._arrays.path,
             "shapes": shapes,
             "activation": numpy_activation(network),
+            "has_mask": isinstance(network, MaskedActor),
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }

@@ -144,10 +144,10 @@ def try_configuration(source: random.Random, folder: Path) -> None:
     arguments: dict[str, Any] = {"seed": 0, "placement": "cpu", "evaluation_episodes": 0}
     names = ["seed", "placement", "num_workers", "vectorization", "autoreset_mode", "checkpoint_seconds"]
     names += ["keep_checkpoints", "evaluation_episodes", "total_steps", "total_episodes", "env", "on_env_error"]
-    names += ["worker_timeout"]
+    names += ["worker_timeout", "action_masks"]
     for name in source.sample(names, source.choice([0, 0, 0, 1, 1, 2])):
         arguments[name] = anything(source)
-    env = arguments.pop("env", source.choice(["CartPole-v1", "Pendulum-v1"]))
+    env = arguments.pop("env", source.choice(["CartPole-v1", "Pendulum-v1", "Taxi-v4"]))
     total_steps = arguments.pop("total_steps", 2 * config.batch_size)
     if isinstance(total_steps, (int, float)) and total_steps > 1000:
         raise TooLargeError

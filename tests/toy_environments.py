@@ -175,6 +175,40 @@ class IdentityBox(gym.Env[Any, Any]):
         return self.np_random.uniform(-1.0, 1.0, (1,)).astype(np.float32)
 
 
+class HighestAllowed(gym.Env[Any, Any]):
+    """Reward 1 for the highest action of those allowed, else 0; the best return is `length`.
+
+    Others are allowed at every step, an action that is not is an error, and none is allowed when the episode has ended.
+    Observations say nothing.
+    """
+
+    def __init__(self, n: int = 5, length: int = 8, observation_space: gym.Space[Any] | None = None) -> None:
+        self.observation_space = Discrete(3, start=1) if observation_space is None else observation_space
+        self.action_space = Discrete(n, start=-1)
+        self._length, self._step = length, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(), {"action_mask": self._draw()}
+
+    def step(self, action: Any) -> Any:
+        choice = int(action) + 1
+        if not self._mask[choice]:
+            raise ValueError(f"action {action} is not allowed")
+        reward = float(choice == np.flatnonzero(self._mask).max())
+        self._step += 1
+        return self._observation(), reward, False, self._step == self._length, {"action_mask": self._draw()}
+
+    def _observation(self) -> Any:
+        return 2 if isinstance(self.observation_space, Discrete) else np.full(self.observation_space.shape, 0.5)
+
+    def _draw(self) -> np.ndarray:
+        self._mask = self.np_random.integers(0, 2, self.action_space.n, dtype=np.int8)
+        self._mask[self.np_random.integers(self.action_space.n)] = 1
+        return self._mask if self._step < self._length else np.zeros_like(self._mask)
+
+
 class FaultyEnv(gym.Env[Any, Any]):
     """Episodes of `length` steps in which all is well, but for what `fault` makes of it.
 

@@ -11,15 +11,18 @@ from hybridppo import DeviceError
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.gradient_steps import STATISTICS, AutogradSteps, Batch, GradientSteps
 from hybridppo.agents.numpy_steps import NumpySteps
+from hybridppo.networks import MaskedActor
+from hybridppo.observations import MaskedObservation
 from hybridppo.precision import require, supports_bf16
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
 DISCRETE = gym.spaces.Discrete(3)
 CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,))
+MASKED = MaskedObservation(BOX, 3)
 
 
-def make_agent(action_space: gym.Space, config: PPOConfig) -> PPO:
-    agent = PPO(BOX, action_space, config, seed=1)
+def make_agent(action_space: gym.Space, config: PPOConfig, observation_space: gym.Space = BOX) -> PPO:
+    agent = PPO(observation_space, action_space, config, seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():  # away from the start, where every action is as likely as every other
         agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape, generator=generator))
@@ -30,6 +33,10 @@ def make_batch(agent: PPO, size: int) -> Batch:
     """A batch whose ratios lie inside and outside of the clip range, for advantages of both signs."""
     generator = torch.Generator().manual_seed(3)
     observations = torch.randn(size, 4, generator=generator)
+    if isinstance(agent.actor, MaskedActor):
+        masks = torch.randint(0, 2, (size, 3), generator=generator)
+        masks[range(size), torch.randint(0, 3, (size,), generator=generator)] = 1
+        observations = torch.cat((observations, masks), dim=1)
     with torch.no_grad():
         outputs = agent.actor(observations)
         noise = agent.distribution.draw_noise(np.random.default_rng(4), (size,))
@@ -65,11 +72,14 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+KINDS = {"discrete": (DISCRETE, BOX), "continuous": (CONTINUOUS, BOX), "masked": (DISCRETE, MASKED)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_by_hand_is_autograd(space: gym.Space, variant: str) -> None:
-    config = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant])
-    reference, agent = make_agent(space, config), make_agent(space, config)
+def test_by_hand_is_autograd(kind: str, variant: str) -> None:
+    config, (space, observed) = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant]), KINDS[kind]
+    reference, agent = make_agent(space, config, observed), make_agent(space, config, observed)
     by_autograd, by_hand = AutogradSteps(reference), NumpySteps(agent)
     batch = make_batch(agent, 200)
     for part in (*batch.split([77, 123]), batch):

@@ -22,7 +22,7 @@ from toy_environments import (
 import hybridppo
 from hybridppo.agents import PPO
 from hybridppo.distributions import distribution_for
-from hybridppo.envs import ObservationEncoder, make_environments, wrap
+from hybridppo.envs import make_environments, wrap
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.in_turn import InTurnEnvironments
 
@@ -263,29 +263,11 @@ def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], us
     assert f"action space {space} is not supported: use Discrete, or a Box of floating-point" in str(raised.value)
 
 
-@pytest.mark.parametrize(("start", "observed", "row"), [(0, 2, 2), (5, 5, 0), (5, 7, 2), (-1, -1, 0), (-1, 1, 2)])
-def test_discrete_observations_are_one_hot_counted_from_start(start: int, observed: int, row: int) -> None:
-    encode = ObservationEncoder(Discrete(3, start=start))
-    encoded = encode(np.array([observed, start]))
-    assert encode.size == 3
-    assert encoded.dtype == np.float32
-    np.testing.assert_array_equal(encoded, np.eye(3)[[row, 0]])
-
-
 def test_discrete_environments_observe_one_hot() -> None:
     environments = make_environments(lambda: IdentityDiscrete(n=5), 4)
     observations = environments.reset(seed=0)
     assert observations.shape == (4, 5)
     np.testing.assert_array_equal(observations.sum(1), np.ones(4))
-
-
-def test_box_observations_are_flat_float32() -> None:
-    encode = ObservationEncoder(Box(-1, 1, (2, 3), np.float64))
-    observations = np.arange(12, dtype=np.float64).reshape(2, 2, 3)
-    encoded = encode(observations)
-    assert encode.size == 6
-    assert encoded.dtype == np.float32
-    np.testing.assert_array_equal(encoded, np.arange(12).reshape(2, 6))
 
 
 # Closing

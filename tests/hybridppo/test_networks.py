@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from hybridppo.networks import MLP, GaussianActor, linears
+from hybridppo.distributions import Categorical
+from hybridppo.networks import MLP, GaussianActor, MaskedActor, linears
 
 
 def make(seed: int = 0, sizes: tuple[int, ...] = (32, 16), output_gain: float = 0.01) -> MLP:
@@ -54,3 +55,29 @@ def test_a_gaussian_actor_gives_means_then_log_deviations() -> None:
     outputs = actor(observations)
     assert torch.equal(outputs[..., :3], mean(observations))
     assert torch.equal(outputs[..., 3:], torch.full((4, 2, 3), -0.5))
+
+
+def test_a_masked_actor_gives_no_probability_and_no_gradient_to_what_is_not_allowed() -> None:
+    logits = make(output_gain=1.0)
+    with torch.no_grad():
+        logits[-1].weight.zero_()
+        logits[-1].bias.copy_(torch.log(torch.tensor([1.0, 2.0, 6.0])))
+    observations = torch.cat((torch.zeros(3, 5), torch.tensor([[1.0, 1, 1], [1, 0, 1], [0, 1, 0]])), dim=1)
+    outputs = MaskedActor(logits, 3)(observations)
+    expected = torch.tensor([[1 / 9, 2 / 9, 6 / 9], [1 / 7, 0, 6 / 7], [0, 1, 0]])
+    torch.testing.assert_close(outputs.softmax(-1), expected)
+    log_prob, entropy = Categorical(3).log_prob_and_entropy(outputs, torch.tensor([2, 2, 1]))
+    torch.testing.assert_close(log_prob, torch.log(torch.tensor([6 / 9, 6 / 7, 1.0])))
+    torch.testing.assert_close(
+        entropy,
+        torch.tensor([
+            -math.log(1 / 9) / 9 - 2 * math.log(2 / 9) / 9 - 6 * math.log(6 / 9) / 9,
+            -math.log(1 / 7) / 7 - 6 * math.log(6 / 7) / 7,
+            0.0,
+        ]),
+    )  # fmt: skip
+    (log_prob[1] + log_prob[2] + entropy[1] + entropy[2]).backward()
+    # Of the second row, action 1 has no gradient; the third row, with one action, has none at all.
+    assert logits[-1].bias.grad[1] == 0.0
+    assert logits[-1].bias.grad[0] != 0.0
+    assert logits[-1].bias.grad.isfinite().all()

@@ -7,8 +7,8 @@ import torch
 from hybridppo import numpy_mlp
 from hybridppo.acting import TorchActor, sampling_actor
 from hybridppo.distributions import Categorical, DiagonalGaussian
-from hybridppo.networks import MLP, Activation, GaussianActor, is_plain_mlp
-from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.networks import MLP, Activation, GaussianActor, MaskedActor, is_plain_mlp
+from hybridppo.numpy_mlp import FORBIDDEN, NumpyActor
 from hybridppo.placement import Counters, Crossing
 
 CROSSING = Crossing(torch.device("cpu"), Counters())
@@ -38,6 +38,18 @@ def test_numpy_gives_what_torch_gives(hidden: tuple[int, ...], activation: Activ
         observations = some_observations(count)
         expected = TorchActor(network, CROSSING)(observations)
         np.testing.assert_allclose(actor(observations), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 8, 70])
+def test_numpy_masks_what_torch_masks(count: int) -> None:
+    network = MaskedActor(make_network((16, 16), "tanh", gaussian=False), 3)
+    observations = some_observations(count)
+    observations[:, -3:] = np.random.default_rng(1).integers(0, 2, (count, 3))
+    actor = sampling_actor(network, CROSSING, version=3)
+    assert isinstance(actor, NumpyActor)
+    found = actor(observations)
+    np.testing.assert_allclose(found, TorchActor(network, CROSSING)(observations), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found == FORBIDDEN, observations[:, -3:] == 0)
 
 
 @pytest.mark.parametrize("distribution", [Categorical(3), DiagonalGaussian(np.full(3, -1.0), np.full(3, 1.0))])

@@ -164,6 +164,12 @@ def test_ten_stops_of_worker_processes_change_nothing(
 
 
 @needs_signals
+@pytest.mark.parametrize("options", [IN_TURN, WORKERS["workers"]], ids=["in turn", "workers"])
+def test_masks_resume_exactly(options: dict[str, Any], tmp_path: Path, stops: Stops) -> None:
+    assert_resumes_exactly("Taxi-v4", {**options, "action_masks": True}, tmp_path, stops, times=3)
+
+
+@needs_signals
 def test_whole_episodes_resume_exactly(tmp_path: Path, stops: Stops) -> None:
     config = PPOConfig(num_envs=1, episodes_per_rollout=2, num_minibatches=1, hidden_sizes=(8, 8))
     options = {**IN_TURN, "config": config, "total_steps": 2**40, "total_episodes": 30}

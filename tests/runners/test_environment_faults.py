@@ -4,6 +4,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -96,6 +97,57 @@ def collect(environments: Environments, num_steps: int = 40) -> WatchedActor:
 def vector_of(fault: Callable[..., Any], mode: AutoresetMode, num_envs: int = 3, **options: Any) -> SyncVectorEnv:
     """Gymnasium's own vector, as a user's function might make it."""
     return SyncVectorEnv([partial(FaultyEnv, fault, **options)] * num_envs, autoreset_mode=mode)
+
+
+# An action mask with nothing allowed
+
+
+def forbid(result: Any) -> Any:
+    return (*result[:-1], {"action_mask": np.zeros(2, np.int8)})
+
+
+def allow(result: Any) -> Any:
+    return (*result[:-1], {"action_mask": np.array([0, 1], np.int8)})
+
+
+def masked(index: int, step: int) -> Callable[[FaultyEnv, Any], Any]:
+    """All is allowed but at one step of one environment, see `at`."""
+    fault = at(index, step, forbid)
+
+    def look(env: FaultyEnv, result: Any) -> Any:
+        return fault(env, allow(result))
+
+    return look
+
+
+WAYS_TO_STEP = {"in-process": {}, "workers": {"num_workers": 2}, "a process each": {"vectorization": "async"}}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_STEP)
+def test_action_mask_with_nothing_allowed(way: str) -> None:
+    words = (
+        f"environment 4 (seed {FIRST_SEED + 4}) failed in step 3 of its episode, 23 after the first reset, action 1: "
+        "its action mask allows no action, and the episode has not ended"
+    )
+    with pytest.raises(EnvError, match=re.escape(words)):
+        train(partial(FaultyEnv, masked(4, 23)), action_masks=True, **WAYS_TO_STEP[way])
+
+
+def test_action_mask_with_nothing_allowed_in_a_reset() -> None:
+    words = f"environment 4 (seed {FIRST_SEED + 4}) failed in a reset, 0 steps after the first: its action mask allows"
+    with pytest.raises(EnvError, match=re.escape(words)):
+        train(partial(FaultyEnv, masked(4, 0)), action_masks=True)
+
+
+def test_action_mask_with_nothing_allowed_in_whole_episodes() -> None:
+    config = PPOConfig(num_envs=1, episodes_per_rollout=3, num_minibatches=2, hidden_sizes=(8,))
+    with pytest.raises(EnvError, match=r"failed in step 3 of its episode, 3 after .*allows no action, and the episode"):
+        train(partial(FaultyEnv, masked(0, 3)), action_masks=True, config=config)
+
+
+def test_action_mask_with_nothing_allowed_and_the_environment_made_anew() -> None:
+    result = train(partial(FaultyEnv, masked(4, 23)), action_masks=True, on_env_error="restart")
+    assert result.metrics["env_restarts"] == 1
 
 
 # `step` or `reset` raises

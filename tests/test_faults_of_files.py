@@ -291,7 +291,7 @@ def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) ->
     code = textwrap.dedent("""
         import resource, sys
         from hybridppo import cli, training
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, resource.RLIM_INFINITY))  # enough for config.json alone
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))  # enough for config.json alone
         cli.main(sys.argv[1:])
     """)
     arguments = "train CartPole-v1 --total-steps 64 --placement cpu --num-envs 2 --num-steps 16 --no-progress --run-dir"
@@ -590,6 +590,9 @@ def test_keys_that_json_would_change_are_refused_when_saved(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 2, "start": 0}, "num_actions": 2}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -600,6 +603,10 @@ def test_keys_that_json_would_change_are_refused_when_saved(tmp_path: Path) -> N
         ({"config": {"gamma": 2}}, "config: gamma must lie between 0 and 1, got 2"),
         ({"observation_space": {"type": "Box"}}, "observation_space: KeyError"),
         ({"action_space": {"type": "Discrete", "n": -1, "start": 0}}, "action_space: "),
+        ({"action_masks": 1}, "action_masks must be true or false, got 1"),
+        ({"observation_space": {"type": "MaskedObservation", "num_actions": 2}}, "observation_space: KeyError"),
+        ({"observation_space": {**MASKED, "num_actions": -1}}, "observation_space: ValueError"),
+        ({"observation_space": {**MASKED, "num_actions": "2"}}, "observation_space: "),
         ({"checkpoint_seconds": math.nan}, "checkpoint_seconds must be a number of at least 0, got nan"),
         ({"checkpoint_seconds": 10**400}, "checkpoint_seconds must be a number of at least 0, got 1000"),
     ],

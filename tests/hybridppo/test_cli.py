@@ -319,6 +319,19 @@ def test_impossible_settings_are_wrong_usage(
     assert not (tmp_path / "run").exists()
 
 
+def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run"
+    options = ("--total-steps", 64, "--run-dir", path, "--placement", "cpu", *SMALL, *QUIET)
+    assert run("train", "Taxi-v4", *options, "--action-masks") == 0
+    assert config_of(path)["action_masks"] is True
+    assert run("resume", path, "--total-steps", 128, "--no-progress") == 0
+    assert run("evaluate", path, "--episodes", 1, "--no-progress") == 0
+    capsys.readouterr()
+    assert run("train", "CartPole-v1", *options, "--action-masks", "--run-dir", tmp_path / "other") == 1
+    assert "its info has no 'action_mask'" in capsys.readouterr().err
+    assert run("placements", "Taxi-v4", *SMALL[:-1], "--num-steps", 128, "--action-masks", *QUIET) == 0
+
+
 # Help
 
 

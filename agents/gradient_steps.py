@@ -94,8 +94,10 @@ class AutogradSteps:
     @torch.no_grad()
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values."""
-        values: Tensor = self._critic(observations).squeeze(-1)
-        return values
+        # Of images, as many at once as there are in a minibatch: where its gradient fits, they do.
+        is_image = observations.ndim > 2
+        size = max(1, self._config.minibatch_size if is_image else len(observations))
+        return torch.cat([self._critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the pass; minibatches are views."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hybridppo.agents.gradient_steps import STATISTICS, Batch
 from hybridppo.distributions import Categorical, DiagonalGaussian
 from hybridppo.interruption import Stopped
-from hybridppo.networks import GaussianActor, MaskedActor, is_on_cpu, is_plain_mlp, linears, numpy_activation
+from hybridppo.networks import GaussianActor, is_on_cpu, linears, numpy_form
 from hybridppo.numpy_mlp import FORBIDDEN, HiddenLayers
 from hybridppo.precision import matmul
 from hybridppo.threads import one_torch_thread
@@ -38,6 +38,8 @@ class NumpySteps:
     def __init__(self, agent: "PPO") -> None:
         self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config
         actor, critic = agent.actor, agent.critic
+        form = numpy_form(actor)
+        assert form is not None
         *actor_layers, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
@@ -45,7 +47,7 @@ class NumpySteps:
         self._hidden = HiddenLayers(
             _stacked(*weights),
             [bias[:, None] for bias in _stacked(*biases)],
-            numpy_activation(actor),
+            form.activation,
             matmul(agent.config.precision),
         )
         self._hidden_gradients = (
@@ -55,14 +57,14 @@ class NumpySteps:
         self._critic_hidden = HiddenLayers(
             [_array(layer.weight)[None] for layer in critic_layers],
             [_array(layer.bias)[None, None] for layer in critic_layers],
-            numpy_activation(critic),
+            form.activation,
         )
         self._head: _CategoricalHead | _GaussianHead
         if isinstance(agent.distribution, DiagonalGaussian):
             assert isinstance(actor, GaussianActor)
             self._head = _GaussianHead(actor_head, actor.log_std)
         else:
-            self._head = _CategoricalHead(actor_head, isinstance(actor, MaskedActor))
+            self._head = _CategoricalHead(actor_head, form.has_mask)
         self._value_weight, self._value_bias = _array(critic_head.weight)[0], _array(critic_head.bias)
         self._value_weight_gradient = _array(_gradient(critic_head.weight))[0]
         self._value_bias_gradient = _array(_gradient(critic_head.bias))
@@ -76,12 +78,14 @@ class NumpySteps:
     def supports(agent: "PPO") -> bool:
         """Whether networks and distribution are such as this form knows: MLPs of equal hidden layers, on the CPU."""
         actor, critic = agent.actor, agent.critic
+        forms = numpy_form(actor), numpy_form(critic)
         return (
-            is_plain_mlp(actor)
-            and is_plain_mlp(critic)
+            forms[0] is not None
+            and forms[1] is not None
+            and forms[0].image is forms[1].image is None
+            and forms[0].activation == forms[1].activation
             and is_on_cpu(actor)
             and isinstance(agent.distribution, (Categorical, DiagonalGaussian))
-            and numpy_activation(actor) == numpy_activation(critic)
             and [layer.weight.shape for layer in linears(actor)[:-1]]
             == [layer.weight.shape for layer in linears(critic)[:-1]]
         )

@@ -33,7 +33,7 @@ from hybridppo.errors import CheckpointError, EnvError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.losses import explained_variance
-from hybridppo.networks import MLP, GaussianActor, MaskedActor
+from hybridppo.networks import MLP, GaussianActor, ImageNetwork, MaskedActor
 from hybridppo.observations import MaskedObservation, ObservationEncoder
 from hybridppo.parameters import FlatParameters
 from hybridppo.placement import Counters, Crossing
@@ -47,7 +47,7 @@ class PPO:
     """PPO with separate actor and critic networks.
 
     Args:
-        observation_space: of one environment; `Box` or `Discrete`, or a `MaskedObservation` of either.
+        observation_space: of one environment; `Box` of vectors or images, `Discrete`, or a `MaskedObservation`.
         action_space: of one environment; `Discrete`, or `Box` of floating-point numbers.
         config: the settings.
         seed: of the initial parameters and of the order of minibatches.
@@ -83,29 +83,32 @@ class PPO:
         self._steps_binding = 0
 
     def _make_networks(self, generator: torch.Generator) -> None:
-        config, size = self.config, self._encode.size
+        config, encode = self.config, self._encode
 
-        def mlp(outputs: int, gain: float) -> MLP:
-            return MLP(
-                size,
-                config.hidden_sizes,
-                outputs,
-                activation=config.activation,
-                output_gain=gain,
-                generator=generator,
-            )
+        def network(outputs: int, gain: float) -> MLP | ImageNetwork:
+            def mlp(inputs: int) -> MLP:
+                return MLP(
+                    inputs,
+                    config.hidden_sizes,
+                    outputs,
+                    activation=config.activation,
+                    output_gain=gain,
+                    generator=generator,
+                )
+
+            return mlp(encode.size) if encode.image is None else ImageNetwork(encode.image, mlp, generator)
 
         if isinstance(self.distribution, DiagonalGaussian):
-            self.actor: nn.Module = GaussianActor(mlp(self.distribution.size, 0.01), self.distribution.size)
+            self.actor: nn.Module = GaussianActor(network(self.distribution.size, 0.01), self.distribution.size)
         elif isinstance(self.observation_space, MaskedObservation):
             if self.observation_space.num_actions != self.distribution.output_size:
                 raise EnvError(
                     f"{self.observation_space} has not the mask of {self.action_space}: make them of one size"
                 )
-            self.actor = MaskedActor(mlp(self.distribution.output_size, 0.01), self.distribution.output_size)
+            self.actor = MaskedActor(network(self.distribution.output_size, 0.01), self.distribution.output_size)
         else:
-            self.actor = mlp(self.distribution.output_size, 0.01)
-        self.critic: nn.Module = mlp(1, 1.0)
+            self.actor = network(self.distribution.output_size, 0.01)
+        self.critic: nn.Module = network(1, 1.0)
 
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.

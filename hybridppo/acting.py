@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks import MaskedActor, is_on_cpu, is_plain_mlp, numpy_activation
-from hybridppo.numpy_mlp import NumpyActor
+from hybridppo.networks import is_on_cpu, numpy_form
 
 if TYPE_CHECKING:
     from hybridppo.placement import Crossing
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
 
 def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> SamplingActor:
     """The fastest form of an actor, with the parameters it has now, where they are now."""
-    if is_plain_mlp(network) and is_on_cpu(network):
-        parameters = [parameter.detach().numpy() for parameter in network.parameters()]
-        return NumpyActor(parameters, numpy_activation(network), version, isinstance(network, MaskedActor))
+    form = numpy_form(network)
+    if form is not None and is_on_cpu(network):
+        return form.actor([parameter.detach().numpy() for parameter in network.parameters()], version)
     return TorchActor(network, crossing, version)
 
 

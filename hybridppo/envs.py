@@ -157,7 +157,7 @@ class VectorEnvironments(Environments):
         self._first = first
         self._seed: int | None = None
         self._num_steps = 0
-        self._sum = finite_test(self.num_envs * self.encode.size)
+        self._sum = finite_test(self.num_envs * self.encode.size, self.encode.dtype)
         self._take_step: Callable[[Array], tuple[Any, Array, Array, Array, Any]] = self._first_step
         """As the vector's own, which it is once the first step was checked."""
 

@@ -47,14 +47,14 @@ class InTurnEnvironments(Environments):
         space = model.observation_space
         super().__init__(num_envs, space, model.action_space)
         self.copies = copies
-        is_box = isinstance(space, gym.spaces.Box)
-        self._shape = space.shape if is_box else None
-        # Observations [N, *space] and rewards [N], as rollouts hold them, in one array for the test. Whole numbers, as
-        # of a Discrete space, are finite.
+        self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
+        # Observations [N, *space] and rewards [N], as rollouts hold them, in one array for the test. Whole numbers, of
+        # a Discrete space or an image, are finite.
         shape = (num_envs, *(space.shape or ()))
-        size = int(np.prod(shape)) if is_box else 0
+        is_float = self._shape is not None and self.encode.image is None
+        size = int(np.prod(shape)) if is_float else 0
         self._numbers = np.zeros(size + num_envs, np.float32)
-        self._rows = self._numbers[:size].reshape(shape) if is_box else np.zeros(shape, np.int64)
+        self._rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, space.dtype)
         self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)

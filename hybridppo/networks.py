@@ -1,14 +1,16 @@
-"""The networks: multilayer perceptrons for actor and critic, orthogonally initialised."""
+"""The networks of actor and critic, orthogonally initialised: multilayer perceptrons, after convolutions for images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from hybridppo.numpy_mlp import FORBIDDEN, NumpyActivation
+from hybridppo.images import ImageLayout
+from hybridppo.numpy_form import NumpyForm
+from hybridppo.numpy_mlp import FORBIDDEN
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -42,22 +44,52 @@ class MLP(nn.Sequential):
         layers: list[nn.Module] = []
         sizes = [inputs, *hidden_sizes]
         for size, next_size in pairwise(sizes):
-            layers += [_linear(size, next_size, math.sqrt(2.0), generator), ACTIVATIONS[activation]()]
-        layers.append(_linear(sizes[-1], outputs, output_gain, generator))
+            layers.append(_initialised(_EmptyLinear(size, next_size), math.sqrt(2.0), generator))
+            layers.append(ACTIVATIONS[activation]())
+        layers.append(_initialised(_EmptyLinear(sizes[-1], outputs), output_gain, generator))
         super().__init__(*layers)
 
 
-class GaussianActor(nn.Module):
-    """`[..., inputs] -> [..., 2 * d]`: means from an MLP, log standard deviations that depend on no state."""
+class ImageNetwork(nn.Module):
+    """`[..., *image] -> [..., outputs]`: bytes as numbers from 0 to 1, the image's convolutions with ReLU, an MLP.
 
-    def __init__(self, mean: MLP, size: int, initial_log_std: float = 0.0) -> None:
+    The MLP is made by `make_mlp`, of as many inputs as the last convolution gives numbers: `[height, width, channels]`,
+    flattened. The convolutions are initialised as its hidden layers are.
+    """
+
+    def __init__(self, image: ImageLayout, make_mlp: Callable[[int], MLP], generator: torch.Generator) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = image.channels
+        for filters, kernel, stride in image.convolutions:
+            convolution = _EmptyConvolution(channels, filters, kernel, stride)
+            layers += [_initialised(convolution, math.sqrt(2.0), generator), nn.ReLU()]
+            channels = filters
+        self.convolutions = nn.Sequential(*layers)
+        self.mlp = make_mlp(image.num_features)
+        self.image = image
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """What the MLP gives."""
+        images = observations.reshape(-1, *observations.shape[-3:])
+        if not self.image.channels_first:
+            images = images.permute(0, 3, 1, 2)
+        features: Tensor = self.convolutions(images.float() / 255.0)
+        outputs: Tensor = self.mlp(features.permute(0, 2, 3, 1).flatten(1))
+        return outputs.view(*observations.shape[:-3], outputs.shape[-1])
+
+
+class GaussianActor(nn.Module):
+    """`[..., inputs] -> [..., 2 * d]`: means from a network, log standard deviations that depend on no state."""
+
+    def __init__(self, mean: nn.Module, size: int, initial_log_std: float = 0.0) -> None:
         super().__init__()
         self.mean = mean
         self.log_std = nn.Parameter(torch.full((size,), initial_log_std))
 
     def forward(self, observations: Tensor) -> Tensor:
         """Means, then log standard deviations, along the last dimension."""
-        mean = self.mean(observations)
+        mean: Tensor = self.mean(observations)
         return torch.cat((mean, self.log_std.expand_as(mean)), dim=-1)
 
 
@@ -68,7 +100,7 @@ class MaskedActor(nn.Module):
     and Ontanon, "A closer look at invalid action masking in policy gradient algorithms", section 3).
     """
 
-    def __init__(self, logits: MLP, num_actions: int) -> None:
+    def __init__(self, logits: nn.Module, num_actions: int) -> None:
         super().__init__()
         self.logits, self._num_actions = logits, num_actions
 
@@ -79,17 +111,26 @@ class MaskedActor(nn.Module):
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:
-    """The linear layers of an `MLP`, or of that within another actor, first to last."""
-    return [layer for layer in _mlp_of(network) if isinstance(layer, nn.Linear)]
+    """The linear layers of an `MLP`, or of that within another network made here, first to last."""
+    found = _mlp_and_image(network)
+    assert found is not None
+    return [layer for layer in found[0] if isinstance(layer, nn.Linear)]
 
 
-def is_plain_mlp(network: nn.Module) -> bool:
-    """Whether NumPy can stand in for the network, on a CPU: an MLP with hidden layers of tanh or ReLU, no hooks."""
-    if type(network) not in (MLP, GaussianActor, MaskedActor) or type(_mlp_of(network)) is not MLP:
-        return False
+def numpy_form(network: nn.Module) -> NumpyForm | None:
+    """What NumPy needs to know to stand in for the network, on a CPU; None where it cannot.
+
+    It can for networks made here whose hidden layers have tanh or ReLU, and that have no hooks.
+    """
+    found = _mlp_and_image(network)
+    if found is None:
+        return None
+    mlp, image = found
     has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
-    activations = [layer for layer in _mlp_of(network) if not isinstance(layer, nn.Linear)]
-    return not has_hooks and bool(activations) and all(type(a) in (nn.Tanh, nn.ReLU) for a in activations)
+    activations = {type(layer) for layer in mlp if not isinstance(layer, nn.Linear)}
+    if has_hooks or activations not in ({nn.Tanh}, {nn.ReLU}):
+        return None
+    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", isinstance(network, MaskedActor), image)
 
 
 def is_on_cpu(network: nn.Module) -> bool:
@@ -97,19 +138,16 @@ def is_on_cpu(network: nn.Module) -> bool:
     return all(parameter.device.type == "cpu" for parameter in network.parameters())
 
 
-def numpy_activation(network: nn.Module) -> NumpyActivation:
-    """The activation of a plain MLP's hidden layers."""
-    return "tanh" if any(isinstance(layer, nn.Tanh) for layer in _mlp_of(network)) else "relu"
-
-
-def _mlp_of(network: nn.Module) -> MLP:
-    mlp: nn.Module = network
-    if isinstance(network, GaussianActor):
-        mlp = network.mean
-    elif isinstance(network, MaskedActor):
-        mlp = network.logits
-    assert isinstance(mlp, MLP)
-    return mlp
+def _mlp_and_image(network: nn.Module) -> tuple[MLP, ImageLayout | None] | None:
+    """The MLP of a network made here, and what images it is for, if any."""
+    trunk: nn.Module = network
+    if type(network) is GaussianActor:
+        trunk = network.mean
+    elif type(network) is MaskedActor:
+        trunk = network.logits
+    if type(trunk) is ImageNetwork:
+        return trunk.mlp, trunk.image
+    return (trunk, None) if type(trunk) is MLP else None
 
 
 class _EmptyLinear(nn.Linear):
@@ -123,8 +161,18 @@ class _EmptyLinear(nn.Linear):
         """Leave it to the caller."""
 
 
-def _linear(inputs: int, outputs: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    layer = _EmptyLinear(inputs, outputs)
+class _EmptyConvolution(nn.Conv2d):
+    """Likewise."""
+
+    def reset_parameters(self) -> None:
+        """Leave it to the caller."""
+
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+
+
+def _initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
+    assert layer.bias is not None  # all layers here have one
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer

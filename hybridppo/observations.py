@@ -1,9 +1,11 @@
-"""Observations as networks take them: rows of float32, and with them, where it is asked for, which actions are allowed.
+"""Observations as networks take them: rows of float32, or images of bytes.
 
-The mask of allowed actions is the last part of its row. So wherever an observation goes, to a worker's memory, to a
-GPU, to a checkpoint, its mask goes with it, and nothing on the way need know of masks.
+Where it is asked for, a row tells which actions are allowed: that mask is the last part of it. So wherever an
+observation goes, to a worker's memory, to a GPU, to a checkpoint, its mask goes with it, and nothing on the way need
+know of masks.
 """
 
+import math
 from typing import Any, cast
 
 import gymnasium as gym
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from hybridppo.env_checks import BadValueError, checked_observation, reshaped
 from hybridppo.errors import EnvError
+from hybridppo.images import ImageLayout
 
 Array = NDArray[Any]
 
@@ -19,35 +22,41 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class ObservationEncoder:
-    """Observations of a space as rows of float32: a `Box` flattened, a `Discrete` one-hot.
+    """Observations of a space: a `Box` flattened, a `Discrete` one-hot, as float32; images (`ImageLayout`) as they are.
 
     Raises:
-        EnvError: for other spaces, and for images, which the networks here cannot make sense of.
+        EnvError: for other spaces.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self._space = space
+        self.image = ImageLayout.of(space)
+        """How they are images, if so."""
+        self.dtype = np.dtype(np.uint8) if self.image is not None else _FLOAT32
         self._takes_as_it_is = False
         if isinstance(space, gym.spaces.Discrete):
-            self.size = int(space.n)
-        elif isinstance(space, gym.spaces.Box) and not (space.dtype == np.uint8 and len(space.shape) == 3):
-            self.size = int(np.prod(space.shape))
-            self._takes_as_it_is = len(space.shape) == 1
+            self.shape: tuple[int, ...] = (int(space.n),)
+            """Of one observation, encoded."""
+        elif isinstance(space, gym.spaces.Box):
+            self.shape = space.shape if self.image is not None else (int(np.prod(space.shape)),)
+            self._takes_as_it_is = self.shape == space.shape
         else:
             raise EnvError(
-                f"the observation space {space} is not supported: use a Box of vectors or a Discrete "
+                f"the observation space {space} is not supported: use a Box of vectors or images, or a Discrete "
                 "(gymnasium.wrappers.FlattenObservation makes a Box of most others)"
             )
+        self.size = math.prod(self.shape)
+        """Numbers in it."""
 
     def __call__(self, observations: Array) -> Array:
-        """`[N, *space] -> [N, size]`, float32."""
-        if self._takes_as_it_is and observations.dtype is _FLOAT32:
+        """`[N, *space] -> [N, *shape]`, of `dtype`."""
+        if self._takes_as_it_is and observations.dtype is self.dtype:
             return observations
         if isinstance(self._space, gym.spaces.Discrete):
             choices = np.arange(self._space.start, self._space.start + self._space.n)
             one_hot: Array = np.asarray(observations)[..., None] == choices
             return one_hot.astype(np.float32)
-        return np.asarray(observations).reshape(len(observations), self.size).astype(np.float32, copy=False)
+        return np.asarray(observations).reshape(len(observations), *self.shape).astype(self.dtype, copy=False)
 
 
 class MaskedObservation(gym.spaces.Box):
@@ -60,6 +69,8 @@ class MaskedObservation(gym.spaces.Box):
 
     def __init__(self, observation: gym.Space[Any], num_actions: int) -> None:
         encode = ObservationEncoder(observation)
+        if encode.image is not None:
+            raise EnvError(f"action_masks=True is not supported beside images, and the observations are {observation}")
         bounds = [np.zeros(encode.size, np.float32), np.ones(encode.size, np.float32)]
         if isinstance(observation, gym.spaces.Box):
             bounds = [encode(bound[None])[0] for bound in (observation.low, observation.high)]

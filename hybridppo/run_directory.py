@@ -22,15 +22,20 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo import checkpoints
 from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
 from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.images import ImageLayout
 from hybridppo.observations import MaskedObservation
 from hybridppo.outage import Outage
 
 WhichCheckpoint = Literal["latest", "best"]
+
+MOST_NUMBERS = 2**26
+"""In an observation or action whose space is read from a file: more is damage, and would only fill the memory."""
 
 
 class RunDirectory:
@@ -253,8 +258,15 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
         return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
     assert isinstance(space, gym.spaces.Box)  # others were refused when the agent was made
     # As text: JSON has no infinity, and not every reader of it keeps 64 bits.
-    bounds = {name: [str(x) for x in getattr(space, name).ravel().tolist()] for name in ("low", "high")}
+    bounds = {name: [str(x) for x in _bound(space, name)] for name in ("low", "high")}
     return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype)), **bounds}
+
+
+def _bound(space: gym.spaces.Box, name: str) -> list[Any]:
+    """A bound of every number; of an image, whose are the same, one."""
+    bound: NDArray[Any] = getattr(space, name).ravel()
+    is_same = ImageLayout.of(space) is not None and bool((bound == bound[0]).all())
+    return list(bound[:1].tolist() if is_same else bound.tolist())
 
 
 def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
@@ -265,10 +277,15 @@ def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
         return gym.spaces.Discrete(space["n"], start=space["start"])
     dtype = np.dtype(space["dtype"])
     number = int if np.issubdtype(dtype, np.integer) else float
-    low, high = (
-        np.array([number(x) for x in space[name]], dtype=dtype).reshape(space["shape"]) for name in ("low", "high")
-    )
-    return gym.spaces.Box(low, high, dtype=dtype.type)
+    shape = tuple(space["shape"])
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")
+
+    def bound(values: list[str]) -> NDArray[Any]:
+        array = np.array([number(x) for x in values], dtype=dtype)
+        return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape)
+
+    return gym.spaces.Box(bound(space["low"]), bound(space["high"]), dtype=dtype.type)
 
 
 def _cut(path: Path, iteration: int) -> None:

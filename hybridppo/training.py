@@ -576,7 +576,7 @@ def _explaining_memory(
     config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> AbstractContextManager[None]:
     outputs = distribution_for(action_space).output_size
-    return explaining_memory(config, ObservationEncoder(observation_space).size, outputs)
+    return explaining_memory(config, ObservationEncoder(observation_space), outputs)
 
 
 def _environment_options(settings: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource, make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.networks import is_plain_mlp
+from hybridppo.networks import numpy_form
 from hybridppo.placement import Placement
 from hybridppo.runners.episode_sampler import EpisodeSampler
 from hybridppo.runners.overlapping import OverlappingRunner
@@ -63,7 +63,7 @@ def make_sampler(
             in_thread=overlaps,
         )
     if num_workers is None:
-        num_workers = int(overlaps and samples_on_cpu and is_plain_mlp(agent.actor))
+        num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")

@@ -73,7 +73,7 @@ class EpisodeSampler(BaseSampler):
         # A vector is written as it is: at a few microseconds a step, encoding it shows.
         is_vector = self._shape is not None and len(self._shape) == 1
         self._encode: Callable[[Any], Array] = np.asarray if is_vector else self._encode_one
-        self._sum = finite_test(environments.encode.size)
+        self._sum = finite_test(environments.encode.size, environments.encode.dtype)
         self._num_episodes, self._env_seed = num_episodes, env_seed
         self._seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None

@@ -305,9 +305,10 @@ class BaseSampler(ABC):
         if "not_saved" in environments:
             return str(environments["not_saved"])
         observation = tensors["observation"].numpy()
-        expected = self._blocks[0].observations.shape[1:]
-        if observation.shape != expected or observation.dtype != np.float32 or not np.isfinite(observation).all():
-            raise ValueError(f"the saved observations are no finite numbers of shape {list(expected)}")
+        expected = self._blocks[0].observations[0]
+        _require_like("observation", tensors["observation"], expected)
+        if not np.isfinite(observation).all():
+            raise ValueError("the saved observations are no finite numbers")
         try:
             self._load_stepper_state(environments["states"], observation)
         except EnvStateError as error:
@@ -443,7 +444,7 @@ def _require_like(name: str, tensor: Tensor, array: Array) -> None:
 
 def allocate(environments: Environments, distribution: Distribution, num_steps: int, pin_memory: bool) -> Block:
     """Arrays for one rollout."""
-    layout = Block.layout(num_steps, environments.num_envs, environments.encode.size, distribution)
+    layout = Block.layout(num_steps, environments.num_envs, environments.encode, distribution)
 
     def empty(shape: tuple[int, ...], dtype: str) -> Array:
         array = torch.from_numpy(np.empty(shape, dtype))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hybridppo.distributions import Distribution
 from hybridppo.envs import Environments, EnvState
+from hybridppo.observations import ObservationEncoder
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
@@ -31,7 +32,7 @@ class Block:
     """The arrays of one rollout, time-major."""
 
     observations: Array
-    """`[T + 1, N, obs]`."""
+    """`[T + 1, N, *obs]`, as `ObservationEncoder` gives them."""
     outputs: Array
     """`[T, N, outputs]`, of the actor."""
     actions: Array
@@ -47,12 +48,12 @@ class Block:
 
     @staticmethod
     def layout(
-        num_steps: int, num_envs: int, observation_size: int, distribution: Distribution
+        num_steps: int, num_envs: int, encode: ObservationEncoder, distribution: Distribution
     ) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and type of every array, by name."""
         leading, float32 = (num_steps, num_envs), "float32"
         return {
-            "observations": ((num_steps + 1, num_envs, observation_size), float32),
+            "observations": ((num_steps + 1, num_envs, *encode.shape), encode.dtype.name),
             "outputs": ((*leading, distribution.output_size), float32),
             "actions": ((*leading, *distribution.action_shape), np.dtype(distribution.action_dtype).name),
             "rewards": (leading, float32),

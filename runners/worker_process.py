@@ -26,7 +26,6 @@ from hybridppo.envs import EnvState, make_environments
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.in_turn import require_same_spaces
 from hybridppo.interruption import requests_to_end
-from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.runners.shared_arrays import SharedArrays
 from hybridppo.runners.stepping import NEVER, Block, Stepper
 
@@ -138,7 +137,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
             turn, first, end = value
             # Those that go on to where others have stopped do not stop before.
             flag = stop if end is None else NEVER
-            actor = NumpyActor(parameters, setup["activation"], has_mask=setup["has_mask"])
+            actor = setup["form"].actor(parameters)
             answer = stepper.fill(blocks[turn], actor, flag, first, end)
             connection.send(("done", answer, stepper.seconds))
     finally:

@@ -27,7 +27,8 @@ from hybridppo.distributions import Distribution
 from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource, EnvState
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks import MaskedActor, is_plain_mlp, numpy_activation
+from hybridppo.networks import numpy_form
+from hybridppo.numpy_images import NumpyImageActor
 from hybridppo.numpy_mlp import NumpyActor
 from hybridppo.packing import pack
 from hybridppo.runners.page_locking import PageLock
@@ -96,11 +97,12 @@ class WorkerSampler(BaseSampler):
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
             raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
-        if not is_plain_mlp(network):
+        form = numpy_form(network)
+        if form is None:
             raise ConfigurationError(
-                "worker processes sample with MLPs of tanh or relu only: choose such a network, or num_workers=0"
+                "worker processes sample with networks of tanh or relu only: choose such a network, or num_workers=0"
             )
-        layout = Block.layout(num_steps, num_envs, template.encode.size, distribution)
+        layout = Block.layout(num_steps, num_envs, template.encode, distribution)
         shapes = [tuple(parameter.shape) for parameter in network.parameters()]
         size = sum(parameter.numel() for parameter in network.parameters())
         shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
@@ -130,8 +132,7 @@ class WorkerSampler(BaseSampler):
             "fields": list(layout),
             "path": self._arrays.path,
             "shapes": shapes,
-            "activation": numpy_activation(network),
-            "has_mask": isinstance(network, MaskedActor),
+            "form": form,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
@@ -185,7 +186,7 @@ class WorkerSampler(BaseSampler):
             return accepted.result()
 
     def _begin(self, block: Block, actor: SamplingActor, first: int) -> None:
-        assert isinstance(actor, NumpyActor)  # what a placement gives for such a network on the CPU
+        assert isinstance(actor, (NumpyActor, NumpyImageActor))  # what a placement gives for such a network on the CPU
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
         self._turn_begun = next(i for i, mine in enumerate(self._blocks) if mine is block)
         self._first = first
@@ -363,7 +364,7 @@ class WorkerSampler(BaseSampler):
         part = self._blocks[self._turn_begun].of(envs)
         for array in (part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.remade):
             array[first:end] = 0
-        part.observations[first + 1 if first else 0 : end + 1] = 0.0
+        part.observations[first + 1 if first else 0 : end + 1] = 0
         part.remade[end - 1] += 1
 
     def _name(self, worker: int) -> str:

@@ -24,6 +24,7 @@ from hybridppo import (
 )
 from hybridppo.agents.memory import explaining_memory, memory_needs
 from hybridppo.checkpoints import folders, load_latest
+from hybridppo.observations import ObservationEncoder
 
 CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 
@@ -165,7 +166,7 @@ def test_cuda_asked_for_and_not_there_is_an_error_with_the_remedy(placement: str
 
 def test_memory_needs_by_hand() -> None:
     config = PPOConfig(num_envs=2, num_steps=8, num_minibatches=4, hidden_sizes=(3, 5))
-    networks, rollout, minibatch = memory_needs(config, inputs=4, outputs=2).values()
+    networks, rollout, minibatch = memory_needs(config, ObservationEncoder(Box(-1.0, 1.0, (4,))), outputs=2).values()
     hidden = (4 * 3 + 3) + (3 * 5 + 5)
     assert networks == 16 * (2 * hidden + (5 * 2 + 2) + (5 * 1 + 1))
     assert rollout == 4 * 16 * (4 + 2 + 2 + 2 + 4 + 8)
@@ -223,7 +224,10 @@ def test_absurd_sizes_on_a_cpu_are_the_same_error(config: PPOConfig, field: str,
 
 
 def test_other_errors_are_not_taken_for_a_want_of_memory() -> None:
-    with pytest.raises(RuntimeError, match=r"^shapes differ$"), explaining_memory(CONFIG, 4, 2):
+    with (
+        pytest.raises(RuntimeError, match=r"^shapes differ$"),
+        explaining_memory(CONFIG, ObservationEncoder(Discrete(4)), 2),
+    ):
         raise RuntimeError("shapes differ")
 
 

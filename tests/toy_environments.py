@@ -175,6 +175,37 @@ class IdentityBox(gym.Env[Any, Any]):
         return self.np_random.uniform(-1.0, 1.0, (1,)).astype(np.float32)
 
 
+class Catch(gym.Env[Any, Any]):
+    """A ball falls, and a paddle as wide as it is to be under it at the end: reward 1 if it is, else 0.
+
+    Observations are images `[rows, columns, 1]`, or `[1, rows, columns]`.
+    """
+
+    def __init__(self, rows: int = 6, columns: int = 6, pixels: int = 1, channels_first: bool = False) -> None:
+        sides = (rows * pixels, columns * pixels)
+        self.observation_space = Box(0, 255, (1, *sides) if channels_first else (*sides, 1), np.uint8)
+        self.action_space = Discrete(3, start=-1)
+        self._rows, self._columns, self._pixels = rows, columns, pixels
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._row = 0
+        self._ball, self._paddle = self.np_random.integers(self._columns, size=2).tolist()
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        self._row += 1
+        self._paddle = min(max(self._paddle + int(action), 0), self._columns - 1)
+        has_ended = self._row == self._rows - 1
+        return self._observation(), float(has_ended and self._ball == self._paddle), has_ended, False, {}
+
+    def _observation(self) -> np.ndarray:
+        image = np.zeros((self._rows, self._columns), np.uint8)
+        image[-1, self._paddle] = 128
+        image[self._row, self._ball] = 255
+        return image.repeat(self._pixels, 0).repeat(self._pixels, 1).reshape(self.observation_space.shape)
+
+
 class HighestAllowed(gym.Env[Any, Any]):
     """Reward 1 for the highest action of those allowed, else 0; the best return is `length`.
 

@@ -7,7 +7,7 @@ import torch
 from hybridppo import numpy_mlp
 from hybridppo.acting import TorchActor, sampling_actor
 from hybridppo.distributions import Categorical, DiagonalGaussian
-from hybridppo.networks import MLP, Activation, GaussianActor, MaskedActor, is_plain_mlp
+from hybridppo.networks import MLP, Activation, GaussianActor, MaskedActor, numpy_form
 from hybridppo.numpy_mlp import FORBIDDEN, NumpyActor
 from hybridppo.placement import Counters, Crossing
 
@@ -119,5 +119,5 @@ def test_other_networks_take_the_general_form() -> None:
     hooked = make_network((8,), "tanh", gaussian=False)
     hooked.register_forward_hook(lambda module, inputs, outputs: 2 * outputs)
     for network in (elu, linear, hooked, torch.nn.Linear(5, 3)):
-        assert not is_plain_mlp(network)
+        assert numpy_form(network) is None
         assert isinstance(sampling_actor(network, CROSSING, 0), TorchActor)

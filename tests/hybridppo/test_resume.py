@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from toy_environments import ScriptedEnv
+from toy_environments import Catch, ScriptedEnv
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
@@ -88,6 +88,7 @@ class Stops:
             (Categorical, "sample"),
             (DiagonalGaussian, "sample"),
             (hybridppo.agents.numpy_steps.NumpySteps, "_step"),
+            (hybridppo.agents.gradient_steps.AutogradSteps, "step"),
             (WorkerSampler, "_begin"),
             (hybridppo.runners.Runner, "_completed"),
         ):
@@ -117,6 +118,8 @@ def assert_resumes_exactly(
     env: Any, options: dict[str, Any], tmp_path: Path, stops: Stops, times: int, **resuming: Any
 ) -> None:
     train(env, tmp_path / "expected", options)
+    if not isinstance(env, str):
+        resuming["env"] = env
     per_stop = stops.events // (times + 1)
     rng, path, stopped = random.Random(f"{env} {options}"), tmp_path / "run", 0
     stops.next_after(rng.randint(1, 2 * per_stop), rng.choice(SIGNALS))
@@ -167,6 +170,16 @@ def test_ten_stops_of_worker_processes_change_nothing(
 @pytest.mark.parametrize("options", [IN_TURN, WORKERS["workers"]], ids=["in turn", "workers"])
 def test_masks_resume_exactly(options: dict[str, Any], tmp_path: Path, stops: Stops) -> None:
     assert_resumes_exactly("Taxi-v4", {**options, "action_masks": True}, tmp_path, stops, times=3)
+
+
+@needs_signals
+@pytest.mark.parametrize(
+    "options",
+    [IN_TURN, PLACEMENTS["overlap in thread"], WORKERS["workers"]],
+    ids=["in turn", "overlap in thread", "workers"],
+)
+def test_images_resume_exactly(options: dict[str, Any], tmp_path: Path, stops: Stops) -> None:
+    assert_resumes_exactly(Catch, options, tmp_path, stops, times=3)
 
 
 @needs_signals

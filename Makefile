@@ -38,6 +38,7 @@ wheel: $(VENV)/installed-dev
 bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python benchmarks/placements.py
+	$(BIN)/python benchmarks/auto.py
 	$(BIN)/python scripts/compare_placements.py
 	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/tables.py

@@ -96,6 +96,10 @@ WORKS: dict[str, Piece] = {
         "HalfCheetah-v5", _config(num_envs=8, num_steps=256, num_epochs=10, num_minibatches=32, entropy_coef=0.0)
     ),
     "slow": Piece(Slow, _config(num_envs=8, num_steps=32)),
+    "car_racing": Piece(
+        "CarRacing-v3",
+        _config(num_envs=8, num_steps=32, hidden_sizes=(512,), activation="relu", entropy_coef=0.0),
+    ),
     "very_slow": Piece(VerySlow, _config(num_envs=4, num_steps=16, hidden_sizes=(256, 256))),
 }
 

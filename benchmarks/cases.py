@@ -25,6 +25,8 @@ class Case:
     num_steps: int = 128
     num_epochs: int = 4
     num_minibatches: int = 4
+    has_images: bool = False
+    """Whether observations are images: then the convolutions of Mnih et al. come first, and ReLU replaces tanh."""
 
     @property
     def batch_size(self) -> int:
@@ -47,7 +49,8 @@ class Case:
         widths = "x".join(str(size) for size in self.hidden_sizes)
         return (
             f"{self.env_id}, {self.num_envs} environments x {self.num_steps} steps, {self.num_epochs} epochs of "
-            f"{self.num_minibatches} minibatches of {self.minibatch_size}, networks {widths}"
+            f"{self.num_minibatches} minibatches of {self.minibatch_size}, networks "
+            f"{'of three convolutions and ' if self.has_images else ''}{widths}"
         )
 
 
@@ -76,6 +79,16 @@ SLOW_CASES = {
         hidden_sizes=(64, 64),
         warmup=2,
         iterations=15,
+    ),
+    # An environment that draws what it shows: 96 x 96 pixels.
+    "racing": Case(
+        env_id="CarRacing-v3",
+        num_envs=8,
+        num_steps=32,
+        hidden_sizes=(512,),
+        has_images=True,
+        warmup=1,
+        iterations=4,
     ),
 }
 """Environments that are slow to step."""
@@ -126,5 +139,6 @@ def our_config(case: Case) -> "PPOConfig":
         value_coef=VALUE_COEF,
         max_grad_norm=MAX_GRAD_NORM,
         hidden_sizes=case.hidden_sizes,
+        activation="relu" if case.has_images else "tanh",
         torch_threads=1,
     )

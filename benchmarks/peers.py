@@ -25,8 +25,17 @@ def their_agent(case: Case, environments: Any) -> Any:
     """The case's work as stable-baselines3 is told of it: on the CPU, without a log."""
     from stable_baselines3 import PPO
 
+    heads = list(case.hidden_sizes)
+    policy: dict[str, Any] = {"net_arch": {"pi": heads, "vf": heads}, "activation_fn": torch.nn.Tanh}
+    if case.has_images:  # whose features extractor is the convolutions and the first hidden layer
+        (features_dim,) = case.hidden_sizes
+        policy = {
+            "net_arch": {"pi": [], "vf": []},
+            "features_extractor_kwargs": {"features_dim": features_dim},
+            "share_features_extractor": False,
+        }
     return PPO(
-        "MlpPolicy",
+        "CnnPolicy" if case.has_images else "MlpPolicy",
         environments,
         n_steps=case.num_steps,
         n_epochs=case.num_epochs,
@@ -38,10 +47,7 @@ def their_agent(case: Case, environments: Any) -> Any:
         ent_coef=ENTROPY_COEF,
         vf_coef=VALUE_COEF / 2,  # its value loss lacks the half
         max_grad_norm=MAX_GRAD_NORM,
-        policy_kwargs={
-            "net_arch": {"pi": list(case.hidden_sizes), "vf": list(case.hidden_sizes)},
-            "activation_fn": torch.nn.Tanh,
-        },
+        policy_kwargs=policy,
         seed=0,
         device="cpu",
         verbose=0,

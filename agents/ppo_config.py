@@ -62,11 +62,11 @@ class PPOConfig:
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
     hidden_sizes: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, of actor and critic each."""
+    """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
     fast_updates: bool = True
-    """Use the fastest form of the update that gives the same result up to rounding: for these networks on a CPU,
+    """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
     cuda_graphs: bool = False
     """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one

@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from fuzzing import fuzz
+
+from scripts.fuzz import fuzz
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a case that hangs is found by SIGALRM, which is of POSIX")
 

@@ -1,13 +1,14 @@
 """Random configurations, arguments and files: each must end in a clear error or in a run that works.
 
-    python tests/fuzzing.py --cases 10000
-    python tests/fuzzing.py --only 4711 --seed 3      # one case again, with its traceback
+    python scripts/fuzz.py --cases 10000
+    python scripts/fuzz.py --only 4711 --seed 3      # one case again, with its traceback
 
 A third of the cases gives `PPOConfig` and `train` random values, such as nobody should give among them. The others
-alter the files of a finished run (config.json, metrics.jsonl, state.json, tensors.safetensors): bits flipped, bytes cut
-put in, swapped, whole files exchanged; or the meaning of a file changed and its checksums made anew, as a stranger
-could. Then the run is loaded, evaluated or resumed. Only `HybridPPOError` may come of it, and nothing that is in a file
-may run: the interpreter's audit events are watched. What is accepted, but is too large to be tried, is counted apart.
+alter the files of a finished run, of vectors or of images (config.json, metrics.jsonl, state.json,
+tensors.safetensors): bits flipped, bytes cut, put in, swapped, whole files exchanged; or the meaning of a file changed
+and its checksums made anew, as a stranger could. Then the run is loaded, evaluated or resumed. Only `HybridPPOError`
+may come of it, and nothing that is in a file may run: the interpreter's audit events are watched. What is accepted, but
+is too large to be tried, is counted apart.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 import hybridppo
@@ -44,6 +46,33 @@ SECONDS_PER_CASE = 60
 FORBIDDEN_EVENTS = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "os.fork")
 
 Files = dict[str, bytes]
+
+
+class Dots(gym.Env[Any, Any]):
+    """Images of a dot, which is to be named."""
+
+    observation_space = gym.spaces.Box(0, 255, (4, 5, 1), np.uint8)
+    action_space = gym.spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """A first dot."""
+        super().reset(seed=seed)
+        self._step = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> Any:
+        """The next one."""
+        reward, self._step = float(action == self._dot), self._step + 1
+        return self._observation(), reward, False, self._step == 10, {}
+
+    def _observation(self) -> Any:
+        self._dot = int(self.np_random.integers(4))
+        image = np.zeros((4, 5, 1), np.uint8)
+        image[self._dot, 2] = 255
+        return image
+
+
+gym.register("Dots-v0", Dots)
 
 
 class TooLargeError(Exception):
@@ -147,7 +176,7 @@ def try_configuration(source: random.Random, folder: Path) -> None:
     names += ["worker_timeout", "action_masks"]
     for name in source.sample(names, source.choice([0, 0, 0, 1, 1, 2])):
         arguments[name] = anything(source)
-    env = arguments.pop("env", source.choice(["CartPole-v1", "Pendulum-v1", "Taxi-v4"]))
+    env = arguments.pop("env", source.choice(["CartPole-v1", "Pendulum-v1", "Taxi-v4", "Dots-v0"]))
     total_steps = arguments.pop("total_steps", 2 * config.batch_size)
     if isinstance(total_steps, (int, float)) and total_steps > 1000:
         raise TooLargeError
@@ -211,6 +240,10 @@ def may_load(files: Files) -> bool:
         is_small = True  # refused
     spaces = [settings.get("observation_space"), settings.get("action_space")]
     sizes = [space.get("n") for space in spaces if isinstance(space, dict)]
+    for space in spaces:
+        shape = space.get("shape") if isinstance(space, dict) else None
+        if isinstance(shape, list):
+            sizes += [abs(size) for size in shape if isinstance(size, (int, float))]
     return is_small and all(not isinstance(size, (int, float)) or not size > 10_000 for size in sizes)
 
 
@@ -358,15 +391,15 @@ def signed(content: Any) -> bytes:
 # Running them
 
 
-def make_base(folder: Path) -> Files:
+def make_base(env: str, folder: Path) -> Files:
     """The files of a finished run."""
-    config = PPOConfig(**TINY)
+    config, run = PPOConfig(**TINY), folder / env
     hybridppo.train(
-        "CartPole-v1", total_steps=96, seed=0, placement="cpu", config=config, run_dir=folder / "base", progress=False,
+        env, total_steps=96, seed=0, placement="cpu", config=config, run_dir=run, progress=False,
         checkpoint_seconds=0.0, keep_checkpoints=2,
     )  # fmt: skip
-    paths = [path for path in (folder / "base").rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder / "base")): path.read_bytes() for path in paths}
+    paths = [path for path in run.rglob("*") if path.is_file()]
+    return {str(path.relative_to(run)): path.read_bytes() for path in paths}
 
 
 _watching = False
@@ -411,7 +444,7 @@ def fuzz(cases: int, seed: int, *, only: int | None = None) -> collections.Count
         _hooks.append(_audit)
     previous = signal.signal(signal.SIGALRM, _too_long)
     try:
-        base = make_base(root)
+        bases = [make_base(env, root) for env in ("CartPole-v1", "Dots-v0")]
         for case in range(cases) if only is None else [only]:
             source, folder = random.Random(f"{seed}/{case}"), root / "case"
             folder.mkdir()
@@ -422,7 +455,7 @@ def fuzz(cases: int, seed: int, *, only: int | None = None) -> collections.Count
                     if source.random() < 1 / 3:
                         try_configuration(source, folder)
                     else:
-                        try_files(source, folder, base)
+                        try_files(source, folder, source.choice(bases))
                 endings["worked"] += 1
             except HybridPPOError as error:
                 endings[type(error).__name__ if str(error).strip() else "without a message"] += 1

@@ -129,7 +129,7 @@ def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, 
         num_workers=num_workers,
         # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
         splits=isinstance(environments, InTurnEnvironments),
-        has_workers=config.activation in ("tanh", "relu"),
+        has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
         torch_threads=config.torch_threads or 1,
     )
 

@@ -57,6 +57,13 @@ def config_of(run_dir: Path) -> dict[str, Any]:
 # The result
 
 
+@pytest.mark.parametrize("fields", [{"activation": "elu"}, {"hidden_sizes": ()}, {}], ids=["elu", "linear", "tanh"])
+def test_networks_that_workers_cannot_run_are_sampled_here(fields: Any, recorded: Any, tmp_path: Path) -> None:
+    recorded(SLOW_STEPS)
+    train(config=dataclasses.replace(CONFIG, **fields), iterations=2, run_dir=tmp_path / "run")
+    assert config_of(tmp_path / "run")["num_workers"] == (0 if fields else 2)
+
+
 @pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
 def test_measuring_changes_nothing_of_the_result(env: str) -> None:
     assert torch.equal(parameters(train(env)), parameters(train(env, placement="cpu")))

@@ -39,8 +39,8 @@ MAX_SECONDS = 5.0
 """What a calibration may take."""
 MAX_SHARE = 0.05
 """Of the run that it is for."""
-PLANNED = 0.7
-"""Of these two, what is planned with: a measurement may take longer than was thought."""
+PLANNED_SECONDS, PLANNED_SHARE = 0.85 * MAX_SECONDS, 0.7
+"""What is planned with: a measurement may take longer than was thought. (The second as a part of `max_share`.)"""
 MIN_MINIBATCHES = 60
 """A run with fewer in all its rollouts is over before a calibration has paid for itself: that passes over three."""
 SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
@@ -50,6 +50,10 @@ SECONDS_TO_START_A_WORKER = 0.2
 SECONDS_WORTH_THREADS = 2e-3
 """A gradient step shorter than this gains nothing from a second thread."""
 
+SECONDS_UNTIL_THREADS_SETTLE = 0.05
+"""New threads may begin on a core that is busy."""
+SECONDS_FOR_SHORT_STEPS = 0.2
+"""What steps are timed for several times, where they are that short."""
 SECONDS_FOR_A_MEDIAN = 0.5
 """What is not stable by then is not going to be."""
 
@@ -139,21 +143,23 @@ def calibrate(
     if work.iterations * config.num_minibatches < MIN_MINIBATCHES and max_share <= 1.0:
         calibration.left_out.append(f"all: a run of {work.iterations} iterations is too short to measure")
         return calibration
-    if seconds_to_make > PLANNED * MAX_SECONDS:
+    if seconds_to_make > PLANNED_SECONDS:
         calibration.left_out.append(f"all: to make the environments once more would take {seconds_to_make:.2g} s")
         return calibration
     start = time.perf_counter()
     with _generators_untouched(), limit_threads(work.torch_threads), contextlib.ExitStack() as stack:
         bench = _Bench(source, work, config, options or {}, max_share, calibration, stack)
         torch_threads = None if any_threads else work.torch_threads
+        threads = {"threads": partial(bench.measure_threads, any_threads)}
         stages: dict[str, Callable[[], None]] = {
             "steps": bench.measure_steps,
             "updates": bench.measure_updates,
             "publishing": bench.measure_publishing,
+            **(threads if any_threads else {}),  # else only for a hint, in time that is left
             "part": bench.measure_part,
             "accelerator": partial(bench.measure_accelerator, accelerator),
             "workers": partial(bench.measure_workers, max_lag, torch_threads),
-            "threads": partial(bench.measure_threads, any_threads),
+            **threads,
         }
         calibration.stages["making"] = time.perf_counter() - start
         for name, measure in stages.items():
@@ -206,7 +212,8 @@ class _Bench:
 
     def _left(self, seconds_per_iteration: float) -> float:
         """What is left of the calibration's time, if an iteration takes so long."""
-        allowed = PLANNED * min(MAX_SECONDS, self._max_share * self._work.iterations * seconds_per_iteration)
+        run = self._work.iterations * seconds_per_iteration
+        allowed = min(PLANNED_SECONDS, PLANNED_SHARE * self._max_share * run)
         return allowed - (time.perf_counter() - self._start) + self._calibration.seconds_once
 
     def _left_now(self) -> float:
@@ -275,7 +282,8 @@ class _Bench:
         self._calibration.seconds_once = max(0.0, self._seconds_to_make_an_agent - again)
         self._one, self._one_learned = self._learner, self._learned
         self._shares = work.num_steps / num_steps
-        self._time_update(self._learner)
+        with _single_pass(self._learner):
+            self._time_update(self._learner)  # what is made once, for each shape
         first = self._time_update(self._learner)
         whole = first * self._shares
         iteration = work.num_steps * self._step + whole
@@ -287,9 +295,9 @@ class _Bench:
             self._calibration.left_out.append(f"all: a run of about {work.iterations * iteration:.2g} s is too short")
             self._calibration.is_over = True
             return
-        update = self._shares * stable_median(
-            lambda: self._time_update(self._learner), 0.4 * max(0.0, self._left(iteration))
-        )
+        update, allowed = whole, 0.4 * self._left(iteration)
+        if allowed > self._shares * first:  # else it has been timed as often as there is time for
+            update = self._shares * stable_median(lambda: self._time_update(self._learner), allowed)
         rest = self._rest * work.num_steps / self._num_steps
         self.figures = Figures({work.num_envs: self._step}, self._action, rest, {work.torch_threads: update})
 
@@ -343,20 +351,25 @@ class _Bench:
         step = update / (config.num_epochs * config.num_minibatches)
         counts = {2**i for i in range(work.cores.bit_length()) if 2**i <= work.cores} if any_threads else set()
         counts = (counts | {work.cores}) - {work.torch_threads}
-        if not counts or step < SECONDS_WORTH_THREADS or not self._can_afford(10 * step, "torch threads"):
+        if not counts or step < SECONDS_WORTH_THREADS:
             return
-        agent = self._make_agent(replace(self._one.config, num_epochs=1))
-        pass_over_one = partial(self.time, lambda: agent.update(self._one_learned))
-        pass_over_one()
-        reference = stable_median(pass_over_one, 0.1 * self._left_now())
-        for threads in sorted(counts):
-            if not self._can_afford(4 * reference, f"{threads} torch threads"):
-                return
-            with limit_threads(threads):
-                seconds = pass_over_one()
-                if seconds < 2.0 * reference:  # else it is no candidate, and may be many times slower
-                    seconds = stable_median(pass_over_one, 0.2 * self._left_now())
-            self._measured(update={**self.figures.update, threads: update * seconds / reference})
+        # Of short steps, medians of several; a long one is a median by itself.
+        if not self._can_afford(max(4 * step, min(10 * step, SECONDS_FOR_SHORT_STEPS)), "torch threads"):
+            return
+        pass_over_one = partial(self.time, lambda: self._one.update(self._one_learned))
+        with _single_pass(self._one):
+            reference = stable_median(pass_over_one, 0.1 * self._left_now())
+            for threads in sorted(counts):
+                few = max(2 * reference, min(4 * reference, SECONDS_FOR_SHORT_STEPS))
+                if not self._can_afford(few, f"{threads} torch threads"):
+                    return
+                with limit_threads(threads):
+                    seconds, until = pass_over_one(), time.perf_counter() + SECONDS_UNTIL_THREADS_SETTLE
+                    while seconds < self._left_now() and time.perf_counter() < until:
+                        seconds = pass_over_one()
+                    if seconds < self._left_now():  # else it is no candidate, and may be many times slower
+                        seconds = stable_median(pass_over_one, 0.2 * self._left_now())
+                self._measured(update={**self.figures.update, threads: update * seconds / reference})
 
     def measure_accelerator(self, device: str | None) -> None:
         """Actions, updates and all crossings of an accelerator."""
@@ -463,6 +476,17 @@ class _Bench:
         slowdown = stable_median(collect, 0.5 * self._left_now()) / filling
         message = max(0.0, statistics.median(messages)) if messages else self.figures.message
         self._measured(message=message, slowdown=max(1.0, slowdown))
+
+
+@contextlib.contextmanager
+def _single_pass(agent: PPO) -> Iterator[None]:
+    """Within it, the agent's updates are one pass long."""
+    config = agent.config
+    agent.config = replace(config, num_epochs=1)
+    try:
+        yield
+    finally:
+        agent.config = config
 
 
 def _with_steps(rollout: Rollout, num_steps: int) -> Rollout:

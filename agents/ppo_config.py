@@ -141,6 +141,8 @@ class PPOConfig:
                 is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and no nan
                 self._require(field.name, in_range, "must be a finite number of 32 bits")
+                # Of a whole number torch would ask for 64 bits.
+                object.__setattr__(self, field.name, float(value))
         sizes_are_whole = all(type(size) is int for size in self.hidden_sizes)
         self._require("hidden_sizes", sizes_are_whole, "must be whole numbers")
 

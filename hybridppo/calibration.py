@@ -296,7 +296,7 @@ class _Bench:
             self._calibration.is_over = True
             return
         update, allowed = whole, 0.4 * self._left(iteration)
-        if allowed > self._shares * first:  # else it has been timed as often as there is time for
+        if allowed > first:  # else it has been timed as often as there is time for
             update = self._shares * stable_median(lambda: self._time_update(self._learner), allowed)
         rest = self._rest * work.num_steps / self._num_steps
         self.figures = Figures({work.num_envs: self._step}, self._action, rest, {work.torch_threads: update})

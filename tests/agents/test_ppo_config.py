@@ -95,6 +95,13 @@ def test_whole_numbers_will_do_for_real_ones_and_lists_for_tuples() -> None:
     assert config.hidden_sizes == (8, 4)
 
 
+def test_real_numbers_are_kept_as_such_however_they_were_written() -> None:
+    config = PPOConfig(max_grad_norm=10**30, critic_learning_rate=1, target_kl=None, num_envs=2)
+    assert (type(config.max_grad_norm), config.max_grad_norm) == (float, 1e30)  # torch takes whole ones of 64 bits only
+    assert type(config.critic_learning_rate) is float
+    assert (config.target_kl, type(config.num_envs)) == (None, int)
+
+
 def test_the_defaults_are_cleanrls() -> None:
     config = PPOConfig()
     assert (config.num_envs, config.num_steps, config.num_epochs, config.num_minibatches) == (4, 128, 4, 4)

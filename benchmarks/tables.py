@@ -53,6 +53,7 @@ def _textbook(result: Result) -> str:
 
 TABLES: dict[str, Callable[[Result], str]] = {
     "auto": auto.result_as_markdown,
+    "auto-busy": auto.result_as_markdown,
     "auto-cuda": auto.result_as_markdown,
     "comparison": _comparison("pictures/comparison.png"),
     "comparison-cuda": _comparison("pictures/comparison-cuda.png"),

@@ -2,7 +2,7 @@
 
     python scripts/compare_placements.py
     python scripts/compare_placements.py --hidden-sizes 64 512,512 --seeds 3
-    python scripts/compare_placements.py --quick --output /tmp/comparison
+    python scripts/compare_placements.py --quick --output comparison
 
 Trains CartPole for 500 episodes with networks of one and two hidden layers, an update after each episode and after each
 rollout of 8 environments, under every placement that this machine can run, and beside them the textbook's loop in plain

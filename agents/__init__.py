@@ -1,6 +1,6 @@
-"""What learns: PPO."""
+"""What learns: a folder for each agent. Begin with `ppo/`."""
 
-from hybridppo.agents.ppo import PPO
-from hybridppo.agents.ppo_config import PPOConfig
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.ppo import PPO
 
 __all__ = ["PPO", "PPOConfig"]

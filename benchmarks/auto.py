@@ -21,12 +21,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybridppo import PPOConfig
-from hybridppo.auto import Auto, work_of
-from hybridppo.calibration import Calibration, available_accelerator, calibrate
-from hybridppo.envs import EnvSource, make_environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvSource
 from hybridppo.errors import EnvError
-from hybridppo.measuring import measure_candidate
-from hybridppo.prediction import Candidate, Decision, Prediction, Work
+from hybridppo.placements.auto.auto import Auto, work_of
+from hybridppo.placements.auto.calibration import available_accelerator, calibrate
+from hybridppo.placements.auto.comparison import measure_candidate
+from hybridppo.placements.auto.decision import Decision
+from hybridppo.placements.auto.figures import Calibration, Work
+from hybridppo.placements.auto.prediction import Candidate, Prediction
 
 # Below the library, which has to be imported before NumPy.
 import gymnasium as gym  # isort: skip

@@ -22,11 +22,13 @@ import torch
 from cases import CASES
 
 from hybridppo import PPO, PPOConfig, SingleDevice
-from hybridppo.envs import Array, Environments, NextStepEnvironments, Step
-from hybridppo.in_turn import InTurnEnvironments
+from hybridppo.environments.base import Environments, Step
+from hybridppo.environments.making import Array
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.vector import NextStepEnvironments
+from hybridppo.networks.threads import limit_threads
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.runners.samplers.in_process import Sampler
 
 CASE = CASES["small"]
 
@@ -43,7 +45,7 @@ class UncheckedVector(NextStepEnvironments):
         """Take them as they are."""
 
 
-class UncheckedInTurn(InTurnEnvironments):
+class UncheckedInTurn(SyncEnvironments):
     """Takes whatever the environments return."""
 
     def step(self, actions: Array) -> Step:
@@ -77,7 +79,7 @@ def environments(form: str, checked: bool) -> Environments:
     if form == "vectorised":
         vector = gym.make_vec(CASE.env_id, num_envs=CASE.num_envs)
         return (NextStepEnvironments if checked else UncheckedVector)(vector)
-    kind = InTurnEnvironments if checked else UncheckedInTurn
+    kind = SyncEnvironments if checked else UncheckedInTurn
     return kind(lambda: gym.make(CASE.env_id), CASE.num_envs)
 
 

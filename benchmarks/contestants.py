@@ -25,7 +25,7 @@ def run_hybridppo(
 ) -> dict[str, Any]:
     """A turn of this library, through its public `train`."""
     import hybridppo
-    from hybridppo.placement import make_placement
+    from hybridppo.placements.by_name import make_placement
 
     marks: list[Mark] = []
 

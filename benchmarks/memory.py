@@ -72,7 +72,7 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
         agent.learn(iterations * case.batch_size, callback=Reading(), log_interval=None)
     else:
         import hybridppo
-        from hybridppo.placement import make_placement
+        from hybridppo.placements.by_name import make_placement
 
         def read(metrics: dict[str, Any]) -> None:
             if metrics["iteration"] >= iterations:

@@ -30,10 +30,10 @@ from cases import CASES, Case, our_config
 from limits import BareNetwork, InNumpy, InTorch
 
 from hybridppo import PPO, SingleDevice
-from hybridppo.envs import make_environments
-from hybridppo.rollout import Rollout
-from hybridppo.runners import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.environments.making import make_environments
+from hybridppo.networks.threads import limit_threads
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.samplers.in_process import Sampler
 
 FEW, MANY = 2, 10
 """Passes over a rollout, of which the difference is taken."""

@@ -22,7 +22,7 @@ import torch
 
 import hybridppo
 from hybridppo import PPOConfig
-from hybridppo.placement import make_placement
+from hybridppo.placements.by_name import make_placement
 
 ENV_ID = textbook.ENV_ID
 WARMUP_EPISODES = 3

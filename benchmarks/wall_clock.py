@@ -39,9 +39,9 @@ def train_hybridppo(seed: int, every: int, overlap: bool) -> Evaluations:
     import numpy as np
 
     from hybridppo import PPO, Mirrored, Placement, PPOConfig, SingleDevice
-    from hybridppo.envs import make_environments
+    from hybridppo.environments.making import make_environments
+    from hybridppo.networks.threads import limit_threads
     from hybridppo.runners.assembly import make_runner, make_sampler
-    from hybridppo.threads import limit_threads
     from hybridppo.training import evaluate_agent
 
     config = PPOConfig(

@@ -20,10 +20,13 @@ from hybridppo.errors import (
 )
 
 if TYPE_CHECKING:
-    from hybridppo.agents.ppo import PPO
-    from hybridppo.agents.ppo_config import PPOConfig
-    from hybridppo.auto import Auto
-    from hybridppo.placement import Migrating, Mirrored, Placement, SingleDevice
+    from hybridppo.agents.ppo.config import PPOConfig
+    from hybridppo.agents.ppo.ppo import PPO
+    from hybridppo.placements.auto.auto import Auto
+    from hybridppo.placements.base import Placement
+    from hybridppo.placements.migrating import Migrating
+    from hybridppo.placements.mirrored import Mirrored
+    from hybridppo.placements.single_device import SingleDevice
     from hybridppo.training import TrainResult, evaluate, load, resume, train
 
 __all__ = [
@@ -53,10 +56,13 @@ __all__ = [
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "PPO": "hybridppo.agents.ppo",
-        "PPOConfig": "hybridppo.agents.ppo_config",
-        "Auto": "hybridppo.auto",
-        **dict.fromkeys(("Migrating", "Mirrored", "Placement", "SingleDevice"), "hybridppo.placement"),
+        "PPO": "hybridppo.agents.ppo.ppo",
+        "PPOConfig": "hybridppo.agents.ppo.config",
+        "Auto": "hybridppo.placements.auto.auto",
+        "Migrating": "hybridppo.placements.migrating",
+        "Mirrored": "hybridppo.placements.mirrored",
+        "Placement": "hybridppo.placements.base",
+        "SingleDevice": "hybridppo.placements.single_device",
         **dict.fromkeys(("TrainResult", "evaluate", "load", "resume", "train"), "hybridppo.training"),
     },
 )

@@ -21,18 +21,17 @@ from typing import Annotated, Literal
 import numpy as np
 import tyro
 
-from hybridppo import placement as placements
 from hybridppo import training
 from hybridppo.agents import PPOConfig
-from hybridppo.auto import Auto
-from hybridppo.env_copy import OnEnvError
-from hybridppo.envs import WORKER_TIMEOUT, AutoresetName, Vectorization
+from hybridppo.environments.options import WORKER_TIMEOUT, AutoresetName, OnEnvError, Vectorization
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import as_keyboard_interrupts
-from hybridppo.measuring import compare_placements, comparison_as_markdown, rows_of
-from hybridppo.placement import Placement
-from hybridppo.plotting import has_matplotlib, plot_learning_curve, plot_placements
-from hybridppo.run_directory import WhichCheckpoint
+from hybridppo.placements import by_name as placements
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.comparison import compare_placements, comparison_as_markdown, rows_of
+from hybridppo.placements.base import Placement
+from hybridppo.reporting.pictures import has_matplotlib, plot_learning_curve, plot_placements
+from hybridppo.run_directory.directory import WhichCheckpoint
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
 

@@ -39,6 +39,13 @@ class RunDirectoryError(HybridPPOError, RuntimeError):
     """A run directory that exists already, or is not one."""
 
 
+class BadValueError(Exception):
+    """What an environment returned cannot be used; the message says what it was.
+
+    Whoever asked the environment turns it into an `EnvError` that says which one it was, and when.
+    """
+
+
 def shown(value: Any, limit: int = 200) -> str:
     """A value as the text of a message, however large it is."""
     try:

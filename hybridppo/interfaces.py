@@ -6,9 +6,9 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.distributions import Distribution
-from hybridppo.parameters import FlatParameters
-from hybridppo.rollout import Rollout
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
 Metrics = dict[str, float]

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.checkpoints import FORMAT_VERSION
-from hybridppo.envs import MODES, WORKER_TIMEOUT
+from hybridppo.environments.options import MODES, WORKER_TIMEOUT
 from hybridppo.errors import ConfigurationError, RunDirectoryError, shown
-from hybridppo.run_directory import RunDirectory, space_from_json
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.spaces.serialization import space_from_json
 
 Settings = dict[str, Any]
 

@@ -18,37 +18,35 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from hybridppo import run_directory as run_directories
 from hybridppo._version import __version__
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.memory import explaining_memory
-from hybridppo.auto import Auto
-from hybridppo.checkpoints import FORMAT_VERSION, Checkpoint
-from hybridppo.distributions import distribution_for
-from hybridppo.env_copy import OnEnvError
-from hybridppo.envs import (
-    WORKER_TIMEOUT,
-    AutoresetName,
-    Environments,
-    EnvSource,
-    Vectorization,
-    make_environments,
-)
+from hybridppo.agents.ppo.memory import explaining_memory
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import WORKER_TIMEOUT, AutoresetName, EnvSource, OnEnvError, Vectorization
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption, Stopped
-from hybridppo.observations import MaskedObservation, ObservationEncoder
-from hybridppo.placement import Placement, SingleDevice, make_placement, placement_from_settings
-from hybridppo.progress import ProgressBar
-from hybridppo.run_directory import RunDirectory, WhichCheckpoint, space_from_json, space_to_json
+from hybridppo.networks.threads import limit_threads
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import make_placement, placement_from_settings
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.reporting.progress import ProgressBar
+from hybridppo.run_directory import directory as run_directories
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
-from hybridppo.saved_values import whole
 from hybridppo.settings import LARGEST_SEED, is_seconds, settings_of
-from hybridppo.threads import limit_threads
+from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.serialization import space_from_json, space_to_json
+from hybridppo.validation import whole
 
 logger = logging.getLogger(__name__)
 
@@ -236,8 +234,8 @@ def resume(
     """Go on with a run from its newest checkpoint.
 
     Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
-    environments where their state can be saved (`hybridppo.env_state`): the run ends as if it had never stopped.
-    Where it cannot be, they start new episodes, which is told with the reason.
+    environments where their state can be saved (`hybridppo.environments.state`): the run ends as if it had never
+    stopped. Where it cannot be, they start new episodes, which is told with the reason.
 
     Args:
         run_dir: of the run.

@@ -4,16 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.envs import WORKER_TIMEOUT, Environments, EnvSource, make_environments
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import WORKER_TIMEOUT, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.networks import numpy_form
-from hybridppo.placement import Placement
-from hybridppo.runners.episode_sampler import EpisodeSampler
+from hybridppo.networks.forms import numpy_form
+from hybridppo.placements.base import Placement
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
-from hybridppo.runners.sampler import BaseSampler, Sampler
-from hybridppo.runners.workers import WorkerSampler
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.episodes import EpisodeSampler
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.workers.sampler import WorkerSampler
 
 
 def make_sampler(

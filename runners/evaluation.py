@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridppo.distributions import Distribution
-from hybridppo.envs import Environments
+from hybridppo.environments.base import Environments
 from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
+from hybridppo.spaces.distributions import Distribution
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def evaluate(
         running_return += np.where(resetting, 0.0, rewards)
         running_length += ~resetting
         ended = terminated | truncated
-        for remade in environments.remade:
-            if not ended[remade]:  # its episode was broken off
-                running_return[remade], running_length[remade] = 0.0, 0
+        for restarted in environments.restarted:
+            if not ended[restarted]:  # its episode was broken off
+                running_return[restarted], running_length[restarted] = 0.0, 0
         for env in np.flatnonzero(ended):
             if remaining[env]:
                 remaining[env] -= 1

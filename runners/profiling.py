@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from hybridppo.envs import Environments
+from hybridppo.environments.base import Environments
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.runners.runner import Runner
 

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption, Stopped
-from hybridppo.outage import Outage
-from hybridppo.placement import Placement
-from hybridppo.progress import ProgressBar
-from hybridppo.rollout import Rollout
-from hybridppo.run_directory import RunDirectory, finite
-from hybridppo.runners.sampler import BaseSampler
-from hybridppo.saved_values import real, whole
+from hybridppo.placements.base import Placement
+from hybridppo.reporting.progress import ProgressBar
+from hybridppo.reporting.throttling import ThrottledWarning
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.lines import finite
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.validation import real, whole
 
 
 class Runner:
@@ -72,7 +73,7 @@ class Runner:
         self._keep_checkpoints = keep_checkpoints
         self._progress = progress
         self._on_iteration = on_iteration
-        self._loggers = [(log, Outage(f"the logger {_name_of(log)}")) for log in loggers]
+        self._loggers = [(log, ThrottledWarning(f"the logger {_name_of(log)}")) for log in loggers]
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         agent.should_stop = lambda: self._interruption.requested

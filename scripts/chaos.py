@@ -39,8 +39,8 @@ import psutil
 import torch
 
 import hybridppo
-from hybridppo import checkpoints
 from hybridppo.errors import CheckpointError
+from hybridppo.run_directory import checkpoints
 
 HANG_SECONDS = 30.0
 MARK = "HYBRIDPPO_CHAOS"

@@ -38,8 +38,8 @@ import numpy as np
 
 import hybridppo
 from hybridppo import HybridPPOError, PPOConfig
-from hybridppo.checkpoints import _checksum
 from hybridppo.errors import shown
+from hybridppo.run_directory.checkpoints import _checksum
 
 TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (8,)}
 SECONDS_PER_CASE = 60

@@ -20,7 +20,7 @@ from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
 from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
-from hybridppo.envs import make_environments
+from hybridppo.environments.making import make_environments
 from hybridppo.runners.assembly import make_sampler
 
 ROOT = Path(__file__).parents[1]

@@ -24,9 +24,10 @@ from gymnasium.spaces import Discrete
 from toy_environments import IdentityDiscrete, ScriptedEnv
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError, checkpoints
+from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError
 from hybridppo.interfaces import Metrics
-from hybridppo.run_directory import RunDirectory
+from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size

@@ -22,9 +22,9 @@ from hybridppo import (
     PPOConfig,
     TrainingError,
 )
-from hybridppo.agents.memory import explaining_memory, memory_needs
-from hybridppo.checkpoints import folders, load_latest
-from hybridppo.observations import ObservationEncoder
+from hybridppo.agents.ppo.memory import explaining_memory, memory_needs
+from hybridppo.run_directory.checkpoints import folders, load_latest
+from hybridppo.spaces.observations import ObservationEncoder
 
 CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 

@@ -1,6 +1,7 @@
 """What the package is made of, and what importing it costs."""
 
 import ast
+import configparser
 import importlib.metadata
 import subprocess
 import sys
@@ -13,24 +14,31 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-PUBLIC_FACE = {
-    "__init__.py",
-    "__main__.py",
-    "auto.py",
-    "calibration.py",
-    "cli.py",
-    "measuring.py",
-    "settings.py",
-    "training.py",
-}
-"""The files of `hybridppo/` that may import agents and runners; all others are the core."""
-
-FORBIDDEN = {
-    "hybridppo": ("hybridppo.agents", "hybridppo.runners", *(f"hybridppo.{name[:-3]}" for name in PUBLIC_FACE)),
-    "agents": ("hybridppo.runners", "hybridppo.cli", "hybridppo.measuring", "hybridppo.settings", "hybridppo.training"),
-    "runners": ("hybridppo.cli", "hybridppo.measuring", "hybridppo.settings", "hybridppo.training"),
-}
-"""What the files of each folder may not import."""
+CORE = {"errors", "interfaces", "interruption", "validation"}
+ROOMS = {
+    # Each room, from the lowest floor up, with the rooms that it may import from beside itself and the core.
+    "spaces": set(),
+    "rollouts": {"spaces"},
+    "networks/numpy_forms": {"spaces"},
+    "networks": {"spaces", "networks/numpy_forms"},
+    "environments/state": set(),
+    "environments": {"spaces", "environments/state"},
+    "reporting": set(),
+    "run_directory": {"reporting", "spaces"},
+    "placements": {"networks", "networks/numpy_forms", "rollouts"},
+    "agents/ppo": {"networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents": {"agents/ppo"},
+    "runners/samplers": {"environments", "rollouts", "spaces"},
+    "runners/workers": {
+        "environments", "networks", "networks/numpy_forms", "rollouts", "runners/samplers", "spaces"
+    },
+    "runners": {
+        "environments", "networks", "placements", "reporting", "rollouts", "run_directory", "runners/samplers",
+        "runners/workers", "spaces",
+    },
+}  # fmt: skip
+"""What each room may import. Other rooms, and the files beside them, are the public face: they may import anything."""
+FACE = {"placements/auto", "commands"}
 
 
 def imports(source: str) -> Iterator[str]:
@@ -52,10 +60,38 @@ def is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def files_of(folder: str) -> list[Path]:
-    return [
-        path for path in sorted((ROOT / folder).glob("*.py")) if folder != "hybridppo" or path.name not in PUBLIC_FACE
-    ]
+def sources() -> dict[str, Path]:
+    """Every source of the library, by its name when imported."""
+    found = {}
+    for folder in ("hybridppo", "agents", "runners"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            below = path.relative_to(ROOT).with_suffix("").parts
+            if below[:2] in (("hybridppo", "agents"), ("hybridppo", "runners")):  # links to the two folders beside it
+                continue
+            parts = below if below[0] == "hybridppo" else ("hybridppo", *below)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+SOURCES = sources()
+
+
+def room_of(module: str) -> str:
+    """The room that a module of the library is in; "" for the files beside the rooms."""
+    path = SOURCES[module]
+    below = path.parent.relative_to(ROOT).parts
+    return "/".join(below[1:] if below[0] == "hybridppo" else below)
+
+
+def modules_imported(module: str) -> set[str]:
+    """The modules of the library that a module imports."""
+    found = set()
+    for name in imports(SOURCES[module].read_text()):
+        while name and name not in SOURCES:
+            name = name.rpartition(".")[0]
+        if name not in ("", "hybridppo", module):
+            found.add(name)
+    return found
 
 
 def test_imports_are_found() -> None:
@@ -63,27 +99,65 @@ def test_imports_are_found() -> None:
     assert sorted(imports(source)) == ["..f", "a.b", "c.d", "c.e", "i"]
 
 
-@pytest.mark.parametrize("folder", FORBIDDEN)
-def test_each_layer_imports_only_from_below(folder: str) -> None:
-    files = files_of(folder)
-    assert files
-    strays = {
-        path.name: found
-        for path in files
-        if (
-            found := [
-                name
-                for name in imports(path.read_text())
-                if name.startswith(".") or any(is_within(name, package) for package in FORBIDDEN[folder])
-            ]
-        )
-    }
+def test_every_room_is_known() -> None:
+    rooms = {room_of(module) for module in SOURCES}
+    assert rooms == {*ROOMS, *FACE, ""}
+    assert {module.partition(".")[2] for module in SOURCES if room_of(module) == ""} >= CORE
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_imports_only_what_it_may(room: str) -> None:
+    strays = {}
+    for module in (module for module in SOURCES if room_of(module) == room):
+        names = list(imports(SOURCES[module].read_text()))
+        wrong = [name for name in names if name.startswith(".")]  # or it would not be seen here
+        for imported in modules_imported(module):
+            where = room_of(imported)
+            is_core = where == "" and imported.partition(".")[2] in {*CORE, "_lazy", "_version"}
+            if not is_core and where not in {room, *ROOMS[room]}:
+                wrong.append(imported)
+        if wrong:
+            strays[module] = wrong
     assert strays == {}
 
 
+def test_no_two_files_import_each_other() -> None:
+    graph = {module: modules_imported(module) for module in SOURCES}
+    finished: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path[path.index(module) :], module))
+        if module not in finished:
+            for imported in sorted(graph[module]):
+                visit(imported, (*path, module))
+            finished.add(module)
+
+    for module in SOURCES:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in SOURCES.values()}), ids=str)
+def test_every_room_has_a_door_plate(folder: Path) -> None:
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    assert docstring is not None
+    assert len(docstring) > 40
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_files_fit_in_a_head(module: str) -> None:
+    text = SOURCES[module].read_text()
+    assert text.count("\n") <= 400
+
+
+def test_every_room_is_installed() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    installed = set(config["options"]["packages"].split())
+    assert installed == {module for module, path in SOURCES.items() if path.name == "__init__.py"}
+
+
 def test_nothing_imports_the_folders_by_their_place_in_the_tree() -> None:
-    sources = [*ROOT.glob("hybridppo/*.py"), *ROOT.glob("agents/*.py"), *ROOT.glob("runners/*.py")]
-    for path in (*sources, *ROOT.glob("scripts/*.py")):
+    for path in (*SOURCES.values(), *ROOT.glob("scripts/*.py")):
         assert not any(is_within(name, "agents") or is_within(name, "runners") for name in imports(path.read_text()))
 
 

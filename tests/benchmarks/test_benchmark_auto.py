@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hybridppo import PPOConfig, calibration
+from hybridppo import PPOConfig
+from hybridppo.placements.auto import calibration
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

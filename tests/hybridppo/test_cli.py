@@ -14,7 +14,7 @@ import torch
 import hybridppo
 from hybridppo import PPOConfig
 from hybridppo.cli import main
-from hybridppo.plotting import has_matplotlib
+from hybridppo.reporting.pictures import has_matplotlib
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"num-envs": 2, "num-steps": 16, "num-epochs": 1, "num-minibatches": 2, "hidden-sizes": 8}

@@ -21,10 +21,10 @@ from toy_environments import Catch, ScriptedEnv
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
-from hybridppo.checkpoints import load_latest
-from hybridppo.distributions import Categorical, DiagonalGaussian
 from hybridppo.interruption import Interruption, Stopped, requests_to_end
-from hybridppo.runners.workers import WorkerSampler
+from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.spaces.distributions import Categorical, DiagonalGaussian
 
 CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 ITERATIONS = 24

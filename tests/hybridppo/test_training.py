@@ -27,8 +27,8 @@ from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripte
 
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError
-from hybridppo.checkpoints import folders, load_latest
 from hybridppo.interfaces import Metrics
+from hybridppo.run_directory.checkpoints import folders, load_latest
 
 CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig, placement
+from hybridppo import Mirrored, PPOConfig
 from hybridppo.interfaces import Metrics
-from hybridppo.placement import Counters
+from hybridppo.placements import base as placement
+from hybridppo.placements.crossing import Counters
 from hybridppo.runners import overlapping, runner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner

@@ -24,13 +24,17 @@ from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
-from hybridppo.advantages import gae, next_values
-from hybridppo.distributions import distribution_for
-from hybridppo.envs import Environments, make_environments, wrap
-from hybridppo.episodes import rows_broken_off
-from hybridppo.in_turn import InTurnEnvironments
-from hybridppo.numpy_mlp import NumpyActor
-from hybridppo.runners import Sampler, WorkerSampler, workers
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.vector import wrap
+from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.rollouts.advantages import gae, next_values
+from hybridppo.rollouts.episodes import rows_broken_off
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.workers import sampler as workers
+from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.spaces.distributions import distribution_for
 from hybridppo.training import _seed
 
 NUM_ENVS = 6
@@ -438,7 +442,7 @@ def test_restart_in_an_evaluation_counts_whole_episodes_alone() -> None:
 
 def test_restart_takes_copies_where_there_is_a_vectorised_form() -> None:
     environments = make_environments("CartPole-v1", 2, on_env_error="restart")
-    assert isinstance(environments, InTurnEnvironments)
+    assert isinstance(environments, SyncEnvironments)
 
 
 def test_restart_of_what_the_library_does_not_make_is_refused() -> None:
@@ -470,7 +474,7 @@ def hang(result: Any) -> Any:
 
 
 def worker_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "hybridppo.runners.worker_process" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "hybridppo.runners.workers.process" in child.cmdline()]
 
 
 @posix

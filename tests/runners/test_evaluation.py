@@ -12,10 +12,12 @@ from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, s
 
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.distributions import distribution_for
-from hybridppo.envs import Environments, make_environments, wrap
-from hybridppo.placement import Mirrored
-from hybridppo.runners import Evaluation, evaluate
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.vector import wrap
+from hybridppo.placements.mirrored import Mirrored
+from hybridppo.runners.evaluation import Evaluation, evaluate
+from hybridppo.spaces.distributions import distribution_for
 from hybridppo.training import evaluate_agent
 
 SLOW: Script = ((9, "terminated"), (7, "truncated"))

@@ -1,0 +1,68 @@
+"""The batch that PPO learns from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The steps of a rollout, flattened to `[B, ...]`, with what PPO adds to them."""
+
+    observations: Tensor
+    actions: Tensor
+    log_probs: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
+        """The batch cut into parts of these sizes, as views."""
+        columns = (getattr(self, field.name).split(list(sizes)) for field in fields(self))
+        return (Batch(*parts) for parts in zip(*columns, strict=True))
+
+    def gather(self, rows: Tensor) -> "Batch":
+        """The rows at `[M]` indices, copied."""
+        return self.map(lambda tensor: tensor.index_select(0, rows))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """The batch with `function` applied to each of its tensors."""
+        return Batch(*(function(getattr(self, field.name)) for field in fields(self)))
+
+
+class PackedBatch:
+    """A batch in two arrays and its actions, so that a shuffle is few gathers.
+
+    Args:
+        observations: `[B, obs]`.
+        actions: `[B, *action]`.
+        columns: `[4, B]`: log-probabilities, values, advantages, returns.
+        batch: what was packed, if it was a whole batch.
+    """
+
+    def __init__(self, observations: Array, actions: Array, columns: Array, batch: Batch | None = None) -> None:
+        self.observations, self.actions, self.batch = observations, actions, batch
+        self._columns = columns
+        self.log_probs, self.values, self.advantages, self.returns = columns
+
+    @classmethod
+    def of(cls, batch: Batch) -> "PackedBatch":
+        """A whole batch."""
+        columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
+        packed = np.stack([column.numpy() for column in columns])
+        return cls(batch.observations.numpy(), batch.actions.numpy(), packed, batch)
+
+    def gather(self, order: Array) -> "PackedBatch":
+        """The rows at `[M]` indices, copied."""
+        observations, actions = self.observations.take(order, axis=0), self.actions.take(order, axis=0)
+        return PackedBatch(observations, actions, self._columns.take(order, axis=1))
+
+    def rows(self, start: int, end: int) -> "PackedBatch":
+        """Neighbouring rows, as views."""
+        return PackedBatch(self.observations[start:end], self.actions[start:end], self._columns[:, start:end])

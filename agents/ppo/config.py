@@ -1,0 +1,154 @@
+"""The configuration of PPO. Defaults are CleanRL's published ones where the field agrees on them."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.networks.mlp import ACTIVATIONS, Activation
+from hybridppo.networks.precision import PRECISIONS, Precision
+
+OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads")
+"""Numbers that may be None."""
+LARGEST_FLOAT = 3.4028234663852886e38
+"""Of 32 bits, in which all arithmetic is done."""
+MOST_ROWS = 2**31 - 1
+"""As many as 32 bits can count."""
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """PPO's settings, checked when made: what cannot work is refused with the field and the rule."""
+
+    num_envs: int = 4
+    """Environments stepped side by side."""
+    num_steps: int = 128
+    """Steps of each environment per rollout, where rollouts are not whole episodes."""
+    episodes_per_rollout: int | None = None
+    """Whole episodes per rollout, one after the other, of a single environment (num_envs=1), however many steps they
+    take; None for rollouts of num_steps."""
+    num_epochs: int = 4
+    """Passes over each rollout."""
+    num_minibatches: int = 4
+    """Minibatches per pass; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
+    differ by at most one."""
+    learning_rate: float = 2.5e-4
+    """Adam's step size."""
+    critic_learning_rate: float | None = None
+    """The critic's own step size; None for the same as the actor's."""
+    anneal_learning_rate: bool = True
+    """Lower the learning rate linearly to zero over the training."""
+    gamma: float = 0.99
+    """Discount per step."""
+    gae_lambda: float = 0.95
+    """Trade-off of advantage estimates: 0 trusts the critic, 1 the observed return."""
+    clip_range: float = 0.2
+    """How far the probability ratio may move from 1 in one update."""
+    anneal_clip_range: bool = False
+    """Lower the clip range linearly to zero over the training."""
+    clip_range_vf: float | None = 0.2
+    """How far a value may move in one update; None for no limit. The field disagrees: CleanRL clips at 0.2,
+    stable-baselines3 does not. With these defaults, CartPole forgets late in training where there is no limit; where
+    returns are large and learned in few updates, none is the better."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss, which is half the squared error."""
+    max_grad_norm: float = 0.5
+    """Norm above which the gradient of actor and critic together is scaled down."""
+    target_kl: float | None = None
+    """Stop an update after the pass whose mean approximate KL divergence exceeds this; None for never."""
+    normalize_advantage: bool = True
+    """Normalise advantages within each minibatch."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
+    activation: Activation = "tanh"
+    """Activation after each hidden layer."""
+    fast_updates: bool = True
+    """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
+    gradients written out by hand. False always takes plain autograd, the reference."""
+    cuda_graphs: bool = False
+    """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
+    launch."""
+    precision: Precision = "fp32"
+    """In which numbers the gradient steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
+    made for it: tensor cores, AVX512-BF16 or AMX."""
+    torch_threads: int | None = 1
+    """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other. Another number is
+    another rounding. More than one slows small networks down many times over; try more from layers of about 512 and
+    minibatches of about 1024 on."""
+
+    def __post_init__(self) -> None:
+        self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
+        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
+        self._check_types()
+        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches"):
+            self._require(name, getattr(self, name) >= 1, "must be at least 1")
+            self._require(name, getattr(self, name) <= MOST_ROWS, f"must be at most {MOST_ROWS}")
+        for name, limit in {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS}.items():
+            self._require(name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
+        rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
+        self._require("num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
+        for name in ("learning_rate", "clip_range", "max_grad_norm"):
+            self._require(name, getattr(self, name) > 0, "must be greater than 0")
+        for name in ("entropy_coef", "value_coef"):
+            self._require(name, getattr(self, name) >= 0, "must not be negative")
+        for name in OPTIONAL:
+            self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
+        for name in ("gamma", "gae_lambda"):
+            self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
+        self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
+        self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
+        self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
+        sizes_fit = all(size <= MOST_ROWS for size in self.hidden_sizes)
+        self._require("hidden_sizes", sizes_fit, f"must all be at most {MOST_ROWS}")
+        if self.episodes_per_rollout is not None:
+            self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
+            return
+        self._require(
+            "num_minibatches",
+            self.batch_size % self.num_minibatches == 0,
+            f"must divide num_envs * num_steps = {self.num_envs} * {self.num_steps} = {self.batch_size}",
+        )
+        self._require(
+            "normalize_advantage",
+            not self.normalize_advantage or self.minibatch_size > 1,
+            f"needs minibatches of at least 2 samples, but num_envs * num_steps / num_minibatches = "
+            f"{self.num_envs} * {self.num_steps} / {self.num_minibatches} = 1: use fewer minibatches",
+        )
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a rollout, where rollouts are not whole episodes."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """Rows of a minibatch, where every row is a step."""
+        return self.batch_size // self.num_minibatches
+
+    def _check_types(self) -> None:
+        for field in fields(self):
+            value, default = getattr(self, field.name), field.default
+            if field.name in OPTIONAL and value is None:
+                continue
+            if isinstance(default, bool):
+                self._require(field.name, isinstance(value, bool), "must be True or False")
+            elif isinstance(default, int) or field.name == "episodes_per_rollout":
+                self._require(field.name, type(value) is int, "must be a whole number")
+            elif isinstance(default, float) or default is None:
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and no nan
+                self._require(field.name, in_range, "must be a finite number of 32 bits")
+                # Of a whole number torch would ask for 64 bits.
+                object.__setattr__(self, field.name, float(value))
+        sizes_are_whole = all(type(size) is int for size in self.hidden_sizes)
+        self._require("hidden_sizes", sizes_are_whole, "must be whole numbers")
+
+    def _require(self, field: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ConfigurationError(f"{field} {rule}, got {shown(getattr(self, field))}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them; `PPOConfig(**fields)` makes it again."""
+        return asdict(self)

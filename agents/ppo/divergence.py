@@ -1,0 +1,67 @@
+"""What to say when a loss or a gradient is no finite number any more. The parameters are ruined by then."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS
+from hybridppo.errors import TrainingError
+from hybridppo.rollouts.rollout import Rollout
+
+
+def divergence(
+    iteration: int, config: PPOConfig, rollout: Rollout, batch: Batch, epochs: list[Tensor], parameters: Tensor
+) -> TrainingError:
+    """The error that names the first quantity that is not finite, in the order in which they came to be.
+
+    Args:
+        iteration: counted from 1.
+        config: for the settings that are the usual causes.
+        rollout: learned from.
+        batch: made of it.
+        epochs: of each pass the statistics of its minibatches, `[M, len(STATISTICS)]`.
+        parameters: `[P]`, after the last gradient step.
+    """
+    what = next(_quantities(rollout, batch, epochs, parameters), "the sum of a statistic over the minibatches")
+    rewards, observations = _extremes(rollout.rewards), _extremes(batch.observations)
+    return TrainingError(
+        f"training stopped in iteration {iteration}: the first quantity that is not finite is {what}. Usual causes: "
+        f"a learning rate that is too large (learning_rate is {config.learning_rate:g}), rewards that are not "
+        f"normalised (here from {rewards}), observations that are not (here from {observations}). "
+        "The parameters are lost, and nothing of them was saved: mend the cause, and start anew or from the last "
+        "checkpoint, which was written before"
+    )
+
+
+def _quantities(rollout: Rollout, batch: Batch, epochs: list[Tensor], parameters: Tensor) -> Iterator[str]:
+    rows = rollout.rewards.flatten().index_select(0, rollout.valid_rows)
+    for name, tensor in (
+        ("an observation", batch.observations),
+        ("a reward", rows),
+        ("a log-probability of an action, from the actor's outputs while sampling", batch.log_probs),
+        ("a value, from the critic", batch.values),
+        ("an advantage, from rewards and values", batch.advantages),
+        ("a return, from rewards and values", batch.returns),
+    ):
+        if not bool(tensor.isfinite().all()):
+            yield f"{name} ({_worst(tensor)})"
+    for number, epoch in enumerate(epochs, start=1):
+        for row, column in (~epoch.isfinite()).nonzero().tolist():
+            value = float(epoch[row, column])
+            yield f"{STATISTICS[column]} ({value:g}) in minibatch {row + 1} of pass {number}"
+    if not bool(torch.dot(parameters, parameters).isfinite()):
+        yield f"the norm of the parameters after the last gradient step ({_worst(parameters)} among them)"
+
+
+def _worst(tensor: Tensor) -> str:
+    """A value that is not finite, or the largest."""
+    bad = tensor[~tensor.isfinite()]
+    return f"{float(bad[0]) if len(bad) else float(tensor.abs().max()):g}"
+
+
+def _extremes(tensor: Tensor) -> str:
+    finite = tensor[tensor.isfinite()]
+    return f"{float(finite.min()):g} to {float(finite.max()):g}" if finite.numel() else "none that is finite"

@@ -1,0 +1,311 @@
+"""Proximal policy optimization.
+
+    agent = PPO(env.single_observation_space, env.single_action_space, PPOConfig(), seed=0)
+    metrics = agent.update(rollout)
+
+Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with the details that the field's
+implementations share: Huang et al., "The 37 Implementation Details of PPO", 2022. Where implementations differ:
+values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
+mean over a pass, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.captured_steps import CapturedSteps
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.divergence import divergence
+from hybridppo.agents.ppo.losses import explained_variance
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
+from hybridppo.interfaces import Metrics
+from hybridppo.interruption import Stopped
+from hybridppo.networks.actors import GaussianActor, MaskedActor
+from hybridppo.networks.adam import FlatAdam
+from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.mlp import MLP
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.precision import require
+from hybridppo.networks.threads import limit_threads
+from hybridppo.placements.acting import TorchActor
+from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.rollouts.advantages import gae, next_values
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.distributions import DiagonalGaussian, Distribution, distribution_for
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.validation import whole
+
+
+class PPO:
+    """PPO with separate actor and critic networks.
+
+    Args:
+        observation_space: of one environment; `Box` of vectors or images, `Discrete`, or a `MaskedObservation`.
+        action_space: of one environment; `Discrete`, or `Box` of floating-point numbers.
+        config: the settings.
+        seed: of the initial parameters and of the order of minibatches.
+
+    Raises:
+        EnvError: for spaces that are not supported.
+    """
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        config: PPOConfig | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.config = config = config if config is not None else PPOConfig()
+        self.observation_space, self.action_space = observation_space, action_space
+        self.distribution: Distribution = distribution_for(action_space)
+        self._encode = ObservationEncoder(observation_space)
+        initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
+        self._order = np.random.default_rng(order)
+        # Their bits depend on the number of threads, and threads take longer to start than the work to do.
+        with limit_threads(1):
+            self._make_networks(torch.Generator().manual_seed(initial))
+        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
+        # eps as in the original ("37 details", 3).
+        self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
+        self.version = 0
+        self.should_stop: Callable[[], bool] = _never
+        self._clip_range = config.clip_range
+        self._steps: OptimizerSteps | None = None
+        self._steps_binding = 0
+
+    def _make_networks(self, generator: torch.Generator) -> None:
+        config, encode = self.config, self._encode
+
+        def network(outputs: int, gain: float) -> MLP | ImageNetwork:
+            def mlp(inputs: int) -> MLP:
+                return MLP(
+                    inputs,
+                    config.hidden_sizes,
+                    outputs,
+                    activation=config.activation,
+                    output_gain=gain,
+                    generator=generator,
+                )
+
+            return mlp(encode.size) if encode.image is None else ImageNetwork(encode.image, mlp, generator)
+
+        if isinstance(self.distribution, DiagonalGaussian):
+            self.actor: nn.Module = GaussianActor(network(self.distribution.size, 0.01), self.distribution.size)
+        elif isinstance(self.observation_space, MaskedObservation):
+            if self.observation_space.num_actions != self.distribution.output_size:
+                raise EnvError(
+                    f"{self.observation_space} has not the mask of {self.action_space}: make them of one size"
+                )
+            self.actor = MaskedActor(network(self.distribution.output_size, 0.01), self.distribution.output_size)
+        else:
+            self.actor = network(self.distribution.output_size, 0.01)
+        self.critic: nn.Module = network(1, 1.0)
+
+    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
+        """The action for one observation of the environment, in the form that its `step` takes.
+
+        Args:
+            observation: as the environment gives it.
+            deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
+            action_mask: `[n]`, 1 for each action that is allowed: the environment's `info["action_mask"]`, where the
+                agent was trained with `action_masks=True`.
+
+        Raises:
+            EnvError: where a mask is missing, not expected, or allows nothing.
+        """
+        actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
+        outputs = actor(self._row(observation, action_mask))
+        if deterministic:
+            actions = self.distribution.mode(outputs)
+        else:
+            actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
+        return self.distribution.to_env(actions)[0]
+
+    def _row(self, observation: Any, action_mask: Any) -> NDArray[Any]:
+        """`[1, obs]`, as the actor takes it."""
+        space = self.observation_space
+        if not isinstance(space, MaskedObservation):
+            if action_mask is not None:
+                raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+            return self._encode(np.asarray(observation)[None])
+        if action_mask is None or not np.any(action_mask):
+            raise EnvError(
+                "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
+                f"least one, got {shown(action_mask)}"
+            )
+        try:
+            return space.row(observation, action_mask)[None]
+        except BadValueError as error:
+            raise EnvError(f"the agent cannot act: {error}") from None
+
+    def anneal(self, progress: float) -> None:
+        """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
+        remaining = max(0.0, 1.0 - progress)
+        if self.config.anneal_learning_rate:
+            self.optimizer.set_learning_rates(self._learning_rates(remaining))
+        if self.config.anneal_clip_range:
+            self._clip_range = remaining * self.config.clip_range
+
+    def _learning_rates(self, share: float) -> dict[str, float]:
+        config = self.config
+        critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
+        return {"actor": share * config.learning_rate, "critic": share * critic}
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
+    def update(self, rollout: Rollout) -> Metrics:
+        """`num_epochs` passes over the rollout in freshly shuffled minibatches, by clipped surrogate.
+
+        Raises:
+            TrainingError: where a loss, a gradient or the parameters are no finite numbers any more: the agent is
+                ruined then.
+        """
+        steps = self._gradient_steps()
+        with steps.threads():
+            return self._update(rollout, steps)
+
+    def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
+        batch = self._prepare(rollout, steps)
+        size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
+        epochs: list[Tensor] = []
+        before = self._snapshot()
+        for _ in range(self.config.num_epochs):
+            try:
+                epochs.append(steps.epoch(batch, self._order.permutation(size), sizes, self._clip_range))
+            except Stopped:
+                self._put_back(*before)
+                raise
+            if self._has_gone_too_far(epochs[-1]):
+                break
+        self.version += 1
+        means = torch.cat(epochs).mean(0)
+        explained = explained_variance(values=batch.values, returns=batch.returns)
+        # The update's one wait for the device.
+        *values, explained_now, norm = torch.cat((means, explained.reshape(1), self._squared_norm())).tolist()
+        if not all(map(math.isfinite, (*values, norm))):
+            raise divergence(self.version, self.config, rollout, batch, epochs, self.parameters.values.data)
+        metrics = dict(zip(STATISTICS, values, strict=True))
+        learning_rate = self.optimizer.learning_rates["actor"]
+        return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate}
+
+    def _snapshot(self) -> tuple[list[Tensor], Any]:
+        """All that an update changes, as it is now."""
+        return [tensor.clone() for tensor in self._changing()], self._order.bit_generator.state
+
+    def _put_back(self, tensors: list[Tensor], order: Any) -> None:
+        for tensor, before in zip(self._changing(), tensors, strict=True):
+            tensor.copy_(before)
+        self._order.bit_generator.state = order
+
+    def _changing(self) -> list[Tensor]:
+        return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
+
+    def _squared_norm(self) -> Tensor:
+        """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
+        flat = self.parameters.values.data
+        return flat.dot(flat).reshape(1)
+
+    def _gradient_steps(self) -> OptimizerSteps:
+        """The fastest form of the gradient steps for where the parameters are now."""
+        if self._steps is None or self._steps_binding != self.parameters.binding:
+            require(self.config.precision, self.parameters.values.device)
+            self._steps = self._form_of_steps()(self)
+            self._steps_binding = self.parameters.binding
+        return self._steps
+
+    def _form_of_steps(self) -> Callable[["PPO"], OptimizerSteps]:
+        if self.config.fast_updates and NumpySteps.supports(self):
+            return NumpySteps
+        if self.config.cuda_graphs and self.parameters.values.device.type == "cuda":
+            return CapturedSteps
+        return AutogradSteps
+
+    def _has_gone_too_far(self, epoch: Tensor) -> bool:
+        if self.config.target_kl is None:
+            return False
+        # Waits for the device, once a pass: whether there is another depends on it.
+        return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
+
+    @torch.no_grad()
+    def _prepare(self, rollout: Rollout, steps: OptimizerSteps) -> Batch:
+        """Values in one batched pass, advantages, and everything flattened to the rows that are steps."""
+        config = self.config
+        num_steps, num_envs = rollout.rewards.shape
+        # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
+        seen = torch.cat((rollout.observations.flatten(0, 1), rollout.final_observations))
+        values, final_values = steps.values(seen).tensor_split([(num_steps + 1) * num_envs])
+        values = values.view(num_steps + 1, num_envs)
+        advantages = gae(
+            rewards=rollout.rewards,
+            values=values[:-1],
+            next_values=next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
+            terminated=rollout.terminated,
+            truncated=rollout.truncated,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+        )
+        everything = Batch(
+            observations=rollout.observations[:-1].flatten(0, 1),  # [T, N, ...] -> [T * N, ...]
+            actions=rollout.actions.flatten(0, 1),
+            log_probs=rollout.log_probs.flatten(),
+            values=values[:-1].flatten(),
+            advantages=advantages.flatten(),
+            returns=(advantages + values[:-1]).flatten(),
+        )
+        if len(rollout.valid_rows) == num_steps * num_envs:
+            return everything
+        return everything.gather(rollout.valid_rows)
+
+    def _minibatch_sizes(self, size: int) -> list[int]:
+        """`num_minibatches` of them, which differ by at most one."""
+        # Rows lost to resets must not leave a minibatch of one, whose advantages have no deviation.
+        count = max(1, min(self.config.num_minibatches, size // 2))
+        return [(i + 1) * size // count - i * size // count for i in range(count)]
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
+        tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
+        tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        slots = self.optimizer.state[self.parameters.values]
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in slots.items()}
+        return tensors, {"version": self.version, "order": self._order.bit_generator.state}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on from what `state` gave, on whatever device the agent is now.
+
+        Raises:
+            CheckpointError: where there are tensors that no part of the agent knows.
+            RuntimeError: where tensors are missing, unknown or of another shape.
+        """
+        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            if part not in parts:
+                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
+            parts[part][rest] = tensor
+        self.actor.load_state_dict(parts["actor"])
+        self.critic.load_state_dict(parts["critic"])
+        if parts["optimizer"]:  # none in checkpoints of before the first update, once
+            slots = self.optimizer.state[self.parameters.values]
+            for name, slot in slots.items():
+                saved = parts["optimizer"][name]
+                if saved.shape != slot.shape:  # which `copy_` might spread over all
+                    raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
+                slot.copy_(saved)
+        self.version = whole(state, "version")
+        self._order.bit_generator.state = state["order"]
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,106 @@
+"""Environments as a sampler sees them."""
+
+import contextlib
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import gymnasium as gym
+from numpy.typing import NDArray
+
+from hybridppo.environments.state.describing import Digests, describe, digests
+from hybridppo.environments.state.restoring import restore
+from hybridppo.errors import EnvStateError
+from hybridppo.spaces.observations import ObservationEncoder
+
+Array = NDArray[Any]
+
+EnvState = dict[str, Any]
+"""How many environments a state is of (`num_envs`), and the `state`, as JSON can hold it."""
+Step = tuple[Array, Array, Array, Array, list[int], list[Array]]
+"""Observations `[N, obs]` to act on next, rewards, terminated, truncated `[N]`, and, of the environments
+truncated in this step whose final observation is not among the first, indices and final observations.
+All but the last may be overwritten by the next step."""
+
+
+class Environments(ABC):
+    """A vector environment whose observations are encoded, and whose episode ends are explicit."""
+
+    skips_row_after_end: ClassVar[bool] = False
+    """Whether the row after an episode's end is a reset instead of a step."""
+
+    def __init__(self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]") -> None:
+        self.num_envs = num_envs
+        self.observation_space, self.action_space = observation_space, action_space
+        self.encode = ObservationEncoder(observation_space)
+        self.restarted: dict[int, int] = {}
+        """Which environments were made anew in the last step, and how often. Where that step ended no episode, it
+        is none, and the episode that it belonged to is broken off."""
+        self._closed = False
+        self._began: list[Digests] = []
+
+    @property
+    def envs(self) -> "list[gym.Env[Any, Any]] | None":
+        """The environments, where they are objects of this process."""
+        return None
+
+    @abstractmethod
+    def reset(self, seed: int) -> Array:
+        """Start every environment anew, the `i`-th from `seed + i`; observations `[N, obs]`."""
+
+    @abstractmethod
+    def step(self, actions: Array) -> Step:
+        """Step every environment.
+
+        Raises:
+            EnvError: where one fails, or returns what cannot be used: which one, and when.
+        """
+
+    def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
+        """Refuse rewards of the last steps, `[t, N]`, that are not finite, where `step` has not done so."""
+
+    def state(self) -> list[EnvState]:
+        """What `load_state` takes: the state of each copy, or of the whole vector where the copies are its own.
+
+        Raises:
+            EnvStateError: where it cannot be saved, with the attribute that stands in the way.
+        """
+        parts = self._parts()
+        began: list[Digests | None] = [*self._began] or [None] * len(parts)
+        return [
+            {"num_envs": count, "state": describe(part, digests_then)}
+            for (part, count), digests_then in zip(parts, began, strict=True)
+        ]
+
+    def remember_the_start(self) -> None:
+        """What is saved from now on leaves out what is still as it is now; to be called after the first reset."""
+        with contextlib.suppress(EnvStateError):  # `state` will say so, whenever it is wanted
+            self._began = [digests(part) for part, _ in self._parts()]
+
+    def load_state(self, states: list[EnvState]) -> None:
+        """Go on from saved states, in environments made and reset as those were.
+
+        Raises:
+            EnvStateError: where they do not fit these environments, which must then be reset.
+        """
+        parts = self._parts()
+        if [count for _, count in parts] != [state["num_envs"] for state in states]:
+            raise EnvStateError(
+                f"what was saved is the state of vectors of {[state['num_envs'] for state in states]} environments, "
+                f"not of {[count for _, count in parts]}"
+            )
+        for (part, _), state in zip(parts, states, strict=True):
+            restore(part, state["state"])
+
+    @abstractmethod
+    def _parts(self) -> list[tuple[object, int]]:
+        """What can be saved each by itself, and how many environments it is."""
+
+    def close(self) -> None:
+        """Release the environments; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Release the environments."""

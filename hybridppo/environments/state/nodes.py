@@ -1,0 +1,69 @@
+"""What a described state is made of."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+BIT_GENERATORS: dict[str, Callable[..., np.random.BitGenerator]] = {
+    "PCG64": np.random.PCG64,
+    "PCG64DXSM": np.random.PCG64DXSM,
+    "MT19937": np.random.MT19937,
+    "Philox": np.random.Philox,
+    "SFC64": np.random.SFC64,
+}
+
+
+PLAIN_DTYPES = "?biufcmMSU"
+
+MISSING = object()
+
+Node = Any
+"""None, a bool, an int, a finite float, a str, or a dict whose first key says what it describes."""
+
+
+def is_python_object(value: object) -> bool:
+    """Whether all that an object holds is in its `__dict__`: its class and those before it are written in Python."""
+    kind = type(value)
+    has_slots = any(name not in ("__dict__", "__weakref__") for cls in kind.__mro__ for name in _slots_of(cls))
+    return kind.__new__ is object.__new__ and hasattr(value, "__dict__") and not has_slots
+
+
+def _slots_of(cls: type) -> tuple[str, ...]:
+    slots = cls.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def plain_dtype(text: str) -> np.dtype[Any]:
+    """The dtype of that name; a ValueError where it is not one of plain numbers or text."""
+    dtype = np.dtype(str(text))
+    if dtype.kind not in PLAIN_DTYPES:
+        raise ValueError(f"{text!r} is no type of plain numbers or text")
+    return dtype
+
+
+def attribute_path(owner: object, name: str) -> str:
+    """An attribute, for messages."""
+    return f"{type(owner).__name__}.{name}"
+
+
+def class_name(value: object) -> str:
+    """Of its class, as it is written down."""
+    return type(value).__qualname__
+
+
+def full_class_name(value: object) -> str:
+    """With its module, for messages."""
+    module = getattr(type(value), "__module__", None)  # which types made by SWIG have not
+    return f"{module}.{class_name(value)}" if module else class_name(value)
+
+
+def to_text(data: bytes) -> str:
+    """Bytes as JSON can hold them."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def to_bytes(text: str) -> bytes:
+    """The bytes that `to_text` wrote."""
+    return base64.b64decode(text, validate=True)

@@ -1,0 +1,173 @@
+"""Saved states put back into environments made and reset in the same way."""
+
+import functools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.environments.state.describing import Walk
+from hybridppo.environments.state.nodes import (
+    BIT_GENERATORS,
+    MISSING,
+    Node,
+    attribute_path,
+    class_name,
+    full_class_name,
+    is_python_object,
+    plain_dtype,
+    to_bytes,
+)
+from hybridppo.errors import EnvStateError
+
+
+def restore(environment: object, described: dict[str, Any]) -> None:
+    """Put a state that `describe` gave into an environment made and reset in the same way; all of it, or nothing.
+
+    Raises:
+        EnvStateError: where it does not fit this environment.
+    """
+    restorer = Restorer(environment, described)  # reads everything before anything is changed
+    restorer.apply()
+
+
+class Restorer:
+    """Reads a described state against a fresh environment; nothing is changed before `apply`."""
+
+    def __init__(self, environment: object, described: dict[str, Any]) -> None:
+        walk = Walk(environment)
+        self._digests, self._fresh = walk.digests, walk.objects
+        self._met: dict[str, Any] = {}
+        self._memory: dict[str, NDArray[Any]] = {}
+        self._changes: list[Callable[[], object]] = []
+        try:
+            self._value(described, environment, "", type(environment).__name__)
+        except EnvStateError:
+            raise
+        except Exception as error:  # whatever Python and NumPy raise for what `describe` never writes
+            message = f"the saved state of {type(environment).__name__} cannot be read"
+            raise EnvStateError(f"{message}: {type(error).__name__}: {error}") from error
+
+    def apply(self) -> None:
+        """Put everything in."""
+        for change in self._changes:
+            change()
+
+    def _value(self, node: Node, fresh: Any, place: str, path: str) -> Any:
+        """What a node describes; `fresh` is what the fresh environment has in its place."""
+        if node is None or type(node) in (bool, int, float, str):
+            return node
+        kind = next(iter(node))
+        if kind == "same":
+            if self._digests.get(place) != node[kind]:
+                raise EnvStateError(f"{path} is not what it was when the run began")
+            return fresh
+        if kind == "enum":
+            self._require_class(node[kind], fresh, path)
+            return type(fresh)[node["name"]]
+        if kind == "float":
+            return float(node[kind])
+        if kind == "bytes":
+            return to_bytes(node[kind])
+        if kind == "scalar":
+            return np.frombuffer(to_bytes(node[kind]), plain_dtype(node["dtype"]), 1)[0]
+        if kind == "again":
+            return self._met[node[kind]] if node[kind] in self._met else self._fresh[node[kind]]
+        value = self._new_value(kind, node, fresh, place, path)
+        self._met[place] = value
+        return value
+
+    def _new_value(self, kind: str, node: Node, fresh: Any, place: str, path: str) -> Any:
+        if kind in ("list", "deque"):
+            items: Any = [] if kind == "list" else deque(maxlen=node["maxlen"])
+            self._met[place] = items  # before its items, which may hold it
+            items.extend(self._items(node[kind], fresh, place, path))
+            return items
+        if kind == "tuple":
+            return tuple(self._items(node[kind], fresh, place, path))
+        if kind == "dict":
+            mapping: dict[Any, Any] = {}
+            self._met[place] = mapping
+            before = fresh if isinstance(fresh, dict) else {}
+            for i, (key_node, value_node) in enumerate(node[kind]):
+                key = self._value(key_node, MISSING, f"{place}{{{i}}}.key", f"a key of {path}")
+                of = before.get(key, MISSING)
+                mapping[key] = self._value(value_node, of, f"{place}{{{i}}}", f"{path}[{key!r}]")
+            return mapping
+        if kind == "array":
+            return self._array(node, place)
+        if kind == "generator":
+            return self._generator(node, place)
+        if kind == "random_state":
+            generator = np.random.RandomState(0)
+            generator.set_state(checked_state(self._value(node[kind], MISSING, f"{place}.state", path)))
+            return generator
+        if kind == "random":
+            python_generator = random.Random(0)
+            python_generator.setstate(self._value(node[kind], MISSING, f"{place}.state", path))
+            return python_generator
+        if kind == "constant":
+            self._require_class(node[kind], fresh, path)
+            return fresh
+        if kind == "object":
+            return self._object(node, fresh, place, path)
+        raise ValueError(f"unknown kind {kind!r}")
+
+    def _items(self, nodes: list[Node], fresh: Any, place: str, path: str) -> list[Any]:
+        before = list(fresh) if isinstance(fresh, (tuple, list, deque)) else []
+        before += [MISSING] * (len(nodes) - len(before))
+        return [self._value(node, before[i], f"{place}[{i}]", f"{path}[{i}]") for i, node in enumerate(nodes)]
+
+    def _object(self, node: Node, fresh: Any, place: str, path: str) -> Any:
+        self._require_class(node["object"], fresh, path)
+        self._met[place] = fresh
+        if "state" in node:
+            state = self._value(node["state"], MISSING, f"{place}.state_dict()", f"{path}.state_dict()")
+            self._changes.append(functools.partial(fresh.load_state_dict, state))
+            return fresh
+        if not is_python_object(fresh):
+            raise EnvStateError(f"{path} is of type {full_class_name(fresh)}, which cannot be restored")
+        before, after, gone = vars(fresh), {}, []
+        for name, of in node["attributes"]:
+            if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+                raise ValueError(f"{name!r} is no attribute's name")
+            if isinstance(of, dict) and "gone" in of:
+                gone.append(name)
+            else:
+                after[name] = self._value(of, before.get(name, MISSING), f"{place}.{name}", attribute_path(fresh, name))
+        self._changes.append(functools.partial(before.update, after))
+        self._changes += [functools.partial(before.pop, name, None) for name in gone]
+        return fresh
+
+    def _array(self, node: Node, place: str) -> NDArray[Any]:
+        if "memory_of" in node:
+            memory = self._memory[node["memory_of"]]
+        else:  # of their own, as new
+            memory = self._memory[place] = np.frombuffer(to_bytes(node["array"]), np.uint8).copy()
+        dtype, strides = plain_dtype(node["dtype"]), tuple(node["strides"])
+        return np.ndarray(tuple(node["shape"]), dtype, buffer=memory, offset=node["offset"], strides=strides)
+
+    def _generator(self, node: Node, place: str) -> np.random.Generator:
+        state = checked_state(self._value(node["state"], MISSING, f"{place}.state", "a generator's state"))
+        seed = self._value(node["seed"], MISSING, f"{place}.seed", "a generator's seed")
+        sequence = np.random.SeedSequence(**seed) if seed is not None else np.random.SeedSequence(0)
+        bit_generator = BIT_GENERATORS[node["generator"]](sequence)
+        bit_generator.state = state
+        return np.random.Generator(bit_generator)
+
+    def _require_class(self, name: str, fresh: Any, path: str) -> None:
+        if fresh is MISSING:
+            raise EnvStateError(f"{path} was a {name} when it was saved; a freshly reset environment has none there")
+        if class_name(fresh) != name:
+            raise EnvStateError(f"{path} was a {name} when it was saved, and is a {class_name(fresh)} now")
+
+
+def checked_state(state: dict[str, Any]) -> dict[str, Any]:
+    """A bit generator's state, refused where NumPy would read beyond its arrays."""
+    position = state["state"].get("pos", 0) if isinstance(state["state"], dict) else 0
+    if not 0 <= position <= 624 or not 0 <= state.get("buffer_pos", 0) <= 4:
+        raise ValueError("a generator's position lies outside of its state")
+    return state

@@ -1,0 +1,168 @@
+"""One environment of the library's own making: which one it is when it fails, and made anew where that is asked for."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.environments.checks import checked_step, describe_action, describe_error
+from hybridppo.environments.options import OnEnvError
+from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.checks import checked_observation, is_plain, require_finite, reshaped
+from hybridppo.validation import whole
+
+Array = NDArray[Any]
+
+logger = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3
+"""How often an environment may fail in a row and be made anew."""
+STEPS_TO_RECOVER = 100
+"""After so many steps, or a whole episode, the next failure is not in a row with the last."""
+
+
+class SubEnvironment:
+    """An environment whose first reset and step are checked, and whose failures name it.
+
+    Args:
+        make: makes it, and makes it anew.
+        index: its number among the environments of the run.
+        on_error: "raise", or "restart": make it anew.
+    """
+
+    def __init__(self, make: Callable[[], "gym.Env[Any, Any]"], index: int, on_error: OnEnvError = "raise") -> None:
+        self.env = make()
+        self.index = index
+        self.seed: int | None = None
+        """What it was last reset with."""
+        self.times_restarted = 0
+        self._make = make
+        self._on_error = on_error
+        self._failures = 0
+        self._is_checked = False
+        self.step: Callable[[Any], Any] = self._first_step
+        """As the environment's own, which it is once the first step was found to need no casting."""
+
+    def reset(self, seed: int | None = None, num_steps: int = 0) -> Array:
+        """Begin an episode: its first observation, of an environment made anew where `reset` failed.
+
+        Args:
+            seed: of the environment; None goes on with its own generator.
+            num_steps: how many the environment has made, for messages.
+
+        Raises:
+            EnvError: where it fails, and is not to be made anew.
+        """
+        self._failures = 0
+        self.seed = seed if seed is not None else self.seed
+        try:
+            return self._reset(seed)
+        except Exception as error:
+            return self.recover(in_reset(num_steps), error)
+
+    def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Array:
+        """Raise what went wrong; or make the environment anew: the first observation of a new episode.
+
+        Args:
+            when: what was going on.
+            error: what the environment raised, or what was wrong with what it returned.
+            episode_steps: how many steps of the episode were made before.
+
+        Raises:
+            EnvError: where it is not to be made anew, or has failed too often in a row.
+        """
+        if self._on_error == "raise":
+            raise self._failure(when, error) from error
+        if episode_steps >= STEPS_TO_RECOVER:
+            self._failures = 0
+        while True:
+            self._failures += 1
+            failure = self._failure(when, error)
+            if self._failures > FAILURES_IN_A_ROW:
+                raise EnvError(f"{self._failures} failures in a row, the last: {failure}") from error
+            logger.warning("%s\nIt is made anew, and its unfinished episode dropped.", failure)
+            try:
+                return self._make_anew()
+            except Exception as again:
+                when, error = "when made anew", again
+
+    def state(self) -> dict[str, Any]:
+        """What is known of the environment beyond its own state, as JSON can hold it."""
+        return {"seed": self.seed, "times_restarted": self.times_restarted, "failures": self._failures}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave."""
+        self.seed = whole(state, "seed") if state["seed"] is not None else None
+        self.times_restarted, self._failures = whole(state, "times_restarted"), whole(state, "failures")
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _make_anew(self) -> Array:
+        self.times_restarted += 1
+        spaces = self.env.observation_space, self.env.action_space
+        try:
+            self.env.close()
+        except Exception as error:
+            logger.warning("environment %d could not be closed: %s: %s", self.index, type(error).__name__, error)
+        self.env = self._make()
+        if (self.env.observation_space, self.env.action_space) != spaces:
+            raise BadValueError(
+                f"its spaces are {self.env.observation_space} and {self.env.action_space}, not {spaces}"
+            )
+        self._is_checked, self.step = False, self._first_step
+        # A seed of its own: from the old one, what went wrong might go wrong again.
+        parts = [self.seed if self.seed is not None else 0, self.times_restarted]
+        self.seed = int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1)
+        return self._reset(self.seed)
+
+    def _reset(self, seed: int | None) -> Array:
+        result = self.env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
+        space = self.env.observation_space
+        if not self._is_checked:
+            self._is_checked = True
+            return checked_observation(space, result[0])
+        observation = np.asarray(result[0]) if isinstance(space, gym.spaces.Discrete) else reshaped(space, result[0])
+        require_finite("its observation", observation.astype(np.float32, copy=False))
+        return observation
+
+    def _first_step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        checked = checked_step(self.env.observation_space, result)
+        self.step = self.env.step if is_plain(self.env.observation_space, result) else self._cast_step
+        return checked
+
+    def _cast_step(self, action: Any) -> Any:
+        observation, *values, info = self.env.step(action)
+        space = self.env.observation_space
+        if not isinstance(space, gym.spaces.Discrete):
+            observation = reshaped(space, observation)
+        else:
+            observation = np.asarray(observation).item()
+        return (observation, *(np.asarray(value).item() for value in values), info)
+
+    def _failure(self, when: str, error: Exception) -> EnvError:
+        return failure(self.index, self.seed, when, error)
+
+
+def failure(index: int, seed: int | None, when: str, error: Exception) -> EnvError:
+    """What is said of an environment that failed."""
+    return EnvError(f"environment {index} (seed {seed}) failed {when}: {describe_error(error)}")
+
+
+def in_step(episode_steps: int, num_steps: int, action: Any) -> str:
+    """When that was: steps of the episode, and of the environment."""
+    return (
+        f"in step {episode_steps} of its episode, {num_steps} after the first reset, action {describe_action(action)}"
+    )
+
+
+def in_reset(num_steps: int) -> str:
+    """When that was."""
+    return f"in a reset, {num_steps} steps after the first"

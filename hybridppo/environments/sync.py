@@ -1,0 +1,150 @@
+"""The library's own copies of an environment, stepped in turn in this process."""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.options import OnEnvError
+from hybridppo.environments.sub_environment import SubEnvironment, in_step
+from hybridppo.errors import BadValueError
+from hybridppo.spaces.checks import finite_test, require_finite
+from hybridppo.validation import whole
+
+Array = NDArray[Any]
+
+
+class SyncEnvironments(Environments):
+    """Copies of an environment, each stepped, and reset when its episode has ended, before `step` returns.
+
+    Every row is a step, but where an environment was made anew. What `step` returns holds copies of what the
+    environments gave; the next step overwrites it, but for final observations.
+
+    Args:
+        make: makes one environment.
+        num_envs: how many.
+        first: the number of the first among those of the run, for messages.
+        on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
+
+    Raises:
+        EnvError: where the copies' spaces differ.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], "gym.Env[Any, Any]"],
+        num_envs: int,
+        first: int = 0,
+        on_error: OnEnvError = "raise",
+    ) -> None:
+        copies = [SubEnvironment(make, first + i, on_error) for i in range(num_envs)]
+        model = copies[0].env
+        for copy in copies:
+            require_same_spaces(copy.env, model, f"environment {copy.index}", f"environment {first}", num_envs)
+        space = model.observation_space
+        super().__init__(num_envs, space, model.action_space)
+        self.copies = copies
+        self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
+        # Observations [N, *space] and rewards [N], as rollouts hold them, in one array for the test. Whole numbers, of
+        # a Discrete space or an image, are finite.
+        shape = (num_envs, *(space.shape or ()))
+        is_float = self._shape is not None and self.encode.image is None
+        size = int(np.prod(shape)) if is_float else 0
+        self._numbers = np.zeros(size + num_envs, np.float32)
+        self._rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, space.dtype)
+        self._rewards = self._numbers[size:]
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._sum = finite_test(self._numbers.size)
+        self._num_steps = 0
+        self._started_at = [0] * num_envs  # what `_num_steps` was when the episode began
+
+    @property
+    def envs(self) -> "list[gym.Env[Any, Any]]":  # noqa: D102 - as in the base
+        return [copy.env for copy in self.copies]
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        self._num_steps = 0
+        for i in range(self.num_envs):
+            self._reset(i, seed + i)
+        return self.encode(self._rows).copy()
+
+    def step(self, actions: Array) -> Step:
+        """Final observations are what `step` of the environment returned."""
+        rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
+        shape = self._shape
+        if self.restarted:
+            self.restarted = {}
+        self._num_steps += 1
+        for i, (copy, action) in enumerate(zip(self.copies, actions, strict=True)):
+            try:
+                observation, rewards[i], terminated[i], truncated[i], _ = copy.step(action)
+                if shape is not None and observation.shape != shape:
+                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
+                rows[i] = observation
+            except Exception as error:
+                self._recover(i, action, error)
+        if not isfinite(self._sum(self._numbers)):
+            self._recover_from_numbers(actions)
+        finals_of: list[int] = []
+        finals: list[Array] = []
+        if terminated.any() or truncated.any():
+            for i in np.flatnonzero(terminated | truncated).tolist():
+                if not terminated[i]:
+                    finals_of.append(i)
+                    finals.append(self.encode(rows[i : i + 1])[0].copy())
+                self._reset(i)
+        return self.encode(rows), rewards, terminated, truncated, finals_of, finals
+
+    def state(self) -> list[EnvState]:
+        """As in the base; each with what its copy knows of it."""
+        return [
+            {**state, "copy": copy.state(), "episode_steps": self._num_steps - started_at}
+            for state, copy, started_at in zip(super().state(), self.copies, self._started_at, strict=True)
+        ]
+
+    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+        super().load_state(states)
+        for copy, state in zip(self.copies, states, strict=True):
+            copy.load_state(state["copy"])
+        self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
+
+    def _parts(self) -> list[tuple[object, int]]:
+        return [(copy.env, 1) for copy in self.copies]
+
+    def _reset(self, i: int, seed: int | None = None) -> None:
+        copy = self.copies[i]
+        before = copy.times_restarted
+        self._rows[i] = copy.reset(seed, self._num_steps)
+        self._begun(i, before)
+
+    def _recover(self, i: int, action: Any, error: Exception) -> None:
+        """Raise, or begin a new episode in this step, of which the row is then lost."""
+        copy = self.copies[i]
+        before, episode_steps = copy.times_restarted, self._num_steps - self._started_at[i]
+        when = in_step(episode_steps, self._num_steps, action)
+        self._rows[i] = copy.recover(when, error, episode_steps)
+        self._rewards[i], self._terminated[i], self._truncated[i] = 0.0, False, False
+        self._begun(i, before)
+
+    def _recover_from_numbers(self, actions: Array) -> None:
+        for i in range(self.num_envs):
+            try:
+                require_finite("its observation", self._rows[i])
+                require_finite("its reward", self._rewards[i])
+            except BadValueError as error:
+                self._recover(i, actions[i], error)
+
+    def _begun(self, i: int, times_restarted_before: int) -> None:
+        self._started_at[i] = self._num_steps
+        if times := self.copies[i].times_restarted - times_restarted_before:
+            self.restarted[i] = self.restarted.get(i, 0) + times
+
+    def _close(self) -> None:
+        for copy in self.copies:
+            copy.close()

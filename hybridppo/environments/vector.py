@@ -1,0 +1,207 @@
+"""Vector environments as a sampler wants them: one interface over gymnasium's three autoreset modes.
+
+What differs between the modes is where an episode's true final observation is found, and whether the
+step after it is a step:
+
+- `NEXT_STEP`: `step` returns the final observation; the next call ignores the action and resets. That
+  row is no step of the environment (`skips_row_after_end`).
+- `SAME_STEP`: `step` has reset already; the final observation is in `infos["final_obs"]`.
+- `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
+"""
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from numpy.typing import NDArray
+
+from hybridppo.environments.base import Environments, Step
+from hybridppo.environments.checks import check_vector_observations, check_vector_step, describe_action, describe_error
+from hybridppo.environments.options import MODES, AutoresetName
+from hybridppo.errors import BadValueError, EnvError, EnvStateError
+from hybridppo.spaces.checks import finite_test, require_finite
+
+Array = NDArray[Any]
+
+
+class VectorEnvironments(Environments):
+    """One of gymnasium's vector environments; a subclass for each of its autoreset modes.
+
+    Args:
+        vector: the environments.
+        first: the number of the first among those of the run, for messages.
+    """
+
+    def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
+        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
+        self.vector = vector
+        self._first = first
+        self._seed: int | None = None
+        self._num_steps = 0
+        self._sum = finite_test(self.num_envs * self.encode.size, self.encode.dtype)
+        self._take_step: Callable[[Array], tuple[Any, Array, Array, Array, Any]] = self._first_step
+        """As the vector's own, which it is once the first step was checked."""
+
+    @property
+    def envs(self) -> "list[gym.Env[Any, Any]] | None":  # noqa: D102 - as in the base
+        return self.vector.envs if isinstance(self.vector, SyncVectorEnv) else None
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        self._seed, self._num_steps = seed, 0
+        try:
+            observations, _ = self.vector.reset(seed=seed)
+            check_vector_observations(self.observation_space, self.num_envs, observations)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise self._failure("in their reset", error) from error
+        return self._encoded(observations)
+
+    def _step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
+        self._num_steps += 1
+        try:
+            return self._take_step(actions)
+        except EnvError:
+            raise
+        except Exception as error:
+            raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
+
+    def _first_step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
+        result = self.vector.step(actions)
+        check_vector_step(self.observation_space, self.num_envs, result)
+        self._take_step = self.vector.step
+        return result
+
+    def _encoded(self, observations: Array) -> Array:
+        """Encoded, and refused where not finite."""
+        encoded = self.encode(observations)
+        if not isfinite(self._sum(encoded.ravel())):
+            self._refuse(encoded)
+        return encoded
+
+    def _refuse(self, encoded: Array) -> None:
+        """Name the first observation that is not finite; there is none where only the sum is infinite."""
+        for i, row in enumerate(encoded):
+            self._require_finite(f"the observation of environment {self._first + i}: observation", row)
+
+    def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
+        if not np.isfinite(rewards).all():
+            step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
+            self._num_steps += step + 1 - len(rewards)
+            self._require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
+
+    def _require_finite(self, name: str, values: Array) -> None:
+        try:
+            require_finite(name, values)
+        except BadValueError as error:
+            raise self._failure(f"in step {self._num_steps}", error) from None
+
+    def _failure(self, when: str, error: Exception) -> EnvError:
+        last = self._first + self.num_envs - 1
+        return EnvError(
+            f"environments {self._first} to {last}, a {type(self.vector).__name__} (seed {self._seed}), failed {when}: "
+            f"{describe_error(error)}"
+        )
+
+    def _parts(self) -> list[tuple[object, int]]:
+        if isinstance(self.vector, AsyncVectorEnv):
+            raise EnvStateError(
+                "with async vectorization, each environment is in a process of its own: num_workers can save them"
+            )
+        return [(self.vector, self.num_envs)]
+
+    def _close(self) -> None:
+        self.vector.close()
+
+
+class NextStepEnvironments(VectorEnvironments):
+    """Environments that reset on the step after an episode's end."""
+
+    skips_row_after_end = True
+
+    def step(self, actions: Array) -> Step:
+        """The observation after an end is the final one: nothing is missing."""
+        observations, rewards, terminated, truncated, _ = self._step(actions)
+        encoded = self.encode(observations)
+        if not isfinite(self._sum(encoded.ravel())):
+            self._refuse(encoded)
+        return encoded, rewards, terminated, truncated, [], []
+
+
+class SameStepEnvironments(VectorEnvironments):
+    """Environments that reset within the step that ends an episode."""
+
+    def step(self, actions: Array) -> Step:
+        """Final observations come from the step's `infos`."""
+        observations, rewards, terminated, truncated, infos = self._step(actions)
+        indices: list[int] = []
+        finals: list[Array] = []
+        if truncated.any():
+            indices = np.flatnonzero(truncated & ~terminated).tolist()
+            if indices and "final_obs" not in infos:
+                raise EnvError(
+                    f"environments {indices} were truncated and reset in the same step, but `infos` has no "
+                    f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
+                )
+            finals = [self.encode(np.asarray(infos["final_obs"][i])[None])[0].copy() for i in indices]
+            for i, final in zip(indices, finals, strict=True):
+                self._require_finite(f"the final observation of environment {self._first + i}: observation", final)
+        return self._encoded(observations), rewards, terminated, truncated, indices, finals
+
+
+class ManualResetEnvironments(VectorEnvironments):
+    """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
+
+    def step(self, actions: Array) -> Step:
+        """Final observations are what `step` returned; then the ended environments are reset."""
+        observations, rewards, terminated, truncated, _ = self._step(actions)
+        encoded = self._encoded(observations)
+        ended = terminated | truncated
+        if not ended.any():
+            return encoded, rewards, terminated, truncated, [], []
+        indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
+        # The reset may write to the arrays that the step gave.
+        finals = [encoded[i].copy() for i in indices]
+        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
+        try:
+            observations, _ = self.vector.reset(options={"reset_mask": ended})
+        except EnvError:
+            raise
+        except Exception as error:
+            which = np.flatnonzero(ended).tolist()
+            raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
+        return self._encoded(observations), rewards, terminated, truncated, indices, finals
+
+
+def wrap(
+    vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None, first: int = 0
+) -> VectorEnvironments:
+    """The `Environments` for the autoreset mode that the vector environment declares, or that is given.
+
+    Raises:
+        EnvError: where it declares none and none is given, or both and they differ.
+    """
+    declared = vector.metadata.get("autoreset_mode")
+    if isinstance(declared, str):  # as gymnasium writes it, or as we do
+        declared = next((mode for name, mode in MODES.items() if declared in (mode.value, name)), declared)
+    mode = MODES[autoreset_mode] if autoreset_mode is not None else declared
+    if mode is None:
+        raise EnvError(
+            f"{vector} does not say in metadata['autoreset_mode'] how it resets, so episode ends cannot be exact: "
+            "set autoreset_mode (--autoreset-mode) to next_step, same_step or disabled"
+        )
+    if declared is not None and mode is not declared:
+        raise EnvError(
+            f"{vector} declares autoreset mode {declared}, but autoreset_mode={autoreset_mode!r} was given: "
+            "leave the option out"
+        )
+    if mode is AutoresetMode.NEXT_STEP:
+        return NextStepEnvironments(vector, first)
+    if mode is AutoresetMode.SAME_STEP:
+        return SameStepEnvironments(vector, first)
+    if mode is AutoresetMode.DISABLED:
+        return ManualResetEnvironments(vector, first)
+    raise EnvError(f"{vector} declares an unknown autoreset mode, {mode!r}: use gymnasium.vector.AutoresetMode")

@@ -1,0 +1,49 @@
+"""Which networks NumPy can stand in for."""
+
+from torch import nn
+
+from hybridppo.networks.actors import GaussianActor, MaskedActor
+from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.mlp import MLP
+from hybridppo.networks.numpy_forms.form import NumpyForm
+from hybridppo.spaces.images import ImageLayout
+
+
+def linears(network: nn.Module) -> list[nn.Linear]:
+    """The linear layers of an `MLP`, or of that within another network made here, first to last."""
+    found = _mlp_and_image(network)
+    assert found is not None
+    return [layer for layer in found[0] if isinstance(layer, nn.Linear)]
+
+
+def numpy_form(network: nn.Module) -> NumpyForm | None:
+    """What NumPy needs to know to stand in for the network, on a CPU; None where it cannot.
+
+    It can for networks made here whose hidden layers have tanh or ReLU, and that have no hooks.
+    """
+    found = _mlp_and_image(network)
+    if found is None:
+        return None
+    mlp, image = found
+    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
+    activations = {type(layer) for layer in mlp if not isinstance(layer, nn.Linear)}
+    if has_hooks or activations not in ({nn.Tanh}, {nn.ReLU}):
+        return None
+    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", isinstance(network, MaskedActor), image)
+
+
+def is_on_cpu(network: nn.Module) -> bool:
+    """Whether all parameters are on the CPU now."""
+    return all(parameter.device.type == "cpu" for parameter in network.parameters())
+
+
+def _mlp_and_image(network: nn.Module) -> tuple[MLP, ImageLayout | None] | None:
+    """The MLP of a network made here, and what images it is for, if any."""
+    trunk: nn.Module = network
+    if type(network) is GaussianActor:
+        trunk = network.mean
+    elif type(network) is MaskedActor:
+        trunk = network.logits
+    if type(trunk) is ImageNetwork:
+        return trunk.mlp, trunk.image
+    return (trunk, None) if type(trunk) is MLP else None

@@ -1,0 +1,48 @@
+"""Multilayer perceptrons, orthogonally initialised."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import nn
+
+from hybridppo.networks.initialisation import EmptyLinear, initialised
+
+Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "elu": nn.ELU,
+    "silu": nn.SiLU,
+    "gelu": nn.GELU,
+}
+
+
+class MLP(nn.Sequential):
+    """`[..., inputs] -> [..., outputs]` through `hidden_sizes`, an activation after each hidden layer.
+
+    Weights are orthogonal with gain sqrt(2), biases zero, and the last layer's gain is `output_gain`:
+    0.01 for an actor, so that every action is about as likely at first, and 1 for a critic ("37 details",
+    detail 2). Rows are drawn from `generator` alone, never from torch's global one.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        hidden_sizes: Sequence[int],
+        outputs: int,
+        *,
+        activation: Activation = "tanh",
+        output_gain: float,
+        generator: torch.Generator,
+    ) -> None:
+        layers: list[nn.Module] = []
+        sizes = [inputs, *hidden_sizes]
+        for size, next_size in pairwise(sizes):
+            layers.append(initialised(EmptyLinear(size, next_size), math.sqrt(2.0), generator))
+            layers.append(ACTIVATIONS[activation]())
+        layers.append(initialised(EmptyLinear(sizes[-1], outputs), output_gain, generator))
+        super().__init__(*layers)

@@ -1,0 +1,131 @@
+"""Multilayer perceptrons in NumPy: the same arithmetic as `networks.MLP` to rounding, without torch's dispatcher.
+
+For small networks on a CPU most of torch's time is overhead, and its tanh is slow on some machines. Arrays may be views
+of torch's own parameters. This file does not import torch, so that worker processes need not.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+NumpyActivation = Literal["tanh", "relu"]
+
+CHUNK = 8
+
+FORBIDDEN = -1e8
+"""The logit of an action that a mask does not allow: its probability is 0 then, and so is every gradient by it."""
+
+
+class NumpyActor:
+    """An MLP actor as a sampler sees it: host arrays in, host arrays out.
+
+    Its parameters are copied when it is made (a rollout does not change them), each weight with its bias as a last
+    column, against which the layer's input has a last row of ones: one product instead of a product and a sum.
+
+    What comes out for an observation does not depend on how many others are passed with it. Within, observations are
+    columns, in chunks of `CHUNK`, because how a BLAS rounds may depend on the shape of a product; all in one product
+    where this machine's BLAS is found to round that alike.
+
+    Args:
+        parameters: weights `[outputs, inputs]` and biases `[outputs]` in turn, first layer to last, in torch's order;
+            before them the log standard deviations `[d]` of a Gaussian actor.
+        activation: of every hidden layer.
+        version: of these parameters.
+        has_mask: whether the last numbers of an observation say which outputs are allowed.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Array], activation: NumpyActivation, version: int = 0, has_mask: bool = False
+    ) -> None:
+        self.parameters, self.activation, self.version = parameters, activation, version
+        is_gaussian = len(parameters) % 2 == 1
+        self._log_std = parameters[0] if is_gaussian else None
+        weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
+        # [outputs, inputs] and [outputs] -> [inputs + 1, outputs]
+        layers = [
+            np.ascontiguousarray(np.vstack((weight.T, bias))) for weight, bias in zip(weights, biases, strict=True)
+        ]
+        # Seen as [outputs, inputs + 1], and stored as they are: so OpenBLAS rounds products of any width alike.
+        self._layers, self._head = [layer.T for layer in layers[:-1]], layers[-1]
+        self._multiply: Callable[..., Array] = np.matmul
+        self._activate = np.tanh if activation == "tanh" else _relu
+        self._has_mask = has_mask
+        self._num_rows = -1
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, obs] -> [N, outputs]`; the result is reused by the next call."""
+        if len(observations) != self._num_rows:
+            self._allocate(len(observations))
+        self._observations[: self._num_rows] = observations
+        for layer, inputs, outputs in self._hidden:
+            self._multiply(layer, inputs, out=outputs)
+            self._activate(outputs, out=outputs)
+        self._multiply(self._last, self._head, out=self._products)
+        if self._has_mask:
+            self._means[observations[:, -self._means.shape[1] :] == 0.0] = FORBIDDEN
+        if self._log_std is None:
+            return self._means
+        self._outputs[:, : self._means.shape[1]] = self._means
+        return self._outputs
+
+    def _allocate(self, num_rows: int) -> None:
+        """Arrays for `num_rows` observations, in the widest products that give the same bits."""
+        num_columns = -(-num_rows // CHUNK) * CHUNK
+        sizes = (*(layer.shape[1] - 1 for layer in self._layers), len(self._head) - 1, self._head.shape[1])
+        self._lay_out(num_rows, num_columns if _rounds_alike(sizes, num_columns) else CHUNK)
+
+    def _lay_out(self, num_rows: int, width: int) -> None:
+        """Products of `width` columns: a layer's inputs are `[chunks, inputs + 1, width]`, the last row all 1."""
+        self._num_rows = num_rows
+        num_chunks = -(-num_rows // width)
+        # For a single chunk np.dot does the same with less overhead.
+        leading, self._multiply = ((), np.dot) if num_chunks == 1 else ((num_chunks,), np.matmul)
+        sizes = [layer.shape[1] for layer in self._layers] + [len(self._head)]
+        inputs = [np.ones((*leading, size, width), np.float32) for size in sizes]
+        outputs = [following[..., :-1, :] for following in inputs[1:]]
+        self._hidden = list(zip(self._layers, inputs[:-1], outputs, strict=True))
+        self._last = inputs[-1].swapaxes(-1, -2)
+        self._products = np.empty((*leading, width, self._head.shape[1]), np.float32)
+        self._means = self._products.reshape(num_chunks * width, -1)[:num_rows]
+        # Written row by row where there is room for whole chunks, and seen by the first layer as columns.
+        rows = np.zeros((num_chunks * width, sizes[0]), np.float32)
+        rows[:, -1] = 1.0
+        self._observations = rows[:, :-1]
+        first = rows.reshape(*leading, width, sizes[0]).swapaxes(-1, -2)
+        self._hidden[0] = (self._layers[0], first, outputs[0])
+        if self._log_std is not None:
+            self._outputs = np.tile(self._log_std, (num_rows, 2))
+
+
+@cache
+def _rounds_alike(sizes: tuple[int, ...], num_columns: int) -> bool:
+    """Whether an MLP of these sizes gives the same bits for so many observations at once as for `CHUNK` at a time.
+
+    It depends on the BLAS and on shapes, not on values: random ones tell, once for each shape.
+    """
+    if num_columns == CHUNK:
+        return True
+    generator = np.random.default_rng(0)
+
+    def random(*shape: int) -> Array:
+        return generator.standard_normal(shape, dtype=np.float32) / np.float32(shape[-1] ** 0.5)
+
+    actor = NumpyActor([random(*shape) for i, o in pairwise(sizes) for shape in ((o, i), (o,))], "tanh")
+    for _ in range(8):
+        observations = random(num_columns, sizes[0])
+        actor._lay_out(num_columns, CHUNK)
+        in_chunks = actor(observations).copy()
+        actor._lay_out(num_columns, num_columns)
+        if not np.array_equal(actor(observations), in_chunks):
+            return False
+    return True
+
+
+def _relu(inputs: Array, out: Array) -> None:
+    np.maximum(inputs, 0.0, out=out)

@@ -1,0 +1,102 @@
+"""Hidden layers of multilayer perceptrons in NumPy, forward and backward."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.networks.numpy_forms.actor import NumpyActivation
+
+Array = NDArray[Any]
+
+
+class HiddenLayers:
+    """The hidden layers of `S` networks of equal sizes, all at once.
+
+    Args:
+        weights: one `[S, outputs, inputs]` per layer.
+        biases: one `[S, 1, outputs]` per layer.
+        activation: of every layer.
+        matmul: for the products between hidden layers, where the work is; like `numpy.matmul`.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[Array],
+        biases: Sequence[Array],
+        activation: NumpyActivation,
+        matmul: Callable[..., object] = np.matmul,
+    ) -> None:
+        self._weights, self._biases = weights, biases
+        self._products = [np.matmul] + [matmul] * (len(weights) - 1)
+        self._transposed = [weight.swapaxes(-1, -2) for weight in weights]
+        self._is_tanh = activation == "tanh"
+        self._ones = np.ones((1, 0), np.float32)
+        self._memory: dict[str, list[Array]] = {}
+        self._views: dict[tuple[str, int], list[Array]] = {}
+
+    def forward(self, inputs: Array) -> list[Array]:
+        """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call."""
+        activations = self._reused("activations", len(inputs))
+        previous = inputs
+        layers = zip(self._transposed, self._biases, self._products, activations, strict=True)
+        for weight, bias, matmul, out in layers:
+            matmul(previous, weight, out=out)
+            out += bias
+            if self._is_tanh:
+                np.tanh(out, out=out)
+            else:
+                np.maximum(out, 0.0, out=out)
+            previous = out
+        return activations
+
+    def gradient_buffer(self, size: int) -> Array:
+        """`[S, size, outputs]`: where the caller writes the gradient of the last activations for `backward`."""
+        return self._reused("gradients", size)[-1]
+
+    def backward(
+        self, inputs: Array, activations: list[Array], weight_gradients: list[Array], bias_gradients: list[Array]
+    ) -> None:
+        """Fill the gradients of weights and biases, from that of the last activations in `gradient_buffer`.
+
+        The activations are used up: each becomes its own derivative once nothing else needs it.
+        """
+        size = len(inputs)
+        gradients = self._reused("gradients", size)
+        if self._ones.shape[1] < size:
+            self._ones = np.ones((1, size), np.float32)
+        ones = self._ones[:, :size]
+        for layer in reversed(range(len(self._weights))):
+            gradient, activation = gradients[layer], activations[layer]
+            if self._is_tanh:  # d tanh(z) / dz = 1 - tanh(z)^2
+                np.multiply(activation, activation, out=activation)
+                np.subtract(1.0, activation, out=activation)
+                gradient *= activation
+            else:
+                gradient *= activation > 0.0
+            before = activations[layer - 1] if layer > 0 else inputs
+            matmul = self._products[layer]
+            matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
+            np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
+            if layer > 0:
+                matmul(gradient, self._weights[layer], out=gradients[layer - 1])
+
+    def _reused(self, purpose: str, size: int) -> list[Array]:
+        """Arrays `[S, size, outputs]`, one per layer, in memory kept from call to call."""
+        views = self._views.get((purpose, size))
+        if views is None:
+            stack = self._weights[0].shape[0]
+            widths = [weight.shape[1] for weight in self._weights]
+            memory = self._memory.get(purpose)
+            if memory is None or memory[0].size < stack * size * widths[0]:
+                memory = self._memory[purpose] = [np.empty(stack * size * width, np.float32) for width in widths]
+                self._views.clear()
+            views = [
+                array[: stack * size * width].reshape(stack, size, width)
+                for array, width in zip(memory, widths, strict=True)
+            ]
+            if len(self._views) > 32:  # sizes vary where environments spend rows on resets: keep no more than these
+                self._views.clear()
+            self._views[purpose, size] = views
+        return views

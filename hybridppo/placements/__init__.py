@@ -1,0 +1,13 @@
+"""Placements: where the actor samples, where the agent learns, and when parameters cross between them.
+
+    placement = Mirrored(sampling="cpu", learning="cuda")
+    placement.prepare(agent)
+    with placement.sampling(agent) as actor:        # parameters where the environments are
+        rollout = sampler.collect(actor)
+    with placement.learning(agent):                 # parameters where the FLOPs are
+        metrics = agent.update(placement.to_learner(rollout))
+
+Here: what all placements share (`base.py`), a file for each of them, and what crosses (`crossing.py`). No other room
+moves a module or a rollout between devices. Which placement is the fastest, `auto/` measures. Not here: the loop
+(`runners/`). Begin with `base.py`.
+"""

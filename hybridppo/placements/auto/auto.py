@@ -1,0 +1,154 @@
+"""`Auto`: the placement that is measured.
+
+    result = hybridppo.train("CartPole-v1", total_steps=1_000_000, placement=Auto(max_lag=1))
+
+It calibrates (`calibration.py`), predicts (`prediction.py`), decides (`decision.py`), says what it took in one line,
+and is done: training runs under an ordinary placement.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybridppo.agents import PPOConfig
+from hybridppo.environments.base import Environments
+from hybridppo.environments.options import EnvSource
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.errors import ConfigurationError
+from hybridppo.placements.auto.calibration import available_accelerator, calibrate, cpu_cores
+from hybridppo.placements.auto.decision import Decision, decide, describe
+from hybridppo.placements.auto.figures import Calibration, Work
+from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates, predict
+from hybridppo.placements.base import Placement
+from hybridppo.placements.migrating import Migrating
+from hybridppo.placements.mirrored import Mirrored
+from hybridppo.placements.single_device import SingleDevice
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen, and the table behind it."""
+
+    placement: Placement
+    num_workers: int
+    torch_threads: int
+    table: dict[str, Any]
+    """What `placements.json` of a run directory holds."""
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Measures the user's own work for some moments, and takes the placement that is predicted to be the fastest.
+
+    Only what leaves the result what the seed says it is: no overlap, no division of environments that share a
+    generator, no other number of torch threads, but where they are allowed.
+
+    Args:
+        max_lag: 1 allows sampling and learning to overlap, whose rollouts come from parameters one update old.
+    """
+
+    max_lag: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_lag not in (0, 1):
+            raise ConfigurationError(f"max_lag must be 0 or 1, got {self.max_lag}")
+
+    def choose(
+        self,
+        source: EnvSource,
+        environments: Environments,
+        config: PPOConfig,
+        *,
+        total_steps: int,
+        num_workers: int | None = None,
+        options: dict[str, Any] | None = None,
+        seconds_to_make: float = 0.0,
+    ) -> Choice:
+        """Calibrate, and choose.
+
+        Args:
+            source: what the environments are made from; calibration makes its own.
+            environments: as made for training; not touched.
+            config: of PPO.
+            total_steps: of the run.
+            num_workers: as asked for by the user; None leaves it open.
+            options: further arguments of `make_environments`.
+            seconds_to_make: what it took to make the environments.
+        """
+        work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
+        try:
+            calibration = calibrate(
+                source,
+                work,
+                config,
+                max_lag=self.max_lag,
+                any_threads=config.torch_threads is None,
+                accelerator=available_accelerator(),
+                options=options,
+                seconds_to_make=seconds_to_make,
+            )
+        except Exception as error:
+            # Training without a choice is better than none, and whatever is wrong with it will say so itself.
+            logger.warning("placement auto: not measured, because of %s: %s", type(error).__name__, error)
+            calibration = Calibration(left_out=[f"all: {type(error).__name__}: {error}"])
+        return self._decide(work, config, calibration)
+
+    def _decide(self, work: Work, config: PPOConfig, calibration: Calibration) -> Choice:
+        table: dict[str, Any] = {"seconds": calibration.seconds, "left_out": calibration.left_out}
+        if calibration.figures is None:
+            candidate = Candidate("cpu", num_workers=work.num_workers or 0, torch_threads=work.torch_threads)
+            reason = f"; not measured ({calibration.left_out[0]})"
+            logger.info("placement auto: %s%s", candidate.label, reason)
+            return _choice(candidate, {**table, "chosen": candidate.label})
+        predictions, decision = self.predictions(work, config, calibration)
+        line = describe(decision, work, calibration.figures)
+        logger.info("placement auto: %s (measured in %.2g s)", line, calibration.seconds)
+        table |= {
+            "chosen": decision.chosen.candidate.label,
+            "line": line,
+            "seconds_once": calibration.seconds_once,
+            "stages": calibration.stages,
+            "figures": calibration.figures.to_json(),
+            "predictions": [prediction.to_json() for prediction in predictions],
+        }
+        return _choice(decision.chosen.candidate, table)
+
+    def predictions(
+        self, work: Work, config: PPOConfig, calibration: Calibration
+    ) -> tuple[Sequence[Prediction], Decision]:
+        """All predictions from a calibration's figures, and the decision."""
+        assert calibration.figures is not None
+        found = [predict(work, calibration.figures, each) for each in candidates(work, calibration.figures)]
+        return found, decide(found, work, max_lag=self.max_lag, torch_threads=config.torch_threads)
+
+
+def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, num_workers: int | None) -> Work:
+    """What is to be done, from what training is given."""
+    return Work(
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        iterations=-(-total_steps // config.batch_size),
+        cores=cpu_cores(),
+        num_workers=num_workers,
+        # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
+        splits=isinstance(environments, SyncEnvironments),
+        has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
+        torch_threads=config.torch_threads or 1,
+    )
+
+
+def placement_of(candidate: Candidate) -> Placement:
+    """The placement of a candidate. Between equal devices it copies, or there were nothing to compare."""
+    if candidate.name in ("cpu", "cuda"):
+        return SingleDevice(candidate.learning)
+    if candidate.name == "overlap":
+        return Mirrored(candidate.sampling, candidate.learning, max_lag=1)
+    kind = Mirrored if candidate.name == "hybrid" else Migrating
+    return kind(candidate.sampling, candidate.learning, force_copy=candidate.sampling == candidate.learning)
+
+
+def _choice(candidate: Candidate, table: dict[str, Any]) -> Choice:
+    return Choice(placement_of(candidate), candidate.num_workers, candidate.torch_threads, table)

@@ -1,0 +1,89 @@
+"""Which placement to take, from predictions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hybridppo.placements.auto.figures import Figures, Work
+from hybridppo.placements.auto.prediction import Prediction
+
+MARGIN = 0.03
+"""A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
+MARGIN_WHERE_ASSUMED = 0.10
+"""The same where one of its figures was assumed instead of measured."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to take, and what could be gained by allowing more."""
+
+    chosen: Prediction
+    baseline: Prediction
+    """The simplest: the first prediction."""
+    with_lag: Prediction | None
+    """The fastest that overlaps, where that would gain and is not allowed."""
+    with_threads: Prediction | None
+    """The fastest with another number of threads, where that would gain and is not allowed."""
+
+
+def decide(predictions: Sequence[Prediction], work: Work, *, max_lag: int, torch_threads: int | None) -> Decision:
+    """The fastest candidate that is allowed, over the whole run; simpler ones win within a margin.
+
+    Args:
+        predictions: the simplest first.
+        work: for the number of iterations.
+        max_lag: 0 allows no overlap, 1 does.
+        torch_threads: the only number of threads allowed; None allows any.
+    """
+
+    def fastest(allowed: Iterable[Prediction]) -> Prediction | None:
+        return min(allowed, key=lambda prediction: _handicapped(prediction, predictions[0], work), default=None)
+
+    def keeps_threads(prediction: Prediction) -> bool:
+        return torch_threads is None or prediction.candidate.torch_threads == torch_threads
+
+    def keeps_lag(prediction: Prediction) -> bool:
+        return prediction.candidate.max_lag <= max_lag
+
+    allowed = [prediction for prediction in predictions if keeps_threads(prediction) and keeps_lag(prediction)]
+    chosen = fastest(allowed)
+    assert chosen is not None  # there is always the CPU alone, with the threads configured
+    baseline = allowed[0]
+
+    def if_gains(other: Prediction | None) -> Prediction | None:
+        gains = other is not None and _handicapped(other, baseline, work) < (1 - MARGIN) * chosen.run(work.iterations)
+        return other if gains else None
+
+    with_lag = fastest(p for p in predictions if keeps_threads(p) and not keeps_lag(p))
+    with_threads = fastest(p for p in predictions if keeps_lag(p) and not keeps_threads(p))
+    return Decision(chosen, baseline, if_gains(with_lag), if_gains(with_threads))
+
+
+def _handicapped(prediction: Prediction, simplest: Prediction, work: Work) -> float:
+    margin = 0.0 if prediction is simplest else MARGIN_WHERE_ASSUMED if prediction.is_assumed else MARGIN
+    return prediction.run(work.iterations) * (1.0 + margin)
+
+
+def describe(decision: Decision, work: Work, figures: Figures) -> str:
+    """The decision in a line, with the figures behind it."""
+    chosen, baseline = decision.chosen, decision.baseline
+    parts = [
+        f"{chosen.candidate.label}, {_ms(chosen.iteration)} an iteration "
+        f"(sampling {_ms(chosen.sampling)}, learning {_ms(chosen.learning)}, copying {_ms(chosen.copying)})"
+    ]
+    if chosen is not baseline:
+        parts.append(f"{baseline.candidate.label} {_ms(baseline.iteration)}")
+    parts.append(
+        f"a step of {work.num_envs} environments takes {1e6 * (figures.step[work.num_envs] - figures.action):.0f} us, "
+        f"their actions {1e6 * figures.action:.0f} us"
+    )
+    if decision.with_lag is not None:
+        better = decision.with_lag
+        parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: allow it with max_lag=1")
+    if decision.with_threads is not None:
+        better = decision.with_threads
+        parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: see torch_threads")
+    return "; ".join(parts)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,111 @@
+"""What placements share: two devices, the counters, and the rollout's way to the learner.
+
+Only the actor ever crosses: sampling needs nothing else. Every crossing is counted in `Placement.counters`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, wait_for
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.validation import real, whole
+
+
+class Placement(ABC):
+    """What all placements share: two devices, the counters, and the rollout's way to the learner."""
+
+    name: ClassVar[str]
+    """What the command line calls it."""
+    max_lag: int = 0
+    """How many updates the parameters that sample may be behind because sampling and learning overlap."""
+
+    def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
+        self.sampling_device = available_device(sampling)
+        self.learning_device = available_device(learning)
+        self.counters = Counters()
+        self._crossing = Crossing(self.sampling_device, self.counters)
+
+    @property
+    def pins_rollouts(self) -> bool:
+        """Whether rollouts should lie in page-locked host memory, from where a GPU copies fastest."""
+        return self.learning_device.type == "cuda"
+
+    def prepare(self, agent: Agent) -> None:
+        """Put the agent where it learns. Once, before the first `sampling`."""
+        parameters = agent.parameters
+        parameters.rebind(parameters.values.data.to(self.learning_device))
+        for module in (agent.actor, agent.critic):
+            module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
+        for slots in agent.optimizer.state.values():
+            for name, slot in slots.items():
+                if isinstance(slot, Tensor):
+                    slots[name] = slot.to(self.learning_device)
+
+    @abstractmethod
+    def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """A context with the actor on the sampling device, for a sampler to call."""
+
+    def resuming(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """Like `sampling`, but with the parameters that it gave last, for a rollout that was broken off."""
+        return self.sampling(agent)
+
+    def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
+        """Like `sampling`, but always with the agent's latest parameters."""
+        return self.sampling(agent)
+
+    @contextmanager
+    def learning(self, agent: Agent) -> Iterator[None]:
+        """A context in which the agent is on the learning device; between samplings it always is.
+
+        Its end waits for the device, so that the host's clock says how long learning took.
+        """
+        yield
+        wait_for(self.learning_device)
+
+    def to_learner(self, rollout: Rollout) -> Rollout:
+        """The rollout on the learning device; itself where it is there already."""
+        if rollout.observations.device == self.learning_device:
+            return rollout
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            moved = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
+        # It has waited: the sampler may write its buffers again as soon as this returns.
+        self.counters.bytes_copied += rollout.num_bytes
+        self.counters.seconds_copying += timer.seconds
+        return moved
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `load_state` takes: tensors by name, and what JSON can hold."""
+        return {}, {"settings": self.settings(), "counters": asdict(self.counters)}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on, once prepared, from where a placement with the same settings was; from another's, start anew."""
+        if state["settings"] == self.settings():
+            counted = state["counters"]
+            self.counters.publishes = whole(counted, "publishes")
+            self.counters.bytes_copied = whole(counted, "bytes_copied")
+            for name in ("seconds_copying", "seconds_crossing"):
+                setattr(self.counters, name, real(counted[name], name))
+            self._load(tensors, state)
+
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing more
+        """Take over what a kind of placement has beyond its counters."""
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that would make this placement again, as JSON can hold them."""
+        return {
+            "name": self.name,
+            "sampling": str(self.sampling_device),
+            "learning": str(self.learning_device),
+        }
+
+    def __repr__(self) -> str:
+        settings = self.settings()
+        del settings["name"]
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"

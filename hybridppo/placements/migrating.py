@@ -1,0 +1,63 @@
+"""The actor itself moves between two devices."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.placements.acting import sampling_actor
+from hybridppo.placements.base import Placement
+from hybridppo.placements.crossing import CopyTimer
+
+
+class Migrating(Placement):
+    """The actor itself moves: to the sampling device for the rollout, and home again to learn.
+
+    The textbook form, tensor by tensor as `module.to` does it, kept as the reference that mirrors are
+    measured against. `force_copy=True` moves between equal devices too, which is how the move is
+    tested without a GPU.
+    """
+
+    name = "migrate"
+
+    def __init__(
+        self,
+        sampling: str | torch.device = "cpu",
+        learning: str | torch.device = "cuda",
+        *,
+        force_copy: bool = False,
+    ) -> None:
+        super().__init__(sampling, learning)
+        self.force_copy = force_copy
+        self._moves = force_copy or self.sampling_device != self.learning_device
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        if not self._moves:
+            yield sampling_actor(agent.actor, self._crossing, agent.version)
+            return
+        tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
+        homes = [tensor.data for tensor in tensors]
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            for tensor in tensors:
+                tensor.data = tensor.data.to(self.sampling_device, copy=True)
+        self._count(homes, timer)
+        self.counters.publishes += 1
+        try:
+            yield sampling_actor(agent.actor, self._crossing, agent.version)
+        finally:  # also when sampling raised: an agent is never left scattered
+            with CopyTimer(self.sampling_device, self.learning_device) as timer:
+                for tensor, home in zip(tensors, homes, strict=True):
+                    home.copy_(tensor.data)
+                    tensor.data = home
+            self._count(homes, timer)
+
+    def _count(self, tensors: list[Tensor], timer: CopyTimer) -> None:
+        self.counters.bytes_copied += sum(tensor.nbytes for tensor in tensors)
+        self.counters.seconds_copying += timer.seconds
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        return {**super().settings(), "force_copy": self.force_copy}

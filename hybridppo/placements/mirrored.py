@@ -1,0 +1,145 @@
+"""The actor has a replica where it samples."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridppo.errors import ConfigurationError, DeviceError
+from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.placements.acting import sampling_actor
+from hybridppo.placements.base import Placement
+from hybridppo.placements.crossing import CopyTimer
+from hybridppo.validation import whole
+
+
+class Mirrored(Placement):
+    """The actor has a replica on the sampling device, brought up to date by publishing.
+
+    A publish is one flat copy of the actor's parameters, and one of each of its buffers. It happens when a
+    rollout is about to start and the replica is `publish_every` updates behind (and before the first).
+    Where both devices are the same, the replica is the actor itself, unless `force_copy`.
+
+    Args:
+        sampling: device of the replica.
+        learning: device of the agent.
+        publish_every: updates per publish; above 1, rollouts come from older parameters (`policy_lag`).
+        max_lag: 0 samples and learns by turns; 1 samples the next rollout while learning from the last, so that each
+            rollout comes from parameters at most one update old.
+        verify: compare both sides after each publish, and raise where they differ.
+        force_copy: a real replica even on one device, with which mirroring is tested without a GPU.
+    """
+
+    name = "hybrid"
+
+    def __init__(
+        self,
+        sampling: str | torch.device = "cpu",
+        learning: str | torch.device = "cuda",
+        *,
+        publish_every: int = 1,
+        max_lag: int = 0,
+        verify: bool = False,
+        force_copy: bool = False,
+    ) -> None:
+        if publish_every < 1:
+            raise ConfigurationError(f"publish_every must be at least 1, got {publish_every}")
+        if max_lag not in (0, 1):
+            raise ConfigurationError(f"max_lag must be 0 or 1, got {max_lag}")
+        if max_lag > 0 and publish_every > 1:
+            raise ConfigurationError(f"publish_every must be 1 where max_lag is {max_lag}, got {publish_every}")
+        super().__init__(sampling, learning)
+        self.publish_every = publish_every
+        self.max_lag = max_lag
+        self.verify = verify
+        self.force_copy = force_copy
+        # A sampler that works while the agent learns needs parameters that stay as they are.
+        self._is_alias = self.sampling_device == self.learning_device and not force_copy and max_lag == 0
+
+    def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
+        super().prepare(agent)
+        self._replica = agent.actor if self._is_alias else self._make_replica(agent)
+        if not self._is_alias:
+            self._publish(agent)
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        if self._is_alias:
+            self._published = agent.version
+        elif agent.version - self._published >= self.publish_every:
+            self._publish(agent)
+        yield sampling_actor(self._replica, self._crossing, self._published)
+
+    @contextmanager
+    def resuming(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        yield sampling_actor(self._replica, self._crossing, agent.version if self._is_alias else self._published)
+
+    def evaluating(self, agent: Agent) -> AbstractContextManager[SamplingActor]:  # noqa: D102 - as in the base
+        if not self._is_alias and agent.version > self._published:
+            self._publish(agent)
+        return self.sampling(agent)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
+        tensors, state = super().state()
+        if self._is_alias:
+            return tensors, state
+        return {f"replica.{i}": tensor for i, tensor in enumerate(self._mirrored())}, {
+            **state,
+            "published": self._published,
+        }
+
+    def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        if self._is_alias:
+            return
+        for i, ours in enumerate(self._mirrored()):
+            theirs = tensors[f"replica.{i}"]
+            if theirs.shape != ours.shape:
+                raise ValueError(f"replica.{i} is of shape {list(theirs.shape)}, not {list(ours.shape)}")
+            ours.copy_(theirs)
+        self._published = whole(state, "published")
+
+    def _mirrored(self) -> list[Tensor]:
+        return [self._values.values.data, *self._replica.buffers()]
+
+    def _make_replica(self, agent: Agent) -> torch.nn.Module:
+        replica = copy.deepcopy(agent.actor).to(self.sampling_device)
+        self._values = FlatParameters({"actor": replica})
+        if self.sampling_device.type == "cpu" and self.learning_device.type == "cuda":
+            self._values.rebind(self._values.values.data.pin_memory())
+        return replica
+
+    def _publish(self, agent: Agent) -> None:
+        num_bytes = 0
+        # Not a step of sampling may see half a copy: this waits, on purpose.
+        with CopyTimer(self.sampling_device, self.learning_device) as timer:
+            for theirs, ours in self._pairs(agent):
+                theirs.copy_(ours, non_blocking=True)
+                num_bytes += ours.nbytes
+        self.counters.publishes += 1
+        self.counters.bytes_copied += num_bytes
+        self.counters.seconds_copying += timer.seconds
+        self._published = agent.version
+        if self.verify:
+            self._verify(agent)
+
+    def _verify(self, agent: Agent) -> None:
+        # Compared through the modules, not the flat buffers: views that came loose show here.
+        replica = self._replica.state_dict()
+        for name, tensor in agent.actor.state_dict().items():
+            if not torch.equal(tensor.cpu(), replica[name].cpu()):
+                raise DeviceError(
+                    f"the replica on {self.sampling_device} differs from the actor on {self.learning_device} in "
+                    f"{name!r} after publishing version {agent.version}: its rollouts would be stale"
+                )
+
+    def _pairs(self, agent: Agent) -> list[tuple[Tensor, Tensor]]:
+        theirs = [agent.parameters.of("actor"), *agent.actor.buffers()]
+        return list(zip(self._mirrored(), theirs, strict=True))
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        options = {name: getattr(self, name) for name in ("publish_every", "max_lag", "verify", "force_copy")}
+        return {**super().settings(), **options}

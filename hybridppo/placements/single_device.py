@@ -1,0 +1,27 @@
+"""Both halves on one device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.placements.acting import sampling_actor
+from hybridppo.placements.base import Placement
+
+
+class SingleDevice(Placement):
+    """Both halves on one device, one set of parameters. On a GPU, observations cross every step."""
+
+    name = "single"
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        super().__init__(device, device)
+
+    @contextmanager
+    def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        yield sampling_actor(agent.actor, self._crossing, agent.version)
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        return {"name": self.name, "device": str(self.learning_device)}

@@ -1,0 +1,37 @@
+"""What fails, and may go on failing for days: told of, but not a thousand times a second."""
+
+import logging
+import time
+
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_WARNINGS = 60.0
+
+
+class ThrottledWarning:
+    """Warns when something begins to fail, at most once a minute while it fails, and says when it works again.
+
+    Args:
+        what: that fails, as in "writing metrics.jsonl".
+    """
+
+    def __init__(self, what: str) -> None:
+        self.failures = 0
+        """How often in a row it has failed."""
+        self._what = what
+        self._warned_at = 0.0
+
+    def failed(self, error: BaseException, consequence: str) -> None:
+        """Count a failure, and warn of it where none was warned of just now."""
+        self.failures += 1
+        now = time.monotonic()
+        if self.failures == 1 or now - self._warned_at > SECONDS_BETWEEN_WARNINGS:
+            self._warned_at = now
+            times = "" if self.failures == 1 else f" ({self.failures} times in a row)"
+            logger.warning("%s FAILED%s: %s: %s; %s", self._what, times, type(error).__name__, error, consequence)
+
+    def works(self) -> None:
+        """It worked."""
+        if self.failures:
+            logger.warning("%s works again, after %d failures", self._what, self.failures)
+            self.failures = 0

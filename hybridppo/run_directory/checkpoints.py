@@ -1,0 +1,212 @@
+"""Checkpoints: a folder each, of tensors (safetensors) and everything else (JSON), written whole or not at all.
+
+    checkpoints/000000100352/tensors.safetensors
+    checkpoints/000000100352/state.json
+
+`state.json` holds checksums of both, and the score that the best checkpoint is chosen by. A checkpoint is written under
+another name, flushed to the disk and then renamed, so that a crash in between leaves the one before. Nothing is loaded
+by unpickling.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from hybridppo.errors import CheckpointError
+from hybridppo.run_directory.files import sync_folder, write_synced
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 2
+"""1: the first. 2: with a score."""
+Header = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Tensors by name, on the CPU, and what JSON can hold."""
+
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    score: float | None = None
+    """By which the best is chosen, the higher the better; None where it could not be judged."""
+
+
+def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> None:
+    """Write a checkpoint to `folder`, which must not exist; whatever happens, it appears whole or not at all.
+
+    Raises:
+        CheckpointError: where the state holds what JSON would not give back.
+        OSError: where the disk will not take it; nothing is left of it then.
+    """
+    # safetensors writes from the host, one tensor per memory block
+    host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    data = safetensors.torch.save(host)
+    _require_json(state, "state")
+    header: Header = {
+        "format_version": FORMAT_VERSION,
+        "tensors_sha256": hashlib.sha256(data).hexdigest(),
+        "score": score,
+        "state": state,
+    }
+    header["sha256"] = _checksum(header)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir(parents=True)
+        write_synced(temporary / "tensors.safetensors", data)
+        write_synced(temporary / "state.json", json.dumps(header, indent=1).encode())
+        sync_folder(temporary)
+        temporary.rename(folder)
+        sync_folder(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load(folder: Path) -> Checkpoint:
+    """Read a checkpoint, of this format version or an earlier one.
+
+    Raises:
+        CheckpointError: where a file is missing, truncated or altered, or of a newer format.
+    """
+    header = _read_header(folder)
+    path = folder / "tensors.safetensors"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
+        raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
+    try:
+        return Checkpoint(safetensors.torch.load(data), header["state"], header["score"])
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} holds no tensors: {error}") from error
+
+
+def _read_header(folder: Path) -> Header:
+    path = folder / "state.json"
+    try:
+        header = json.loads(path.read_bytes())
+        found = header["format_version"]
+        if type(found) is not int or found < 1:
+            raise ValueError("its format version is no number that there ever was")
+        if found > FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format version {found}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
+                "update hybridppo"
+            )
+        expected = header.pop("sha256")
+        if _checksum(header) != expected:
+            raise ValueError("its checksum is not the one written with it")
+        for version in range(found, FORMAT_VERSION):
+            header = _UPGRADES[version](header)
+        if not isinstance(header["state"], dict):
+            raise TypeError("its state is no object")
+        if not (header["score"] is None or math.isfinite(header["score"])):
+            raise ValueError("its score is no number")
+        return {name: header[name] for name in ("tensors_sha256", "score", "state")}
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise CheckpointError(f"{path} is truncated or altered: {_reason(error)}") from error
+
+
+def _with_score(header: Header) -> Header:
+    """Format 1 to 2: the score, from the statistics that are there; their window was of 100 episodes."""
+    returns = header["state"]["sampler"]["statistics"]["returns"]
+    return {**header, "score": sum(returns) / 100.0 if len(returns) == 100 else None}
+
+
+_UPGRADES: dict[int, Callable[[Header], Header]] = {1: _with_score}
+"""For every earlier format version, the step to the next."""
+
+
+def load_latest(folder: Path) -> tuple[Path, Checkpoint]:
+    """The newest whole checkpoint under `folder`, and where it lies. Damaged ones are passed over, aloud.
+
+    Raises:
+        CheckpointError: where none is whole.
+    """
+    return _first_whole(reversed(folders(folder)), folder)
+
+
+def load_best(folder: Path) -> tuple[Path, Checkpoint]:
+    """The whole checkpoint of the highest score under `folder`, the newest where none has one; else as `load_latest`.
+
+    Raises:
+        CheckpointError: where none is whole.
+    """
+    return _first_whole(sorted(folders(folder), key=_rank, reverse=True), folder)
+
+
+def _first_whole(candidates: Iterable[Path], folder: Path) -> tuple[Path, Checkpoint]:
+    problems: list[str] = []
+    for candidate in candidates:
+        try:
+            checkpoint = load(candidate)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            logger.warning("%s; going on from the next best, %s", problem, candidate)
+        return candidate, checkpoint
+    raise CheckpointError("; ".join(problems) if problems else f"there is no checkpoint in {folder}")
+
+
+def _rank(folder: Path) -> tuple[float, float, str]:
+    """What sorts checkpoints from worst to best. One that cannot be read counts as the best, so that it is told of."""
+    try:
+        score = _read_header(folder)["score"]
+    except CheckpointError:
+        return 2, 0.0, folder.name
+    return (0, 0.0, folder.name) if score is None else (1, score, folder.name)
+
+
+def folders(folder: Path) -> list[Path]:
+    """The checkpoints under `folder`, oldest first."""
+    return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Delete all but the newest `keep` checkpoints and the best."""
+    found = folders(folder)
+    whole = [(rank, path) for path in found if (rank := _rank(path))[0] < 2]
+    best = max(whole)[1] if whole else None
+    for old in found[:-keep]:
+        if old != best:
+            # Out of sight in one step: a crash meanwhile leaves no half of a checkpoint.
+            removed = old.rename(old.with_name(f".{old.name}.removed.tmp"))
+            shutil.rmtree(removed)
+
+
+def _checksum(header: Header) -> str:
+    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+
+
+def _require_json(value: Any, name: str) -> None:
+    """Refuse what JSON would refuse, and keys that it would make text of without a word."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise CheckpointError(f"{name} has the key {key!r}: a checkpoint's keys must be text, as in JSON")
+            _require_json(item, f"{name}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _require_json(item, f"{name}[]")
+    elif not (value is None or isinstance(value, (bool, int, float, str))):
+        raise CheckpointError(f"{name} is a {type(value).__name__}: a checkpoint's state must be such as JSON can hold")
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)

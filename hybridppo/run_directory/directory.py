@@ -1,0 +1,241 @@
+"""A run directory: everything that one training run leaves on disk.
+
+config.json      what was asked for, enough to resume
+placements.json  what `auto` measured and chose, where it did
+metrics.jsonl    a line per iteration
+checkpoints/     the newest few and the best, see `hybridppo.run_directory.checkpoints`
+trace.json       of a few iterations, where the run was profiled
+result.json      at the end
+
+A disk that fails while training goes on costs what could not be written, and is told of; it never ends the training.
+"""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.reporting.throttling import ThrottledWarning
+from hybridppo.run_directory import checkpoints, files
+from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
+from hybridppo.run_directory.lines import as_json, cut, finite
+
+WhichCheckpoint = Literal["latest", "best"]
+
+
+class RunDirectory:
+    """The files of one run; made by `create` or `open`."""
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path = path
+        self.config = config
+        self._metrics: io.FileIO | None = None
+        self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
+        self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
+        self._made: list[Path] = []
+
+    @classmethod
+    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
+        """A new run directory.
+
+        Raises:
+            RunDirectoryError: where there is one already, or a file; nothing is ever overwritten.
+        """
+        path = Path(path)
+        directory = cls(path, config)
+        try:
+            if path.exists() and not _is_as_good_as_empty(path):
+                raise RunDirectoryError(
+                    f"{path} exists already and is not empty: name another folder, or go on with "
+                    f"`hybridppo resume {path}`"
+                )
+            folder = path / "checkpoints"
+            directory._made = [each for each in (folder, *folder.parents) if not each.exists()]
+            path.mkdir(parents=True, exist_ok=True)
+            files.remove_leftovers(path)
+            files.replace_synced(path / "config.json", as_json(config).encode())
+            folder.mkdir()
+        except OSError as error:
+            directory.discard()
+            raise RunDirectoryError(f"the run directory {path} cannot be made: {error}") from error
+        return directory
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """A run directory that exists.
+
+        Raises:
+            RunDirectoryError: where it is none, or one of a newer format.
+        """
+        path = Path(path)
+        file = path / "config.json"
+        try:
+            config = json.loads(file.read_bytes())
+        except OSError as error:
+            raise RunDirectoryError(f"{path} is no run directory: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise RunDirectoryError(f"{file} is damaged: {error}") from error
+        if not isinstance(config, dict):
+            raise RunDirectoryError(f"{file} is damaged: it holds no object")
+        version = config.get("format_version", FORMAT_VERSION)
+        if isinstance(version, (int, float)) and version > FORMAT_VERSION:
+            raise RunDirectoryError(
+                f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
+                "update hybridppo"
+            )
+        return cls(path, config)
+
+    def update_config(self, config: dict[str, Any]) -> None:
+        """Write another `config.json` in place of the one there is.
+
+        Raises:
+            RunDirectoryError: where the disk will not take it; the old one stays.
+        """
+        if config == self.config:
+            return
+        try:
+            files.replace_synced(self.path / "config.json", as_json(config).encode())
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path / 'config.json'} cannot be written: {error}") from error
+        self.config = config
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
+        line = (json.dumps(finite(metrics)) + "\n").encode()
+        try:
+            self._append(line)
+        except OSError as error:
+            self._metrics_outage.failed(error, "training goes on; the lines meanwhile are lost")
+        else:
+            self._metrics_outage.works()
+
+    def _append(self, line: bytes) -> None:
+        if self._metrics is None:
+            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a")  # unbuffered: a line is on disk at once
+        end = self._metrics.seek(0, os.SEEK_END)
+        try:
+            if self._metrics.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._metrics.truncate(end)  # no half of a line
+            raise
+
+    def save_checkpoint(
+        self,
+        env_steps: int,
+        tensors: dict[str, Tensor],
+        state: dict[str, Any],
+        keep: int,
+        *,
+        score: float | None = None,
+    ) -> bool:
+        """Write a checkpoint named after `env_steps`, then delete all but the newest `keep` and the best.
+
+        Returns:
+            Whether it is on the disk. Where the disk will not take it, that is told, and the old ones stay.
+        """
+        folder = self.path / "checkpoints" / f"{env_steps:012d}"
+        if folder.exists():  # as when a run is interrupted just after its last checkpoint
+            return True
+        try:
+            if self._metrics is not None:
+                os.fsync(self._metrics.fileno())  # the lines of the iterations that the checkpoint counts
+            checkpoints.save(folder, tensors, state, score=score)
+            checkpoints.remove_old(folder.parent, keep)
+        except OSError as error:
+            self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
+            return folder.exists()
+        self._checkpoint_outage.works()
+        return True
+
+    def load_checkpoint(self, which: WhichCheckpoint = "latest") -> Checkpoint:
+        """The newest checkpoint that is whole, or the best.
+
+        Raises:
+            CheckpointError: where none is.
+            ConfigurationError: where `which` is neither.
+        """
+        if which not in ("latest", "best"):
+            raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
+        load = checkpoints.load_best if which == "best" else checkpoints.load_latest
+        return load(self.path / "checkpoints")[1]
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the run ended before anything came of it: no checkpoint, whole or damaged, and no line of metrics."""
+        folder, metrics = self.path / "checkpoints", self.path / "metrics.jsonl"
+        has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
+        return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
+
+    def rewind(self, iteration: int, env_steps: int) -> None:
+        """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run does it anew.
+
+        Lines of metrics go, what a killed process has left behind goes, and checkpoints that are newer and so were
+        found damaged are set aside by name.
+
+        Raises:
+            RunDirectoryError: where the disk will not have it.
+        """
+        try:
+            cut(self.path / "metrics.jsonl", iteration)
+            for folder in checkpoints.folders(self.path / "checkpoints"):
+                if int(folder.name) > env_steps:
+                    folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
+            files.remove_leftovers(self.path)
+            files.remove_leftovers(self.path / "checkpoints")
+        except OSError as error:
+            raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
+
+    def write_placements(self, table: dict[str, Any]) -> bool:
+        """Write `placements.json`; whether the disk took it."""
+        return self._write("placements.json", table, "the table is not kept")
+
+    def write_result(self, result: dict[str, Any]) -> bool:
+        """Write `result.json`; whether the disk took it."""
+        return self._write("result.json", finite(result), "the result is not kept")
+
+    def _write(self, name: str, value: dict[str, Any], consequence: str) -> bool:
+        outage = ThrottledWarning(f"writing {self.path / name}")
+        try:
+            files.replace_synced(self.path / name, as_json(value).encode())
+        except OSError as error:
+            outage.failed(error, consequence)
+            return False
+        return True
+
+    def discard(self) -> None:
+        """Remove what `create` made, as long as nothing has come of the run; else do nothing."""
+        self.close()
+        if not self._made or (self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")):
+            return
+        with contextlib.suppress(OSError):
+            for name in ("config.json", "placements.json"):
+                (self.path / name).unlink(missing_ok=True)
+            for folder in self._made:  # the deepest first
+                folder.rmdir()
+
+    def close(self) -> None:
+        """Close the metrics; a second call does nothing."""
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+
+
+def _is_as_good_as_empty(path: Path) -> bool:
+    """Whether nothing lies there but what a process killed at its start may have left."""
+    return path.is_dir() and all(each.match(".config.json.*.tmp") for each in path.iterdir())
+
+
+def fresh_path(env_id: str, seed: int) -> Path:
+    """A folder under `runs/` that does not exist yet, named after the environment, the time and the seed."""
+    stem = f"{env_id.replace('/', '-').replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
+    candidates = (Path("runs") / (stem if attempt == 0 else f"{stem}-{attempt}") for attempt in range(10_000))
+    return next(path for path in candidates if not path.exists())

@@ -1,0 +1,43 @@
+"""Files that are whole or not there, whatever happens while they are written."""
+
+import os
+import shutil
+from pathlib import Path
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what a process that was killed while it wrote or deleted has left in `folder`."""
+    for path in folder.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def write_synced(path: Path, data: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_synced(path: Path, data: bytes) -> None:
+    """Write a file in place of another, which stays until the new one is whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write_synced(temporary, data)
+        temporary.replace(path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the folder's list of names."""
+    if os.name == "posix":  # Windows has no handle on a folder to flush
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,47 @@
+"""Metrics as lines of JSON."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def cut(path: Path, iteration: int) -> None:
+    """Cut the lines of metrics off that follow the last of `iteration` or before. In place: a full disk allows it."""
+    if not path.exists():
+        return
+    end = position = 0
+    with path.open("r+b") as file:
+        for line in file:
+            position += len(line)
+            if line.endswith(b"\n") and _iteration_of(line) <= iteration:
+                end = position
+        if end < position:
+            file.truncate(end)
+
+
+def _iteration_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["iteration"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # cut short by a crash, or altered
+        return math.inf
+
+
+def finite(value: Any) -> Any:
+    """The value as JSON can hold it: None for every number within that is not finite, NumPy's numbers as Python's."""
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return finite(value.tolist())
+    return value
+
+
+def as_json(value: dict[str, Any]) -> str:
+    """For a file that people read."""
+    return json.dumps(value, indent=1) + "\n"

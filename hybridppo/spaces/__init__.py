@@ -1,0 +1,6 @@
+"""What follows from a gymnasium space: what an observation is made of, and how an action is drawn.
+
+Here: the rows that observations become, images, masks, action distributions, spaces as JSON. Not here: environments
+(`environments/`), and the networks that look at a row (`networks/`). Begin with `observations.py` and
+`distributions.py`. Everything is free of torch when imported, for worker processes.
+"""

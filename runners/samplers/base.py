@@ -1,0 +1,351 @@
+"""Samplers: environments, an actor, and the rollouts that they make.
+
+A sampler's work is started and finished: a runner may learn in between, where the sampler works elsewhere.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.environments.base import EnvState
+from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.interruption import Stopped
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, rows_that_matter
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.validation import whole
+
+Array = NDArray[Any]
+
+ROLLOUTS_LOST_IN_A_ROW = 3
+"""How many rollouts in a row may be lost to environments that were made anew."""
+
+
+class BaseSampler(ABC):
+    """What samplers share: from the arrays of a rollout to the rollout, its statistics and its noise.
+
+    Args:
+        stop: set to break off between two steps.
+        buffers: the arrays that rollouts are written to, in turn; a rollout is good until its arrays' next turn.
+        distribution: of the action space.
+        skips_row_after_end: whether environments spend the row after an episode's end on their reset.
+        noise: owner of the actions' randomness; one `[T, N]` buffer is drawn from it per rollout.
+    """
+
+    def __init__(
+        self,
+        stop: Flag,
+        buffers: list[RolloutBuffer],
+        distribution: Distribution,
+        *,
+        skips_row_after_end: bool,
+        noise: np.random.Generator,
+    ) -> None:
+        self._stop = stop
+        self._buffers, self._turn = buffers, 0
+        self.num_steps, self.num_envs = buffers[0].rewards.shape
+        self.statistics = EpisodeStatistics(self.num_envs)
+        self.env_steps = 0
+        self.env_restarts = 0
+        """How often an environment was made anew."""
+        self._lost = 0
+        self._distribution = distribution
+        self._noise = noise
+        self._skips_row_after_end = skips_row_after_end
+        self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
+        self._under_way: RolloutUnderWay | None = None
+
+    def collect(self, actor: SamplingActor) -> Rollout:
+        """The next `T` steps of every environment, or what is left of them where they are under way."""
+        if self.is_under_way:
+            self.go_on(actor)
+        else:
+            self.start(actor)
+        return self.finish()
+
+    def start(self, actor: SamplingActor) -> None:
+        """Begin the next rollout. The actor's parameters must stay as they are until `finish`."""
+        assert not self.is_under_way, "a rollout is under way: finish it first"
+        buffer = self._next_buffer()
+        self._draw_noise(buffer)
+        self._under_way = RolloutUnderWay(buffer, actor.version)
+        self.go_on(actor)
+
+    def go_on(self, actor: SamplingActor) -> None:
+        """Go on with the rollout under way where it is paused, with an actor of the same parameters."""
+        under_way = self._rollout_under_way()
+        under_way.actor = actor
+        if self.is_paused and not self._is_complete(under_way.filled):
+            self._begin(under_way.buffer, actor, under_way.filled)
+            under_way.is_running = True
+
+    def request_stop(self) -> None:
+        """Break off before the next step, and any work that begins from now on. May be called in a signal's handler."""
+        self._stop[0] = 1
+
+    def pause(self) -> None:
+        """Break off a rollout that is under way: at the next step, or where it is anyway."""
+        if self._under_way is not None and self._under_way.is_running:
+            self._stop[0] = 1
+            try:
+                self._wait_for(self._under_way)
+            finally:
+                self._stop[0] = 0
+
+    def finish(self) -> Rollout:
+        """Wait for the rollout that was begun.
+
+        Raises:
+            Stopped: where it was broken off; it stays under way.
+        """
+        under_way = self._rollout_under_way()
+        self._wait_for(under_way)
+        if not self._is_complete(under_way.filled):
+            raise Stopped
+        self._under_way = None
+        buffer = self._filled(under_way.buffer)
+        ended = buffer.terminated | buffer.truncated
+        valid = self._valid_rows(ended)
+        if self._skips_row_after_end:
+            self._resetting = ended[-1].copy()
+        broken_off = self._break_off(buffer, ended, valid)
+        self.statistics.add(buffer.rewards, ended & valid, valid, broken_off)
+        self.env_steps += int(valid.sum())
+        # From a single step that restarts have left, nothing can be learned.
+        self._lost = self._lost + 1 if broken_off is not None and valid.sum() < 2 else 0
+        if self._lost > ROLLOUTS_LOST_IN_A_ROW:
+            raise EnvError(f"in {self._lost} rollouts in a row, every episode was broken off by a restart")
+        if self._lost:
+            assert under_way.actor is not None  # whoever finishes a rollout has let it go on
+            return self.collect(under_way.actor)
+        return self._rollout(buffer, valid, under_way.finals, under_way.version)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a rollout was started and not finished."""
+        return self._under_way is not None
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a rollout is under way that nobody works on."""
+        return self._under_way is not None and not self._under_way.is_running
+
+    @property
+    def steps_sampled(self) -> int:
+        """Like `env_steps`, with the steps of a paused rollout, which that does not count before it is finished."""
+        if self._under_way is None:
+            return self.env_steps
+        buffer, filled = self._under_way.buffer, self._under_way.filled
+        ended = (buffer.terminated | buffer.truncated)[:filled]
+        return self.env_steps + int(self._valid_rows(ended).sum())
+
+    @property
+    @abstractmethod
+    def seconds_filling(self) -> float:
+        """How long the last rollout took its sampler, waited for or not."""
+
+    def _draw_noise(self, buffer: RolloutBuffer) -> None:
+        """Draw what the actions of a rollout take."""
+        buffer.noise[:] = self._distribution.draw_noise(self._noise, (self.num_steps, self.num_envs))
+
+    def _filled(self, buffer: RolloutBuffer) -> RolloutBuffer:
+        """The part of the buffer that was filled; what is asked for once the rollout has ended."""
+        return buffer
+
+    def _is_complete(self, filled: int) -> bool:
+        """Whether a rollout of which nobody fills any more rows has all of them."""
+        return filled == len(self._buffers[0].rewards)
+
+    @abstractmethod
+    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        """Begin to fill the buffer from row `first` on."""
+
+    @abstractmethod
+    def _end(self) -> tuple[int, FinalObservations]:
+        """Wait until it is filled, or the flag was seen: how many rows are, and final observations of the new ones."""
+
+    @abstractmethod
+    def restart(self, env_seed: int) -> None:
+        """Start every environment anew, the `i`-th from `env_seed + i`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+
+    @abstractmethod
+    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+        """The environments' state, as `Stepper.state`; raises `EnvStateError`."""
+
+    @abstractmethod
+    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+        """Put it back, or raise `EnvStateError`."""
+
+    def _next_buffer(self) -> RolloutBuffer:
+        buffer = self._buffers[self._turn]
+        self._turn = (self._turn + 1) % len(self._buffers)
+        return buffer
+
+    def _rollout_under_way(self) -> "RolloutUnderWay":
+        assert self._under_way is not None, "no rollout is under way: start one first"
+        return self._under_way
+
+    def _wait_for(self, under_way: "RolloutUnderWay") -> None:
+        if under_way.is_running:
+            under_way.is_running = False
+            under_way.filled, finals = self._end()
+            under_way.finals += finals
+
+    def _valid_rows(self, ended: Array) -> Array:
+        """Which rows of a rollout are steps, `[T, N]`: all, or all but those that environments spend on their reset."""
+        valid = np.ones_like(ended)
+        if self._skips_row_after_end:
+            valid[:1] = ~self._resetting
+            valid[1:] = ~ended[:-1]
+        return valid
+
+    def _break_off(self, buffer: RolloutBuffer, ended: Array, valid: Array) -> Array | None:
+        """Where environments were made anew before their episode had ended, `[T, N]`, with no such row left valid."""
+        if not buffer.restarted.any():
+            return None
+        self.env_restarts += int(buffer.restarted.sum())
+        broken_off: Array = (buffer.restarted > 0) & ~ended
+        valid &= ~rows_broken_off(ended, broken_off)
+        np.logical_or(buffer.terminated, broken_off, out=buffer.terminated)  # nothing of what followed belongs to it
+        return broken_off
+
+    def _rollout(self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int) -> Rollout:
+        actions = torch.from_numpy(buffer.actions)
+        # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
+        log_probs, _ = self._distribution.log_prob_and_entropy(torch.from_numpy(buffer.outputs), actions)
+        observations = [observation for _, _, observation in finals]
+        return Rollout(
+            observations=torch.from_numpy(buffer.observations),
+            actions=actions,
+            log_probs=log_probs,
+            rewards=torch.from_numpy(buffer.rewards),
+            terminated=torch.from_numpy(buffer.terminated),
+            truncated=torch.from_numpy(buffer.truncated),
+            valid_rows=torch.from_numpy(np.flatnonzero(valid)),
+            final_rows=torch.tensor([step * self.num_envs + env for step, env, _ in finals], dtype=torch.int64),
+            final_observations=torch.from_numpy(np.stack(observations) if finals else buffer.observations[:0, 0]),
+            version=version,
+        )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `load_state` takes: tensors by name, and what JSON can hold. A rollout under way must be paused."""
+        state = {
+            "env_steps": self.env_steps,
+            "env_restarts": self.env_restarts,
+            "rollouts_lost": self._lost,
+            "noise": self._noise.bit_generator.state,
+            "statistics": self.statistics.state(),
+            "resetting": self._resetting.tolist(),
+        }
+        try:
+            states, observation = self._stepper_state()
+        except EnvStateError as error:  # a rollout that is under way is lost with them: nothing could go on with it
+            return {}, {**state, "environments": {"not_saved": str(error)}}
+        tensors, under_way = self._state_under_way()
+        tensors["observation"] = torch.from_numpy(observation)
+        return tensors, {**state, "environments": {"states": states}, "under_way": under_way}
+
+    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        under_way = self._under_way
+        if under_way is None:
+            return {}, None
+        assert not under_way.is_running, "a rollout is being sampled: pause it first"
+        arrays = {
+            name: array[rows] for name, (array, rows) in rows_that_matter(under_way.buffer, under_way.filled).items()
+        }
+        tensors = {f"buffer.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        finals = under_way.finals
+        if finals:
+            tensors["final_observations"] = torch.from_numpy(np.stack([observation for _, _, observation in finals]))
+        final_rows = [[step, env] for step, env, _ in finals]
+        return tensors, {"version": under_way.version, "filled": under_way.filled, "final_rows": final_rows}
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
+        """Go on from a saved state.
+
+        Returns:
+            Why the environments could not, and start anew from `env_seed`; None where they go on exactly.
+        """
+        state = {"env_restarts": 0, "rollouts_lost": 0, **state}  # which earlier releases did not write
+        self.env_steps, self.env_restarts = whole(state, "env_steps"), whole(state, "env_restarts")
+        self._lost = whole(state, "rollouts_lost")
+        self._noise.bit_generator.state = state["noise"]
+        self.statistics.load_state(state["statistics"])
+        reason = self._load_environments(tensors, state)
+        if reason is None:
+            resetting = state["resetting"]
+            if len(resetting) != self.num_envs or not all(type(value) is bool for value in resetting):
+                raise ValueError(f"resetting is no list of {self.num_envs} truths")
+            self._resetting = np.array(resetting, dtype=np.bool_)
+            if state["under_way"] is not None:
+                self._load_under_way(tensors, state["under_way"])
+            return None
+        self.statistics.drop_running()
+        self._resetting[:] = False
+        self.restart(env_seed)
+        return reason
+
+    def _load_environments(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> str | None:
+        environments = state.get("environments")
+        if environments is None:
+            return "this checkpoint was written by a version that did not save them"
+        if "not_saved" in environments:
+            return str(environments["not_saved"])
+        observation = tensors["observation"].numpy()
+        expected = self._buffers[0].observations[0]
+        require_like("observation", tensors["observation"], expected)
+        if not np.isfinite(observation).all():
+            raise ValueError("the saved observations are no finite numbers")
+        try:
+            self._load_stepper_state(environments["states"], observation)
+        except EnvStateError as error:
+            return str(error)
+        return None
+
+    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        buffer, filled = self._next_buffer(), whole(state, "filled")
+        if filled > self.num_steps:
+            raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
+        for name, (array, rows) in rows_that_matter(buffer, filled).items():
+            require_like(f"buffer.{name}", tensors[f"buffer.{name}"], array[rows])
+            array[rows] = tensors[f"buffer.{name}"].numpy()
+        finals: FinalObservations = []
+        for i, (step, env) in enumerate(state["final_rows"]):
+            final = tensors["final_observations"][i]
+            require_like("a final observation", final, buffer.observations[0, 0])
+            if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
+                raise ValueError(f"there is no step {step} of environment {env}")
+            finals.append((step, env, final.numpy()))
+        self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, finals)
+
+    def check(self, rollout: Rollout) -> None:
+        """Refuse a rollout out of a file that is none of this sampler's.
+
+        Raises:
+            ValueError: where a tensor is of another shape or type, or a row is none.
+        """
+        buffer, num_rows = self._buffers[0], rollout.rewards.numel()
+        for name in ("observations", "actions", "rewards", "terminated", "truncated"):
+            num_steps = len(rollout.rewards) + (name == "observations")
+            like = getattr(buffer, name)
+            require_like(name, getattr(rollout, name), np.broadcast_to(like[:1], (num_steps, *like.shape[1:])))
+        require_like("log_probs", rollout.log_probs, rollout.rewards.numpy())
+        observations = buffer.observations[0, :1].repeat(len(rollout.final_rows), axis=0)
+        require_like("final_observations", rollout.final_observations, observations)
+        for name in ("valid_rows", "final_rows"):
+            rows = getattr(rollout, name)
+            require_like(name, rows, np.empty(len(rows), np.int64))
+            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+                raise ValueError(f"{name} are not all of {num_rows} rows")

@@ -1,0 +1,219 @@
+"""Sampling whole episodes: of one environment, stepped by itself, one episode after the other."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import isfinite
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.sub_environment import SubEnvironment, in_step
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.errors import BadValueError, ConfigurationError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.in_process import allocate
+from hybridppo.runners.samplers.under_way import RolloutUnderWay
+from hybridppo.spaces.checks import finite_test, require_finite
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.validation import whole
+
+Array = NDArray[Any]
+
+CHUNK = 128
+"""Steps for which noise is drawn at a time, since nobody knows beforehand how many an episode takes."""
+FIRST_CAPACITY = 8 * CHUNK
+"""Steps that a rollout has room for at first; it doubles where episodes turn out longer."""
+
+
+class EpisodeSampler(BaseSampler):
+    """A rollout is `num_episodes` whole episodes, `[T, 1]` with whatever `T` they take together.
+
+    The environment is stepped directly, without a vector around it, which for one environment would cost more than the
+    environment itself. Every episode starts from a seed of its own, the `k`-th of the training from `env_seed + k`, and
+    nothing else is carried from rollout to rollout: a training that is resumed meets the episodes it would have met.
+
+    Args:
+        environments: of one environment, which is taken out of them; closed with the sampler.
+        distribution: of the action space.
+        num_episodes: of each rollout.
+        env_seed: of the first episode.
+        noise: owner of the actions' randomness; one seed is drawn from it per rollout.
+        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
+
+    Raises:
+        ConfigurationError: where there is no one environment to step by itself.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        distribution: Distribution,
+        *,
+        num_episodes: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        pin_memory: bool = False,
+        in_thread: bool = False,
+    ) -> None:
+        self._copy = _only_copy(environments)
+        self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
+        # With a thread, one to fill while the other is learned from.
+        buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
+        super().__init__(bytearray(1), buffers, distribution, skips_row_after_end=False, noise=noise)
+        self._environments = environments
+        space = environments.observation_space
+        self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
+        # A vector is written as it is: at a few microseconds a step, encoding it shows.
+        is_vector = self._shape is not None and len(self._shape) == 1
+        self._encode: Callable[[Any], Array] = np.asarray if is_vector else self._encode_one
+        self._sum = finite_test(environments.encode.size, environments.encode.dtype)
+        self._num_episodes, self._env_seed = num_episodes, env_seed
+        self._seconds = 0.0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
+
+    def _draw_noise(self, buffer: RolloutBuffer) -> None:
+        # How much is needed shows on the way: it comes from a generator that is this rollout's own.
+        self._noise_seed = int(self._noise.integers(2**63))
+
+    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        self._rollout_noise = np.random.default_rng(self._noise_seed)
+        # As many episodes have begun as have ended and been counted: each ends in the rollout in which it begins.
+        fill = partial(self._fill, buffer, actor, self._env_seed + self.statistics.episodes)
+        self._wait: Callable[[], tuple[RolloutBuffer, int, FinalObservations]] = fill
+        if self._thread is not None:
+            self._wait = self._thread.submit(fill).result
+
+    def _end(self) -> tuple[int, FinalObservations]:
+        self._filled_buffer, self._num_rows, finals = self._wait()
+        return self._num_rows, finals
+
+    def _is_complete(self, filled: int) -> bool:
+        return filled > 0
+
+    def _filled(self, buffer: RolloutBuffer) -> RolloutBuffer:
+        whole = self._filled_buffer
+        # Where it has grown, the larger one stays in its place.
+        self._buffers = [whole if mine is buffer else mine for mine in self._buffers]
+        return whole.first(self._num_rows)
+
+    def _fill(
+        self, buffer: RolloutBuffer, actor: SamplingActor, seed: int
+    ) -> tuple[RolloutBuffer, int, FinalObservations]:
+        """The episodes, from row 0 on; the buffer, or a larger one where it was too small, and how many rows count.
+
+        None does where it is told to stop: sampled again, the episodes are the same.
+        """
+        start, stop = time.perf_counter(), self._stop
+        encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
+        copy, shape, weighted_sum = self._copy, self._shape, self._sum
+        last_seed, remade_before = seed + self._num_episodes - 1, copy.times_restarted
+        finals: FinalObservations = []
+        t = room = began = 0
+        buffer.observations[0] = encode(copy.reset(seed, self.env_steps))
+        while True:
+            if stop[0]:
+                return buffer, 0, []
+            if t == room:
+                room += CHUNK
+                buffer = self._prepared(buffer, t, room)
+                observations, noise = buffer.observations[:, 0], buffer.noise
+                outputs, actions, rewards = buffer.outputs, buffer.actions, buffer.rewards[:, 0]
+            output = actor(buffer.observations[t])
+            action = sample(output, noise[t])
+            try:
+                observation, reward, terminated, truncated, _ = copy.step(to_env(action)[0])
+                if shape is not None and observation.shape != shape:
+                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
+                rewards[t] = reward
+                observations[t + 1] = encode(observation)
+                if not (isfinite(weighted_sum(observations[t + 1])) and isfinite(reward)):
+                    require_finite("its observation", observations[t + 1])
+                    require_finite("its reward", reward)
+            except Exception as error:
+                # Raises, but where the environment is to be made anew: then the episode begins anew, and its rows.
+                when = in_step(t + 1 - began, self.env_steps + t + 1, to_env(action)[0])
+                observations[began] = encode(copy.recover(when, error, t - began))
+                t = began
+                continue
+            outputs[t] = output
+            actions[t] = action
+            t += 1
+            if terminated or truncated:
+                buffer.terminated[t - 1], buffer.truncated[t - 1] = terminated, truncated
+                if seed == last_seed:
+                    break
+                if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
+                    finals.append((t - 1, 0, observations[t].copy()))
+                seed, began = seed + 1, t
+                observations[t] = encode(copy.reset(seed, self.env_steps + t))
+        # Where an episode ends, a restart breaks none off: that has happened, and is only counted.
+        buffer.restarted[t - 1] = copy.times_restarted - remade_before
+        self._seconds = time.perf_counter() - start
+        return buffer, t, finals
+
+    def _encode_one(self, observation: Any) -> Array:
+        row: Array = self._environments.encode(np.asarray(observation)[None])[0]
+        return row
+
+    def _prepared(self, buffer: RolloutBuffer, start: int, end: int) -> RolloutBuffer:
+        """The buffer with noise drawn and flags cleared for rows `start` to `end`; a larger one if need be."""
+        if end > len(buffer.rewards):
+            larger = self._allocate(2 * len(buffer.rewards))
+            larger.copy_from(buffer)
+            buffer = larger
+        buffer.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
+        buffer.terminated[start:end] = buffer.truncated[start:end] = False
+        buffer.restarted[start:end] = 0
+        return buffer
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._seconds
+
+    def restart(self, env_seed: int) -> None:
+        """Nothing to do: every episode starts anew, and from its own seed."""
+
+    @property
+    def steps_sampled(self) -> int:
+        """Like `env_steps`: a rollout under way is sampled again where a run goes on from a checkpoint."""
+        return self.env_steps
+
+    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+        """Nothing: every episode starts anew."""
+        return [], np.zeros_like(self._buffers[0].observations[0])
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+        pass
+
+    def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+        under_way = self._under_way
+        return {}, {"version": under_way.version, "noise_seed": self._noise_seed} if under_way is not None else None
+
+    def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self._under_way = RolloutUnderWay(self._next_buffer(), whole(state, "version"))
+        self._noise_seed = whole(state, "noise_seed")
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self.request_stop()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+        self._environments.close()
+
+
+def _only_copy(environments: Environments) -> SubEnvironment:
+    if not isinstance(environments, SyncEnvironments) or environments.num_envs != 1:
+        raise ConfigurationError(
+            "whole episodes come from one environment that is stepped by itself, not from a vector of "
+            f"{environments.num_envs}: set num_envs=1 "
+            "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
+        )
+    return environments.copies[0]

@@ -1,0 +1,92 @@
+"""Sampling in this process."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybridppo.environments.base import Environments, EnvState
+from hybridppo.interfaces import SamplingActor
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.stepping import Stepper
+from hybridppo.spaces.distributions import Distribution
+
+Array = NDArray[Any]
+
+
+class Sampler(BaseSampler):
+    """Steps environments in this process: when the rollout is waited for, or in a thread.
+
+    Args:
+        environments: the `N` environments; closed with the sampler.
+        distribution: of the action space.
+        num_steps: `T`.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+        noise: owner of the actions' randomness.
+        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        distribution: Distribution,
+        *,
+        num_steps: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        pin_memory: bool = False,
+        in_thread: bool = False,
+    ) -> None:
+        # With a thread, one to fill while the other is learned from.
+        buffers = [allocate(environments, distribution, num_steps, pin_memory) for _ in range(1 + in_thread)]
+        skips_row_after_end = environments.skips_row_after_end
+        super().__init__(bytearray(1), buffers, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
+        self._environments = environments
+        self._stepper = Stepper(environments, distribution, env_seed)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
+
+    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        fill = partial(self._stepper.fill, buffer, actor, self._stop, first)
+        if self._thread is None:
+            self._wait: Callable[[], tuple[int, FinalObservations]] = fill
+        else:
+            self._wait = self._thread.submit(fill).result
+
+    def _end(self) -> tuple[int, FinalObservations]:
+        return self._wait()
+
+    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+        return self._stepper.state()
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+        self._stepper.load_state(states, observation)
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._stepper.seconds
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._stepper.restart(env_seed)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self.request_stop()
+        if self._thread is not None:
+            self._thread.shutdown(wait=True)
+        self._environments.close()
+
+
+def allocate(environments: Environments, distribution: Distribution, num_steps: int, pin_memory: bool) -> RolloutBuffer:
+    """Arrays for one rollout."""
+    layout = RolloutBuffer.layout(num_steps, environments.num_envs, environments.encode, distribution)
+
+    def empty(shape: tuple[int, ...], dtype: str) -> Array:
+        array = torch.from_numpy(np.empty(shape, dtype))
+        return (array.pin_memory() if pin_memory else array).numpy()
+
+    return RolloutBuffer(**{name: empty(shape, dtype) for name, (shape, dtype) in layout.items()})

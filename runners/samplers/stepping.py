@@ -1,0 +1,111 @@
+"""The inner loop of sampling: `T` steps of some environments, written into arrays. Free of torch, for workers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from hybridppo.environments.base import Environments, EnvState
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.spaces.distributions import Distribution
+
+if TYPE_CHECKING:
+    from hybridppo.interfaces import SamplingActor
+
+
+Array = NDArray[Any]
+
+Flag = bytearray | memoryview
+"""One byte: whether to stop. Shared memory where another process sets it."""
+NEVER: Flag = bytearray(1)
+
+
+class Stepper:
+    """Steps environments from where they were left.
+
+    Args:
+        environments: the `N` environments.
+        distribution: of the action space.
+        seed: the `i`-th environment starts from `seed + i`.
+    """
+
+    def __init__(self, environments: Environments, distribution: Distribution, seed: int) -> None:
+        self._environments = environments
+        self._distribution = distribution
+        self._observation = environments.reset(seed)
+        self._has_begun = False
+        self.seconds = 0.0
+        """How long the last `fill` took."""
+        self.heartbeat: Any = [0]
+        """Its only number is how many rows are filled, for whoever wants to know whether it goes on."""
+
+    def restart(self, seed: int) -> None:
+        """Start every environment anew."""
+        self._observation = self._environments.reset(seed)
+
+    def state(self) -> tuple[list[EnvState], Array]:
+        """Where the environments are, as `Environments.state`, and the observations to act on next, `[N, obs]`."""
+        if not self._has_begun:
+            self._begin()
+        return self._environments.state(), self._observation
+
+    def load_state(self, states: list[EnvState], observation: Array) -> None:
+        """Go on from what `state` gave."""
+        if not self._has_begun:
+            self._begin()
+        self._environments.load_state(states)
+        self._observation = observation
+
+    def _begin(self) -> None:
+        self._has_begun = True
+        self._environments.remember_the_start()
+
+    def fill(
+        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag = NEVER, first: int = 0, end: int | None = None
+    ) -> tuple[int, FinalObservations]:
+        """The next steps of every environment.
+
+        Args:
+            buffer: where to write them.
+            actor: chooses actions.
+            stop: looked at before each step; where it is set, the rest is left for another call.
+            first: the row to begin with: 0, or where the last call has stopped.
+            end: the row to end before; None fills the buffer.
+
+        Returns:
+            How many rows of the buffer are filled, and the final observations that these steps have brought.
+        """
+        environments = self._environments
+        sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
+        finals: FinalObservations = []
+        heartbeat = self.heartbeat
+        self._has_begun = True
+        start = time.perf_counter()
+        buffer.observations[first] = self._observation
+        buffer.restarted[first:] = 0
+        filled = len(buffer.rewards) if end is None else end
+        for t in range(first, filled):
+            if stop[0]:
+                filled = t
+                break
+            outputs = actor(buffer.observations[t])
+            actions = sample(outputs, buffer.noise[t])
+            observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
+            buffer.outputs[t] = outputs
+            buffer.actions[t] = actions
+            buffer.observations[t + 1] = observations
+            buffer.rewards[t] = rewards
+            buffer.terminated[t] = terminated
+            buffer.truncated[t] = truncated
+            heartbeat[0] = t + 1
+            if environments.restarted:
+                buffer.restarted[t, list(environments.restarted)] = list(environments.restarted.values())
+            if final_envs:
+                pairs = zip(final_envs, final_observations, strict=True)
+                finals += [(t, env, observation) for env, observation in pairs]
+        environments.check_rewards(buffer.rewards[first:filled])
+        self._observation = buffer.observations[filled].copy()
+        self.seconds = time.perf_counter() - start
+        return filled, finals

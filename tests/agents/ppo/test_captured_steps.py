@@ -1,0 +1,96 @@
+"""Recorded gradient steps against those that are not recorded; on the CPU, recording is pretended."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import hybridppo
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.ppo import captured_steps
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.captured_steps import CapturedSteps
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+
+SPACES = {
+    "discrete": gym.spaces.Discrete(3),
+    "continuous": gym.spaces.Box(-1.0, 1.0, (2,)),
+}
+
+
+class PretendedRecorder:
+    """Runs the step as a recording does before it records, and replays by running it."""
+
+    def __init__(self) -> None:
+        self.recordings = 0
+
+    def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
+        self.recordings += 1
+        for _ in range(3):
+            function()
+        return function
+
+
+def make_agent(space: gym.Space, config: PPOConfig) -> PPO:
+    return PPO(gym.spaces.Box(-np.inf, np.inf, (4,)), space, config, seed=1)
+
+
+def make_batch(agent: PPO, size: int, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    discrete = isinstance(agent.action_space, gym.spaces.Discrete)
+    return Batch(
+        observations=torch.randn(size, 4, generator=generator),
+        actions=torch.randint(3, (size,), generator=generator)
+        if discrete
+        else torch.randn(size, 2, generator=generator),
+        log_probs=torch.randn(size, generator=generator) - 1.0,
+        values=torch.randn(size, generator=generator),
+        advantages=torch.randn(size, generator=generator),
+        returns=torch.randn(size, generator=generator),
+    )
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("critic_learning_rate", [None, 1e-3])
+def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: float | None) -> None:
+    config = PPOConfig(hidden_sizes=(8,), learning_rate=1e-2, critic_learning_rate=critic_learning_rate)
+    plain, captured = make_agent(SPACES[kind], config), make_agent(SPACES[kind], config)
+    recorder = PretendedRecorder()
+    expected, found = AutogradSteps(plain), CapturedSteps(captured, recorder)
+    order = np.random.default_rng(0)
+    for i in range(4):  # rates and ranges fall, sizes come again
+        for agent in (plain, captured):
+            agent.anneal(i / 4)
+        size = 30 + i % 2
+        batch, rows = make_batch(plain, size, seed=i), order.permutation(size)
+        arguments = (batch, rows, [10, size - 20, 10], 0.2 / (i + 1))
+        # Rates and ranges are rounded to float32 for the device.
+        torch.testing.assert_close(found.epoch(*arguments), expected.epoch(*arguments), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(captured.parameters.values, plain.parameters.values, rtol=1e-5, atol=1e-6)
+    assert recorder.recordings == 2  # of 10 rows and of 11
+    for name, tensor in plain.state()[0].items():
+        torch.testing.assert_close(captured.state()[0][name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_old_recordings_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captured_steps, "MAX_RECORDINGS", 2)
+    agent, recorder = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,))), PretendedRecorder()
+    steps = CapturedSteps(agent, recorder)
+    for size in (5, 6, 5, 7, 5, 6):  # 6 made room for 7, and 7 for 6
+        steps.epoch(make_batch(agent, size), np.arange(size), [size], 0.2)
+    assert recorder.recordings == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
+    config = PPOConfig(num_envs=8, num_steps=64, hidden_sizes=(32, 32))
+    parameters = []
+    for cuda_graphs in (False, True):
+        changed = replace(config, cuda_graphs=cuda_graphs)
+        result = hybridppo.train(env, total_steps=8 * 64 * 6, seed=3, placement="cuda", config=changed, progress=False)
+        parameters.append(result.agent.parameters.values.detach().cpu())
+    torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)

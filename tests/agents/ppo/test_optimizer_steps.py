@@ -1,0 +1,163 @@
+"""The gradient written out by hand against autograd."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from hybridppo import DeviceError
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.networks.actors import MaskedActor
+from hybridppo.networks.precision import require, supports_bf16
+from hybridppo.spaces.masks import MaskedObservation
+
+BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
+DISCRETE = gym.spaces.Discrete(3)
+CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,))
+MASKED = MaskedObservation(BOX, 3)
+
+
+def make_agent(action_space: gym.Space, config: PPOConfig, observation_space: gym.Space = BOX) -> PPO:
+    agent = PPO(observation_space, action_space, config, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():  # away from the start, where every action is as likely as every other
+        agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape, generator=generator))
+    return agent
+
+
+def make_batch(agent: PPO, size: int) -> Batch:
+    """A batch whose ratios lie inside and outside of the clip range, for advantages of both signs."""
+    generator = torch.Generator().manual_seed(3)
+    observations = torch.randn(size, 4, generator=generator)
+    if isinstance(agent.actor, MaskedActor):
+        masks = torch.randint(0, 2, (size, 3), generator=generator)
+        masks[range(size), torch.randint(0, 3, (size,), generator=generator)] = 1
+        observations = torch.cat((observations, masks), dim=1)
+    with torch.no_grad():
+        outputs = agent.actor(observations)
+        noise = agent.distribution.draw_noise(np.random.default_rng(4), (size,))
+        actions = torch.from_numpy(agent.distribution.sample(outputs.numpy(), noise))
+        log_prob, _ = agent.distribution.log_prob_and_entropy(outputs, actions)
+        values = agent.critic(observations).squeeze(-1)
+    return Batch(
+        observations=observations,
+        actions=actions,
+        log_probs=log_prob + 0.3 * torch.randn(size, generator=generator),
+        values=values + 0.3 * torch.randn(size, generator=generator),
+        advantages=torch.randn(size, generator=generator),
+        returns=values + torch.randn(size, generator=generator),
+    )
+
+
+def one_step(steps: OptimizerSteps, batch: Batch) -> torch.Tensor:
+    """A step on all of the batch, its rows in the opposite order."""
+    (statistics,) = steps.epoch(batch, np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)], 0.2)
+    return statistics
+
+
+VARIANTS = {
+    "defaults": {},
+    "relu": {"activation": "relu"},
+    "no entropy bonus": {"entropy_coef": 0.0},
+    "values not clipped": {"clip_range_vf": None},
+    "advantages as they are": {"normalize_advantage": False},
+    "one hidden layer": {"hidden_sizes": (16,)},
+    "three hidden layers": {"hidden_sizes": (16, 24, 8)},
+    "gradient never scaled": {"max_grad_norm": 1e6},
+    "gradient always scaled": {"max_grad_norm": 1e-3},
+}
+
+
+KINDS = {"discrete": (DISCRETE, BOX), "continuous": (CONTINUOUS, BOX), "masked": (DISCRETE, MASKED)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_by_hand_is_autograd(kind: str, variant: str) -> None:
+    config, (space, observed) = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant]), KINDS[kind]
+    reference, agent = make_agent(space, config, observed), make_agent(space, config, observed)
+    by_autograd, by_hand = AutogradSteps(reference), NumpySteps(agent)
+    batch = make_batch(agent, 200)
+    for part in (*batch.split([77, 123]), batch):
+        expected, found = one_step(by_autograd, part), one_step(by_hand, part)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(agent.parameters.values, reference.parameters.values, rtol=0.0, atol=1e-3)
+        assert 0.1 < expected[STATISTICS.index("clip_fraction")] < 0.97  # both sides of the clip range were tried
+        # From the same point again: a sample at the very edge of a clip range must not make the paths part.
+        agent.parameters.values.data.copy_(reference.parameters.values.data)
+
+
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:
+    whole, single = make_agent(space, PPOConfig()), make_agent(space, PPOConfig())
+    batch = make_batch(whole, 50)
+    order = np.random.default_rng(5).permutation(50)
+    found = form(whole).epoch(batch, order, [20, 13, 17], 0.2)
+    steps = form(single)
+    for row, rows in zip(found, np.split(order, [20, 33]), strict=True):
+        (expected,) = steps.epoch(batch.gather(torch.from_numpy(rows)), np.arange(len(rows)), [len(rows)], 0.2)
+        torch.testing.assert_close(row, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(whole.parameters.values, single.parameters.values, rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_of_a_large_minibatch_add_up() -> None:
+    config = PPOConfig(hidden_sizes=(4096,))  # wide, so that few rows make a block
+    results = []
+    for form in (AutogradSteps, NumpySteps):
+        agent = make_agent(DISCRETE, config)
+        statistics = one_step(form(agent), make_batch(agent, 150))
+        results.append((statistics, agent.parameters.gradient.clone()))
+    for by_autograd, by_hand in zip(*results, strict=True):
+        torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
+
+
+def test_values_are_the_critics() -> None:
+    agent = make_agent(DISCRETE, PPOConfig())
+    observations = make_batch(agent, 50).observations
+    by_hand = NumpySteps(agent).values(observations)
+    torch.testing.assert_close(by_hand, AutogradSteps(agent).values(observations), rtol=1e-4, atol=1e-5)
+
+
+def test_which_networks_are_done_by_hand() -> None:
+    agent = make_agent(DISCRETE, PPOConfig())
+    assert NumpySteps.supports(agent)
+    assert not NumpySteps.supports(make_agent(DISCRETE, PPOConfig(activation="elu")))
+    agent.critic = make_agent(DISCRETE, PPOConfig(hidden_sizes=(32, 32))).critic
+    assert not NumpySteps.supports(agent)
+    agent.critic = torch.nn.Linear(4, 1)
+    assert not NumpySteps.supports(agent)
+
+
+needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")
+
+
+@needs_bf16
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(("form", "limit"), [(AutogradSteps, 0.1), (NumpySteps, 0.03)])
+def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: type, limit: float) -> None:
+    gradients = []
+    for kind, precision in ((AutogradSteps, "fp32"), (form, "bf16")):
+        agent = make_agent(space, PPOConfig(precision=precision, max_grad_norm=1e6))
+        one_step(kind(agent), make_batch(agent, 500))
+        assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
+        gradients.append(agent.parameters.gradient.double())
+    exact, rounded = gradients
+    error = (rounded - exact).norm() / exact.norm()
+    assert 1e-5 < error < limit  # eight bits: 0.4 % a product
+
+
+def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    require("fp32", torch.device("cpu"))
+    with pytest.raises(
+        DeviceError, match="'bf16' was asked for, but cpu has no AVX512-BF16 or AMX: use precision='fp32'"
+    ):
+        require("bf16", torch.device("cpu"))

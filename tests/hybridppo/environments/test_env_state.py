@@ -1,0 +1,492 @@
+"""The state of environments: put into fresh ones, they go on as if nothing had happened; what cannot be is named."""
+
+import enum
+import json
+import random
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from toy_environments import ScriptedEnv
+
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.state import describing as env_state
+from hybridppo.environments.state.describing import describe, digests
+from hybridppo.environments.state.restoring import restore
+from hybridppo.environments.vector import wrap
+from hybridppo.errors import EnvStateError
+
+CLASSIC = {
+    "CartPole-v1": 150,
+    "MountainCar-v0": 150,
+    "MountainCarContinuous-v0": 900,
+    "Pendulum-v1": 150,
+    "Acrobot-v1": 400,
+}
+"""And so many steps that an end of an episode is among the next 300."""
+TOY_TEXT = ["Blackjack-v1", "FrozenLake-v1", "CliffWalking-v1", "Taxi-v4"]
+
+
+def through_json(described: dict[str, Any]) -> dict[str, Any]:
+    """As a file would give it back; JSON by the standard."""
+    loaded: dict[str, Any] = json.loads(json.dumps(described, allow_nan=False))
+    return loaded
+
+
+def moved(environment: Any, fresh: Any) -> Any:
+    """`fresh` with the state of `environment`."""
+    restore(fresh, through_json(describe(environment)))
+    return fresh
+
+
+# Environments of gymnasium
+
+
+def run(environments: Environments, rng: np.random.Generator, num_steps: int) -> list[Any]:
+    """Everything that some random steps give."""
+    space, shape, seen = environments.action_space, (environments.num_envs, *environments.action_space.shape), []
+    for _ in range(num_steps):
+        actions: Any = rng.integers(space.n, size=shape) if isinstance(space, Discrete) else rng.uniform(-1, 1, shape)
+        *arrays, indices, finals = environments.step(actions.astype(space.dtype))
+        seen.append([array.tolist() for array in arrays] + [indices, [final.tolist() for final in finals]])
+    return seen
+
+
+def assert_goes_on(make: Callable[[], Environments], steps_before: int, remembering: bool = True) -> None:
+    environments, fresh = make(), make()
+    environments.reset(seed=1)
+    if remembering:
+        environments.remember_the_start()
+    rng = np.random.default_rng(0)
+    run(environments, rng, steps_before)
+    fresh.reset(seed=1)
+    fresh.load_state(json.loads(json.dumps(environments.state(), allow_nan=False)))
+    again = np.random.default_rng()
+    again.bit_generator.state = rng.bit_generator.state
+    following = run(environments, rng, 300)
+    assert run(fresh, again, 300) == following
+    assert any(True in step[2] + step[3] for step in following) or steps_before == 0  # an episode's end was among them
+    environments.close()
+    fresh.close()
+
+
+@pytest.mark.parametrize("env_id", CLASSIC)
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("remembering", [False, True])
+def test_classic_control_goes_on(env_id: str, vectorization: Any, at_once: bool, remembering: bool) -> None:
+    steps_before = 0 if at_once else CLASSIC[env_id]
+    assert_goes_on(lambda: make_environments(env_id, 3, vectorization=vectorization), steps_before, remembering)
+
+
+def test_cartpole_is_vectorised_natively() -> None:
+    assert len(make_environments("CartPole-v1", 3).state()) == 1
+    assert len(make_environments("CartPole-v1", 3, vectorization="sync").state()) == 3
+
+
+@pytest.mark.parametrize("env_id", TOY_TEXT)
+def test_toy_text_goes_on(env_id: str) -> None:
+    environment, fresh = gym.make(env_id), gym.make(env_id)
+    environment.reset(seed=1)
+    fresh.reset(seed=2)
+    moved(environment, fresh)
+    actions = np.random.default_rng(0)
+    for _ in range(200):
+        action = int(actions.integers(environment.action_space.n))
+        step, again = environment.step(action), fresh.step(action)
+        np.testing.assert_equal(again, step)
+        if step[2] or step[3]:
+            np.testing.assert_equal(fresh.reset(), environment.reset())
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_vectors_of_other_modes_go_on(mode: AutoresetMode) -> None:
+    make = partial(gym.make, "MountainCar-v0", max_episode_steps=20)
+    assert_goes_on(lambda: wrap(SyncVectorEnv([make] * 2, autoreset_mode=mode)), 33)
+
+
+def test_wrappers_go_on() -> None:
+    def make() -> gym.Env[Any, Any]:
+        env: Any = gym.make("Pendulum-v1", max_episode_steps=30)
+        env = gym.wrappers.RecordEpisodeStatistics(env)
+        env = gym.wrappers.NormalizeObservation(gym.wrappers.FrameStackObservation(env, 3))
+        env = gym.wrappers.TransformObservation(env, np.ravel, Box(-np.inf, np.inf, (9,), np.float64))
+        return gym.wrappers.NormalizeReward(env)
+
+    assert_goes_on(lambda: make_environments(make, 2), 77)
+
+
+def test_environments_that_have_never_been_reset_are_saved_with_their_generator() -> None:
+    environment = moved(gym.make("CartPole-v1"), gym.make("CartPole-v1"))
+    assert environment.unwrapped._np_random is None
+    environment = gym.make("CartPole-v1").unwrapped
+    numbers = environment.np_random  # made when it is asked for
+    again = gym.make("CartPole-v1").unwrapped
+    again.reset(seed=0)
+    environment.state = environment.steps_beyond_terminated = None
+    moved(environment, again)
+    assert again.np_random.random(5).tolist() == numbers.random(5).tolist()
+
+
+# Values
+
+
+class Holder(gym.Env[Any, Any]):
+    """Has whatever attributes it is given."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class Phase(enum.Enum):
+    RESTING = 1
+    MOVING = 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 3, -(2**100), 0.1, -0.0, 5e-324, float("inf"), float("nan"), "moving", b"\x00\xff", (), (1, (2.5,)),
+        [1, [2]], {"a": 1, 2: [3], (1, 2): None}, deque([1, 2], maxlen=2),
+        np.float32(0.1), np.int8(-3), np.bool_(True), np.float64("nan"),
+        np.array([0.1, np.nan, -0.0]), np.zeros((0, 3)), np.array(7), np.arange(6, dtype=np.uint8).reshape(2, 3),
+        np.array(["a", "bc"]), np.array([b"F", b"H"]), np.array([True, False]), np.datetime64("2020-01-01"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_values_come_back_as_they_were(value: Any) -> None:
+    found = moved(Holder(value=value), Holder(value=None)).value
+    assert type(found) is type(value)
+    np.testing.assert_equal(found, value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        assert found.dtype == value.dtype
+        assert found.tobytes() == value.tobytes()
+    if isinstance(value, float):
+        assert repr(found) == repr(value)
+    if isinstance(value, deque):
+        assert found.maxlen == value.maxlen
+
+
+def test_the_layout_of_arrays_is_kept() -> None:
+    array = np.arange(24.0).reshape(2, 3, 4)
+    for value in (array, np.asfortranarray(array), array.transpose(1, 0, 2), array.transpose(2, 0, 1)):
+        found = moved(Holder(value=value), Holder(value=None)).value
+        np.testing.assert_array_equal(found, value)
+        assert found.strides == value.strides
+        assert found.flags.writeable
+    for value in (array[:, ::2], array[::-1], array[:, 1, None], np.broadcast_to(array, (2, 2, 3, 4))):
+        np.testing.assert_array_equal(moved(Holder(value=value), Holder(value=None)).value, value)
+
+
+def test_what_is_shared_stays_shared() -> None:
+    array, items = np.zeros((3, 4)), [1]
+    environment = Holder(array=array, same=array, row=array[1], items=items, more=(items, {"items": items}))
+    environment.itself = environment
+    found = moved(environment, Holder(array=None, same=None, row=None, items=None, more=None, itself=None))
+    found.row[2] = 5.0
+    found.items.append(2)
+    assert found.array is found.same
+    assert found.array[1, 2] == 5.0
+    assert found.more[0] is found.items
+    assert found.more[1]["items"] is found.items
+    assert found.itself is found
+    assert array[1, 2] == 0.0
+
+
+def test_what_is_not_shared_is_not() -> None:
+    environment = Holder(one=np.zeros(2), other=np.zeros(2), items=[], more=[])
+    shared, items = np.ones(2), [3]
+    found = moved(environment, Holder(one=shared, other=shared, items=items, more=items))
+    found.one[0] = 7.0
+    found.items.append(1)
+    assert found.other[0] == 0.0
+    assert found.more == []
+    assert shared[0] == 1.0
+    assert items == [3]
+
+
+def test_a_view_alone_does_not_bring_what_it_was_cut_from() -> None:
+    described = describe(Holder(row=np.zeros((1000, 1000))[3, :2]))
+    assert len(json.dumps(described)) < 1000
+
+
+@pytest.mark.parametrize("kind", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])
+def test_generators_go_on(kind: str) -> None:
+    generator = np.random.Generator(getattr(np.random, kind)(3))
+    generator.integers(7, size=3, dtype=np.uint32)
+    generator.spawn(1)
+    found = moved(Holder(generator=generator), Holder(generator=None)).generator
+    assert (
+        found.integers(7, size=9, dtype=np.uint32).tolist() == generator.integers(7, size=9, dtype=np.uint32).tolist()
+    )
+    assert found.normal(size=5).tolist() == generator.normal(size=5).tolist()
+    assert found.spawn(1)[0].random() == generator.spawn(1)[0].random()
+
+
+def test_older_generators_go_on() -> None:
+    numpys, pythons = np.random.RandomState(3), random.Random(3)
+    numpys.normal()
+    pythons.gauss(0, 1)
+    found = moved(Holder(numpys=numpys, pythons=pythons), Holder(numpys=None, pythons=None))
+    assert found.numpys.normal(size=3).tolist() == numpys.normal(size=3).tolist()
+    assert [found.pythons.gauss(0, 1) for _ in range(3)] == [pythons.gauss(0, 1) for _ in range(3)]
+
+
+def test_seeded_spaces_go_on() -> None:
+    environment, fresh = Holder(space=Box(-1.0, 1.0, (2,))), Holder(space=Box(-1.0, 1.0, (2,)))
+    environment.space.seed(3)
+    environment.space.sample()
+    fresh.space.seed(4)
+    assert moved(environment, fresh).space.sample().tolist() == environment.space.sample().tolist()
+
+
+def test_what_does_not_change_stays_that_of_the_fresh_environment() -> None:
+    function = partial(int, base=2)
+    fresh = moved(
+        Holder(function=partial(int), kind=int, space=Discrete(2), numbers=np, own=len, phase=Phase.MOVING, step=1),
+        Holder(function=function, kind=float, space=Discrete(3), numbers=np, own=max, phase=Phase.RESTING, step=0),
+    )
+    assert (fresh.function, fresh.kind, fresh.space, fresh.own) == (function, float, Discrete(3), max)
+    assert fresh.phase is Phase.MOVING
+    assert vars(fresh)["step"] == 1
+
+
+class Helper:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def test_objects_of_python_classes_are_walked() -> None:
+    environment, fresh = Holder(helpers=[Helper(), Helper()]), Holder(helpers=[Helper(), Helper()])
+    environment.helpers[1].count = 3
+    ours = fresh.helpers[1]
+    moved(environment, fresh)
+    assert fresh.helpers[1] is ours
+    assert (fresh.helpers[0].count, fresh.helpers[1].count) == (0, 3)
+
+
+class SpeaksForItself(gym.Env[Any, Any]):
+    """Holds what only it can save."""
+
+    def __init__(self) -> None:
+        self._numbers = iter(range(1000))
+        self.given = 0
+
+    def next(self) -> int:
+        self.given += 1
+        return next(self._numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given, "array": np.arange(3)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["array"].tolist() == [0, 1, 2]
+        self.given = state["given"]
+        self._numbers = iter(range(self.given, 1000))
+
+
+def test_an_environment_can_speak_for_itself() -> None:
+    environment = gym.Wrapper(SpeaksForItself())
+    assert [environment.unwrapped.next() for _ in range(3)] == [0, 1, 2]
+    fresh = moved(environment, gym.Wrapper(SpeaksForItself()))
+    assert fresh.unwrapped.next() == 3
+
+
+# What cannot be saved
+
+
+class WithSlots:
+    __slots__ = ("hidden",)
+
+
+class WithSlotsAndMore(WithSlots):
+    pass
+
+
+class Numbers(dict[str, int]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (iter(()), "builtins.tuple_iterator"),
+        (object(), "builtins.object"),
+        ({1, 2}, "builtins.set"),
+        (WithSlotsAndMore(), "WithSlotsAndMore"),
+        (Numbers(), "Numbers"),
+        (np.array([None]), "numpy.ndarray"),
+        (np.zeros(2, dtype=[("a", int)]), "numpy.ndarray"),
+        (np.ma.zeros(2), "MaskedArray"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_what_cannot_be_saved_is_named(value: Any, kind: str) -> None:
+    with pytest.raises(EnvStateError, match=rf"Holder\.worlds\['a'\]\[1\] is of type .*{kind}, which cannot be saved"):
+        describe(Holder(worlds={"a": [0, value]}))
+
+
+def test_physics_engines_are_named() -> None:
+    pytest.importorskip("mujoco")
+    environment = gym.make("InvertedPendulum-v5")
+    environment.reset(seed=0)
+    with pytest.raises(
+        EnvStateError, match=r"InvertedPendulumEnv\.\w+ is of type mujoco\.\S*Mj\w+, which cannot be saved"
+    ):
+        describe(environment)
+
+
+def test_environments_in_other_processes_are_told() -> None:
+    environments = make_environments(partial(ScriptedEnv, ((2, "truncated"),)), 1, vectorization="async")
+    with pytest.raises(EnvStateError, match="a process of its own: num_workers can save them"):
+        environments.state()
+    environments.close()
+
+
+def test_an_environment_that_keeps_its_whole_past_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_state, "MAX_BYTES", 2**20)
+    describe(Holder(past=np.zeros(50_000)))
+    for past in (np.zeros(200_000), list(range(300_000)), "x" * 2_000_000, [bytes(1000)] * 2000):
+        with pytest.raises(EnvStateError, match="takes more than 1 MiB"):
+            describe(Holder(past=past))
+
+
+def test_data_without_end_is_refused() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(EnvStateError, match="nested too deeply"):
+        describe(Holder(nested=nested))
+
+
+# What cannot be restored
+
+
+def test_another_class_is_refused() -> None:
+    with pytest.raises(EnvStateError, match=r"Holder\.helper was a Helper .* and is a NoneType now"):
+        moved(Holder(helper=Helper()), Holder(helper=None))
+    with pytest.raises(
+        EnvStateError, match=r"Holder\.helpers\[1\] was a Helper .* a freshly reset environment has none"
+    ):
+        moved(Holder(helpers=[Helper(), Helper()]), Holder(helpers=[Helper()]))
+    with pytest.raises(EnvStateError, match="ScriptedEnv was a Holder when it was saved, and is a ScriptedEnv now"):
+        restore(ScriptedEnv(((1, "truncated"),)), describe(Holder()))
+
+
+def test_of_what_has_not_changed_there_is_only_a_digest() -> None:
+    environment = Holder(map=np.zeros((100, 100)), position=[0, 0], helper=Helper(), phase=Phase.RESTING)
+    began = digests(environment)
+    environment.position[0] = 3
+    described = through_json(describe(environment, began))
+    assert len(json.dumps(described)) < 500
+    fresh = Holder(map=np.zeros((100, 100)), position=[0, 0], helper=Helper(), phase=Phase.RESTING)
+    map_before = fresh.map
+    restore(fresh, described)
+    assert fresh.position == [3, 0]
+    assert fresh.map is map_before
+    environment.helper.count, environment.phase = 2, Phase.MOVING
+    restore(fresh, through_json(describe(environment, began)))
+    assert (fresh.helper.count, fresh.phase) == (2, Phase.MOVING)
+
+
+def test_another_environment_is_refused() -> None:
+    environment = Holder(gravity=9.8, position=0.0)
+    began = digests(environment)
+    environment.position = 1.0
+    with pytest.raises(EnvStateError, match=r"Holder\.gravity is not what it was when the run began"):
+        restore(Holder(gravity=1.6, position=0.0), describe(environment, began))
+    restore(Holder(gravity=1.6, position=0.0), describe(environment))  # without digests, all of it is put back
+
+
+def test_attributes_may_come_and_go() -> None:
+    environment, fresh = Holder(old=1, kept=2), Holder(old=1, kept=2)
+    began = digests(environment)
+    del environment.old
+    environment.new = 3
+    restore(fresh, through_json(describe(environment, began)))
+    assert vars(fresh) == {"kept": 2, "new": 3}
+
+
+def test_what_is_shared_with_what_has_not_changed_stays_shared() -> None:
+    def make() -> Holder:
+        items, array = [1], np.zeros(3)
+        return Holder(items=items, array=array, holders=[items], view=None, count=0)
+
+    environment, fresh = make(), make()
+    began = digests(environment)
+    environment.count, environment.holders = 1, [environment.items, environment.items]
+    environment.view = environment.array[:2]
+    restore(fresh, through_json(describe(environment, began)))
+    assert fresh.holders[0] is fresh.items
+    assert fresh.holders[1] is fresh.items
+    fresh.array[0] = 5.0
+    assert fresh.view[0] == 5.0
+
+
+def test_generators_are_restored_even_where_nothing_was_drawn() -> None:
+    environment, fresh = Holder(generator=np.random.default_rng()), Holder(generator=np.random.default_rng())
+    restore(fresh, through_json(describe(environment, digests(environment))))
+    assert fresh.generator.random() == environment.generator.random()
+
+
+def test_nothing_is_changed_where_something_does_not_fit() -> None:
+    fresh = Holder(count=1, helper=None)
+    with pytest.raises(EnvStateError):
+        moved(Holder(count=2, helper=Helper()), fresh)
+    assert fresh.count == 1
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"object": "Helper", "attributes": [["__class__", 1]]},
+        {"object": "Helper", "attributes": [["a.b", 1]]},
+        {"object": "Helper", "attributes": 3},
+        {"object": "Helper", "state": {"dict": []}},
+        {"constant": "builtin_function_or_method"},
+        {"enum": "Phase", "name": "MOVING"},
+        {"pickle": "gASVAAAA"},
+        {"array": "AAAAAAAAAAA=", "dtype": "O", "shape": [1], "strides": [8], "offset": 0},
+        {"array": "AAAAAAAAAAA=", "dtype": "<f8", "shape": [9], "strides": [8], "offset": 0},
+        {"array": "AAAAAAAAAAA=", "dtype": "<f8", "shape": [1], "strides": [8], "offset": -8},
+        {"array": None, "memory_of": ".x", "dtype": "<f8", "shape": [1], "strides": [8], "offset": 0},
+        {"scalar": "AAAA", "dtype": "<f8"},
+        {"scalar": "AAAAAAAAAAA=", "dtype": "O"},
+        {"generator": "Generator", "state": {"dict": []}, "seed": None},
+        {"generator": "PCG64", "state": {"dict": []}, "seed": None},
+        {"random": {"tuple": [3]}},
+        {"again": ".nowhere"},
+        {"same": "00"},
+        {},
+        [1, 2],
+    ],
+    ids=str,
+)
+def test_what_describe_never_writes_is_refused(node: Any) -> None:
+    fresh = Holder(value=Helper())
+    described = {"object": "Holder", "attributes": [["value", node]]}
+    with pytest.raises(EnvStateError):
+        restore(fresh, described)
+    assert isinstance(fresh.value, Helper)
+    assert vars(fresh.value) == {"count": 0}
+
+
+@pytest.mark.parametrize(("kind", "field"), [("MT19937", "pos"), ("Philox", "buffer_pos")])
+@pytest.mark.parametrize("position", [-1, 10**6])
+def test_generators_that_would_read_beyond_their_state_are_refused(kind: str, field: str, position: int) -> None:
+    described = describe(Holder(generator=np.random.Generator(getattr(np.random, kind)(3))))
+
+    def with_position(node: Any) -> Any:
+        if isinstance(node, list):
+            return [field, position] if node[:1] == [field] else [with_position(item) for item in node]
+        return {key: with_position(item) for key, item in node.items()} if isinstance(node, dict) else node
+
+    with pytest.raises(EnvStateError, match="position lies outside"):
+        restore(Holder(generator=None), with_position(described))

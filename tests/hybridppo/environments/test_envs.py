@@ -1,0 +1,295 @@
+"""Which environments are accepted, in which mode they are stepped, and what is said about the others."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from toy_environments import (
+    MODES,
+    IdentityBox,
+    IdentityDiscrete,
+    ScriptedEnv,
+    UndeclaredVector,
+    scripted_rows,
+    scripted_vector,
+)
+
+import hybridppo
+from hybridppo.agents import PPO
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.vector import wrap
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.spaces.distributions import distribution_for
+
+SCRIPTS = (((2, "truncated"), (1, "terminated"), (3, "both")), ((1, "truncated"), (2, "terminated")))
+
+
+class SpacesOnly(gym.Env[Any, Any]):
+    """An environment of which only the spaces matter."""
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+
+class ForeignVector(UndeclaredVector):
+    """A vector environment that declares its mode as told, and must not be closed twice."""
+
+    def __init__(self, declared: Any = None) -> None:
+        super().__init__(SCRIPTS)
+        self.metadata = {} if declared is None else {"autoreset_mode": declared}
+        self.times_closed = 0
+
+    def close(self, **kwargs: Any) -> None:
+        assert self.times_closed == 0
+        self.times_closed += 1
+
+
+def make_spaces_only(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> gym.Env[Any, Any]:
+    return SpacesOnly(observation_space, action_space)
+
+
+# Stepping
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_are_those_of_the_environment(mode: AutoresetMode) -> None:
+    environments = wrap(scripted_vector(SCRIPTS, mode))
+    expected = [scripted_rows(script, mode) for script in SCRIPTS]
+    observations = environments.reset(seed=0)
+    for _ in range(12):
+        rows = [next(rows) for rows in expected]
+        np.testing.assert_array_equal(observations, [row.observation for row in rows])
+        observations, rewards, terminated, truncated, indices, finals = environments.step(np.zeros(2, dtype=np.int64))
+        np.testing.assert_array_equal(rewards, [row.reward for row in rows])
+        np.testing.assert_array_equal(terminated, [row.terminated for row in rows])
+        np.testing.assert_array_equal(truncated, [row.truncated for row in rows])
+        missing = mode is not AutoresetMode.NEXT_STEP
+        bootstrapped = [i for i, row in enumerate(rows) if missing and row.truncated and not row.terminated]
+        assert indices == bootstrapped
+        assert [tuple(final) for final in finals] == [rows[i].following for i in bootstrapped]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_next_step_spends_rows_on_resets(mode: AutoresetMode) -> None:
+    environments = wrap(scripted_vector(SCRIPTS, mode))
+    assert environments.skips_row_after_end == (mode is AutoresetMode.NEXT_STEP)
+
+
+def test_same_step_without_final_observations_is_an_error() -> None:
+    environments = wrap(UndeclaredVector([((1, "truncated"),)]), "same_step")
+    environments.reset(seed=0)
+    with pytest.raises(EnvError, match=r"environments \[0\] were truncated .* no 'final_obs'"):
+        environments.step(np.zeros(1, dtype=np.int64))
+
+
+def test_environments_are_seeded_apart() -> None:
+    environments = make_environments(IdentityBox, 3)
+    first, again, other = (environments.reset(seed=seed) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first[1:], other[:-1])  # the i-th from seed + i
+    assert len(np.unique(first)) == 3
+
+
+# Autoreset modes
+
+
+@pytest.mark.parametrize("declared", [*MODES, "NextStep", "next_step", "SameStep", "same_step", "Disabled", "disabled"])
+def test_the_declared_mode_is_taken(declared: AutoresetMode | str) -> None:
+    name = declared if isinstance(declared, str) else declared.value
+    expected = name.replace("_", "").lower()
+    kind = type(wrap(ForeignVector(declared)))
+    of_mode = {mode.value.lower(): type(wrap(scripted_vector(SCRIPTS, mode))) for mode in MODES}
+    assert kind is of_mode[expected]
+    assert len(set(of_mode.values())) == 3
+
+
+def test_an_undeclared_mode_is_refused_with_the_option_that_sets_it() -> None:
+    with pytest.raises(EnvError, match=r"autoreset_mode \(--autoreset-mode\) to next_step, same_step or disabled"):
+        make_environments(lambda: UndeclaredVector(SCRIPTS), 2)
+
+
+def test_an_undeclared_mode_can_be_given() -> None:
+    environments = make_environments(lambda: UndeclaredVector(SCRIPTS), 2, autoreset_mode="next_step")
+    assert environments.skips_row_after_end
+
+
+def test_a_given_mode_may_repeat_the_declared_one() -> None:
+    assert wrap(ForeignVector(AutoresetMode.NEXT_STEP), "next_step").skips_row_after_end
+
+
+@pytest.mark.parametrize("given", ["same_step", "disabled"])
+def test_a_given_mode_may_not_contradict_the_declared_one(given: Any) -> None:
+    with pytest.raises(EnvError, match=f"declares autoreset mode .*NEXT_STEP, but autoreset_mode='{given}'"):
+        wrap(ForeignVector(AutoresetMode.NEXT_STEP), given)
+
+
+@pytest.mark.parametrize("declared", ["sometimes", 3])
+def test_an_unknown_declared_mode_is_refused(declared: Any) -> None:
+    with pytest.raises(EnvError, match=f"unknown autoreset mode, {declared!r}"):
+        wrap(ForeignVector(declared))
+
+
+def test_an_unknown_given_mode_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"autoreset_mode must be one of .*, got 'never'"):
+        make_environments("CartPole-v1", 2, autoreset_mode="never")  # type: ignore[arg-type]
+
+
+# Where environments come from
+
+
+def test_auto_takes_an_environments_own_vectorised_form() -> None:
+    environments = make_environments("CartPole-v1", 3)
+    assert isinstance(environments.vector.unwrapped, CartPoleVectorEnv)
+    assert environments.num_envs == 3
+
+
+def test_auto_steps_others_in_turn() -> None:
+    assert isinstance(make_environments("Pendulum-v1", 2), SyncEnvironments)
+
+
+def test_sync_always_steps_in_turn() -> None:
+    assert isinstance(make_environments("CartPole-v1", 2, vectorization="sync"), SyncEnvironments)
+
+
+def test_async_gives_each_a_process_and_closes_them() -> None:
+    environments = make_environments("CartPole-v1", 2, vectorization="async")
+    assert isinstance(environments.vector, AsyncVectorEnv)
+    processes = environments.vector.processes
+    assert all(process.is_alive() for process in processes)
+    assert environments.reset(seed=0).shape == (2, 4)
+    environments.close()
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_async_gives_the_same_steps_as_sync() -> None:
+    kinds = [make_environments("Pendulum-v1", 2, vectorization=kind) for kind in ("sync", "async")]
+    actions = np.full((2, 1), 0.5, dtype=np.float32)
+    for environments in kinds:
+        environments.reset(seed=3)
+    (observations, rewards, *_), (others, other_rewards, *_) = (environments.step(actions) for environments in kinds)
+    np.testing.assert_array_equal(observations, others)
+    np.testing.assert_array_equal(rewards, np.asarray(other_rewards, rewards.dtype))
+    kinds[1].close()
+
+
+def test_an_unknown_vectorization_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="vectorization must be auto, sync or async, got 'threads'"):
+        make_environments("CartPole-v1", 2, vectorization="threads")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("env_id", ["CartPoel-v1", "CartPole-v99", "no_such_module:Env-v0", "not an id", ""])
+def test_an_unknown_id_is_refused_by_name(env_id: str) -> None:
+    with pytest.raises(EnvError, match=f"environment '{env_id}' cannot be made"):
+        make_environments(env_id, 2)
+
+
+def test_a_function_may_make_one_environment() -> None:
+    environments = make_environments(partial(ScriptedEnv, SCRIPTS[0]), 3)
+    assert environments.num_envs == 3
+    assert environments.observation_space == ScriptedEnv.observation_space
+    np.testing.assert_array_equal(environments.reset(seed=0), np.zeros((3, 2)))
+
+
+def test_a_function_may_make_a_vector() -> None:
+    vector = scripted_vector(SCRIPTS, AutoresetMode.DISABLED)
+    assert make_environments(lambda: vector, 2).vector is vector
+
+
+def test_a_functions_vector_must_have_num_envs() -> None:
+    with pytest.raises(EnvError, match="a vector of 2 environments, but num_envs is 3"):
+        make_environments(lambda: scripted_vector(SCRIPTS, AutoresetMode.SAME_STEP), 3)
+
+
+@pytest.mark.parametrize("made", [None, 7, "CartPole-v1", ScriptedEnv])
+def test_a_function_must_make_an_environment(made: Any) -> None:
+    with pytest.raises(EnvError, match=f"must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}"):
+        make_environments(lambda: made, 2)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("differs", ["observation", "action"])
+def test_environments_with_different_spaces_are_refused(differs: str, vectorization: Any) -> None:
+    made: list[gym.Env[Any, Any]] = []
+
+    def make() -> gym.Env[Any, Any]:
+        size = len(made) + 1
+        spaces = {"observation": Box(-1, 1, (2,)), "action": Discrete(2)}
+        spaces[differs] = Box(-size, size, (2,)) if differs == "observation" else Discrete(size)
+        made.append(SpacesOnly(spaces["observation"], spaces["action"]))
+        return made[-1]
+
+    with pytest.raises(EnvError, match=rf"the 2 environments differ: .*{differs} space"):
+        make_environments(make, 2, vectorization=vectorization)
+
+
+# Spaces
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Dict({"position": Box(-1, 1, (2,))}),
+        Box(0, 255, (8, 2, 3), np.uint8),
+        MultiDiscrete([2, 3]),
+    ],
+    ids=["dict", "image of two pixels", "multi-discrete"],
+)
+def test_unsupported_observation_spaces_are_refused_by_name(space: gym.Space[Any]) -> None:
+    with pytest.raises(EnvError) as raised:
+        make_environments(partial(make_spaces_only, space, Discrete(2)), 2)
+    assert f"observation space {space} is not supported: " in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [MultiDiscrete([2, 3]), Box(0, 9, (2,), np.int64), Dict({"move": Discrete(2)})],
+    ids=["multi-discrete", "integer box", "dict"],
+)
+@pytest.mark.parametrize("use", ["train", "PPO", "distribution_for"])
+def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], use: str) -> None:
+    source = partial(make_spaces_only, Box(-1, 1, (2,)), space)
+    uses = {
+        "train": lambda: hybridppo.train(source, total_steps=1, placement="cpu", progress=False),
+        "PPO": lambda: PPO(Box(-1, 1, (2,)), space),
+        "distribution_for": lambda: distribution_for(space),
+    }
+    with pytest.raises(EnvError) as raised:
+        uses[use]()
+    assert f"action space {space} is not supported: use Discrete, or a Box of floating-point" in str(raised.value)
+
+
+def test_discrete_environments_observe_one_hot() -> None:
+    environments = make_environments(lambda: IdentityDiscrete(n=5), 4)
+    observations = environments.reset(seed=0)
+    assert observations.shape == (4, 5)
+    np.testing.assert_array_equal(observations.sum(1), np.ones(4))
+
+
+# Closing
+
+
+def test_closing_twice_is_safe() -> None:
+    vector = ForeignVector(AutoresetMode.NEXT_STEP)
+    environments = wrap(vector)
+    environments.close()
+    environments.close()
+    assert vector.times_closed == 1
+
+
+def test_the_probe_of_a_function_is_closed() -> None:
+    closed: list[int] = []
+
+    class Counted(ScriptedEnv):
+        def close(self) -> None:
+            closed.append(id(self))
+
+    environments = make_environments(lambda: Counted(SCRIPTS[0]), 2)
+    assert len(closed) == 1
+    environments.close()
+    assert len(closed) == 3

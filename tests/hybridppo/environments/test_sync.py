@@ -1,0 +1,48 @@
+"""The library's own copies, stepped in turn: what gymnasium's `SyncVectorEnv` would have given."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.vector import wrap
+from hybridppo.spaces.distributions import distribution_for
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+def test_steps_are_those_of_gymnasiums_vector(env_id: str) -> None:
+    make = partial(gym.make, env_id, max_episode_steps=12)
+    ours = SyncEnvironments(make, 3)
+    theirs = wrap(SyncVectorEnv([make] * 3, autoreset_mode=AutoresetMode.DISABLED))
+    distribution = distribution_for(ours.action_space)
+    generator = np.random.default_rng(0)
+    np.testing.assert_array_equal(ours.reset(7), theirs.reset(7))
+    num_finals = 0
+    for _ in range(100):
+        noise = distribution.draw_noise(generator, (3,))
+        actions = distribution.to_env(distribution.sample(np.zeros((3, distribution.output_size), np.float32), noise))
+        (*arrays, indices, finals), (*expected, their_indices, their_finals) = ours.step(actions), theirs.step(actions)
+        for array, other in zip(arrays, expected, strict=True):
+            # Rewards are float32 at once, as rollouts hold them.
+            np.testing.assert_array_equal(array, np.asarray(other, array.dtype))
+        assert indices == their_indices
+        np.testing.assert_array_equal(finals, their_finals)
+        num_finals += len(finals)
+    assert num_finals
+
+
+def test_closing_closes_every_copy() -> None:
+    closed: list[Any] = []
+
+    class Counted(gym.Wrapper[Any, Any, Any, Any]):
+        def close(self) -> None:
+            closed.append(self)
+
+    environments = SyncEnvironments(lambda: Counted(gym.make("CartPole-v1")), 3)
+    environments.close()
+    environments.close()
+    assert closed == environments.envs

@@ -1,0 +1,308 @@
+"""Calibration measures everything that predictions need, within its time, and disturbs nothing."""
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from toy_environments import ScriptedEnv
+
+from hybridppo import PPOConfig, SingleDevice
+from hybridppo.environments.making import make_environments
+from hybridppo.placements.auto import calibration
+from hybridppo.placements.auto.auto import work_of
+from hybridppo.placements.auto.calibration import calibrate
+from hybridppo.placements.auto.figures import Calibration, Work
+from hybridppo.placements.auto.timing import stable_median
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.samplers.in_process import Sampler
+
+CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+FOREVER = 10**9
+
+# Medians over a handful of samples, from a clock that stands still
+
+
+class Clock:
+    """Goes on by what is measured."""
+
+    def __init__(self, samples: list[float]) -> None:
+        self.now, self.samples, self.taken = 0.0, iter(samples), 0
+
+    def measure(self) -> float:
+        sample = next(self.samples)
+        self.now, self.taken = self.now + sample, self.taken + 1
+        return sample
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def median_of(samples: list[float], seconds: float) -> tuple[float, int]:
+    clock = Clock(samples)
+    return stable_median(clock.measure, seconds, clock=clock), clock.taken
+
+
+def test_equal_samples_are_stable_at_once() -> None:
+    assert median_of([0.1] * 10, 100.0) == (0.1, 3)
+
+
+def test_scattered_samples_are_repeated_until_the_median_is_known() -> None:
+    samples = [1e-6, 2e-6] * 1000
+    median, taken = median_of(samples, 1e6)
+    # quartiles 1 apart around 1.5: 0.93 / sqrt(n) <= 0.03 * 1.5 from about 427 on
+    assert 420 <= taken <= 435
+    assert 1e-6 <= median <= 2e-6
+
+
+def test_an_outlier_counts_for_nothing() -> None:
+    assert median_of([1e-3, 50e-3, 1e-3, 1e-3, 1e-3], 1e6)[0] == 1e-3
+
+
+def test_when_time_is_over_the_median_is_taken_as_it_is() -> None:
+    assert median_of([0.001, 0.005, 0.003, 0.009], 0.008) == (0.003, 3)
+    assert median_of([4.0, 5.0], 0.0) == (4.0, 1)
+
+
+def test_no_median_takes_longer_than_half_a_second() -> None:
+    assert median_of([0.125, 0.25, 0.5, 1.0], 1e6) == (0.25, 3)
+
+
+# What is measured
+
+
+def work(env: Any = "Acrobot-v1", config: PPOConfig = CONFIG, total_steps: int = FOREVER, **changes: Any) -> Work:
+    environments = make_environments(env, config.num_envs)
+    try:
+        found = work_of(environments, config, total_steps=total_steps, num_workers=None)
+    finally:
+        environments.close()
+    return dataclasses.replace(found, **changes)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three samples of each: whether a median is stable is not the matter."""
+
+    def three(measure: Callable[[], float], seconds: float) -> float:
+        return sorted(measure() for _ in range(3))[1]
+
+    monkeypatch.setattr(calibration, "stable_median", three)
+
+
+@pytest.mark.usefixtures("quick")
+def test_everything_is_measured_where_there_is_time() -> None:
+    figures = calibrate("Acrobot-v1", work(cores=2), CONFIG).figures
+    assert figures is not None
+    assert set(figures.step) == {4, 2}
+    assert 0 < figures.action < figures.step[4]
+    assert set(figures.update) == {1}
+    assert figures.update[1] > 0
+    assert figures.accelerator is None
+    assert "publish" not in figures.assumed
+
+
+@pytest.mark.usefixtures("quick")
+def test_workers_are_tried_where_they_may_be_the_best() -> None:
+    class Slow(gym.Env):
+        observation_space = gym.spaces.Box(-1, 1, (3,))
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return np.zeros(3, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            time.sleep(0.001)
+            return np.zeros(3, np.float32), 0.0, False, False, {}
+
+    figures = calibrate(Slow, work(Slow, cores=2), CONFIG).figures
+    assert figures is not None
+    assert figures.assumed == ()
+    assert figures.worker_start > 0
+    assert figures.slowdown >= 1.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_environments_with_one_generator_are_never_divided() -> None:
+    found = work("CartPole-v1", cores=2)
+    assert not found.splits
+    figures = calibrate("CartPole-v1", found, CONFIG).figures
+    assert figures is not None
+    assert set(figures.step) == {4}
+    assert "worker_start" in figures.assumed
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_accelerator_is_measured_by_its_twin_on_the_cpu() -> None:
+    figures = calibrate("CartPole-v1", work("CartPole-v1"), CONFIG, accelerator="cpu").figures
+    assert figures is not None
+    found = figures.accelerator
+    assert found is not None
+    assert found.device == "cpu"
+    assert min(found.action, found.update, found.publish, found.move, found.transfer) > 0
+    assert found.crossing == 0.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_accelerator_that_fails_is_left_out_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(calibration.Mirrored, "to_learner", fail)
+    result = calibrate("CartPole-v1", work("CartPole-v1"), CONFIG, accelerator="cpu")
+    assert result.figures is not None
+    assert result.figures.accelerator is None
+    assert result.left_out == ["placements on cpu: CUDA out of memory"]
+    assert "placement auto: left out placements on cpu: CUDA out of memory" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("any_threads", [False, True])
+def test_more_threads_are_tried_where_steps_are_long(any_threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "SECONDS_WORTH_THREADS", 0.0)
+    threads: list[int] = []
+    monkeypatch.setattr(calibration, "limit_threads", recording(threads, calibration.limit_threads))
+    figures = calibrate("CartPole-v1", work("CartPole-v1", cores=4), CONFIG, any_threads=any_threads).figures
+    assert figures is not None
+    assert set(figures.update) == ({1, 2, 4} if any_threads else {1, 4})
+    assert threads == ([1, 2, 4] if any_threads else [1, 4])
+
+
+def recording(calls: list[int], function: Any) -> Any:
+    def recorded(argument: int) -> Any:
+        calls.append(argument)
+        return function(argument)
+
+    return recorded
+
+
+# Within its time
+
+
+def test_a_run_of_few_iterations_is_not_measured() -> None:
+    found = work(total_steps=29 * CONFIG.batch_size)  # of two minibatches each
+    result = calibrate("no environment is made", found, CONFIG)
+    assert result == Calibration(left_out=["all: a run of 29 iterations is too short to measure"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_of_few_long_iterations_is_measured() -> None:
+    config = dataclasses.replace(CONFIG, num_steps=256, num_minibatches=32)
+    result = calibrate("Acrobot-v1", work(config=config, total_steps=2 * config.batch_size, cores=1), config)
+    assert set(result.stages) >= {"steps", "updates"}
+
+
+def test_environments_that_take_long_to_make_are_not_made_again() -> None:
+    result = calibrate("no environment is made", work(), CONFIG, seconds_to_make=30.0)
+    assert result == Calibration(left_out=["all: to make the environments once more would take 30 s"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_workers_are_left_out_where_they_take_too_long() -> None:
+    found = work(total_steps=2000 * CONFIG.batch_size, cores=2)
+    result = calibrate("Acrobot-v1", found, CONFIG, max_share=0.01)
+    assert result.figures is None or "worker_start" in result.figures.assumed
+    assert result.left_out
+
+
+def test_long_steps_are_counted_in_few() -> None:
+    steps: list[int] = []
+
+    class Counted(ScriptedEnv):
+        def __init__(self) -> None:
+            super().__init__(((5, "truncated"),))
+
+        def step(self, action: Any) -> Any:
+            steps.append(1)
+            time.sleep(0.005)
+            return super().step(action)
+
+    config = dataclasses.replace(CONFIG, num_envs=2, num_steps=1000, num_minibatches=1)
+    result = calibrate(Counted, work(Counted, config, 100 * 2000, cores=1), config)
+    assert result.figures is not None
+    # A rollout has 2000 steps and takes 10 s: of 100 of these, calibration may take 5 s.
+    assert 0 < len(steps) < 1000
+
+
+# Rollouts as long as an update needs
+
+
+@pytest.mark.parametrize("num_steps", [3, 8, 11, 24])
+def test_a_rollout_is_repeated_and_cut(num_steps: int) -> None:
+    rollout = sampled(8)
+    other = calibration._with_steps(rollout, num_steps)
+    assert other.rewards.shape == (num_steps, 2)
+    assert other.observations.shape == (num_steps + 1, 2, rollout.observations.shape[-1])
+    assert torch.equal(other.valid_rows, torch.arange(2 * num_steps))
+    for t in range(num_steps):
+        assert torch.equal(other.observations[t], rollout.observations[t % 8])
+        assert torch.equal(other.actions[t], rollout.actions[t % 8])
+    # Episodes of 5 steps are cut short at steps 4, 4 + 8, 4 + 16, of both environments.
+    ends = [t for t in range(num_steps) if t % 8 == 4]
+    assert other.final_rows.tolist() == [2 * t + env for t in ends for env in range(2)]
+    assert len(other.final_observations) == len(other.final_rows)
+
+
+def sampled(num_steps: int) -> Rollout:
+    environments = make_environments(partial(ScriptedEnv, ((5, "truncated"),)), 2)
+    agent = calibration.PPO(environments.observation_space, environments.action_space, CONFIG)
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    noise = np.random.default_rng(0)
+    sampler = Sampler(environments, agent.distribution, num_steps=num_steps, env_seed=0, noise=noise)
+    with placement.sampling(agent) as actor:
+        return sampler.collect(actor)
+
+
+# Nothing is disturbed
+
+
+@pytest.fixture
+def counted() -> dict[str, list[int]]:
+    return {"made": [], "closed": []}
+
+
+@pytest.mark.usefixtures("quick")
+def test_environments_are_its_own_and_closed_again(counted: dict[str, list[int]]) -> None:
+    class Counted(ScriptedEnv):
+        def __init__(self) -> None:
+            super().__init__(((5, "truncated"),))
+            counted["made"].append(id(self))
+
+        def close(self) -> None:
+            counted["closed"].append(id(self))
+
+    found = work(Counted, cores=2)
+    for calls in counted.values():
+        calls.clear()
+    calibrate(Counted, found, CONFIG)
+    assert len(counted["made"]) >= CONFIG.num_envs
+    assert sorted(set(counted["made"])) == sorted(set(counted["closed"]))
+
+
+@pytest.mark.usefixtures("quick")
+def test_environments_may_draw_from_global_generators() -> None:
+    class Careless(ScriptedEnv):
+        def __init__(self) -> None:
+            super().__init__(((5, "truncated"),))
+
+        def step(self, action: Any) -> Any:
+            random.random()
+            np.random.random()  # noqa: NPY002
+            torch.rand(1)
+            return super().step(action)
+
+    def states() -> list[Any]:
+        return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # noqa: NPY002
+
+    before = states()
+    calibrate(Careless, work(Careless, cores=1), CONFIG)
+    assert states() == before

@@ -1,0 +1,561 @@
+"""Placements never change the result, and say truly what crossed and when."""
+
+import ast
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hybridppo
+from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.environments.making import make_environments
+from hybridppo.interfaces import Metrics
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import PLACEMENT_NAMES, make_placement, placement_from_settings
+from hybridppo.placements.crossing import available_device
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import Categorical
+
+SMALL = PPOConfig(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
+
+CPU_PLACEMENTS = {
+    "single": lambda: SingleDevice("cpu"),
+    "migrating in place": lambda: Migrating("cpu", "cpu"),
+    "migrating": lambda: Migrating("cpu", "cpu", force_copy=True),
+    "alias": lambda: Mirrored("cpu", "cpu"),
+    "mirror": lambda: Mirrored("cpu", "cpu", force_copy=True),
+    "verified alias": lambda: Mirrored("cpu", "cpu", verify=True),
+    "verified mirror": lambda: Mirrored("cpu", "cpu", force_copy=True, verify=True),
+}
+
+needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+
+
+def train(placement: Any, *, env: Any = "CartPole-v1", seed: int = 0, iterations: int = 20, **options: Any) -> Any:
+    """A short run, and its metrics by iteration."""
+    history: list[Metrics] = []
+    result = hybridppo.train(
+        env,
+        total_steps=iterations * SMALL.batch_size,
+        seed=seed,
+        placement=placement,
+        config=SMALL,
+        vectorization="sync",  # every row is a step, so the number of iterations is known
+        progress=False,
+        on_iteration=history.append,
+        **options,
+    )
+    assert len(history) == iterations
+    return result, history
+
+
+def parameters(agent: Any) -> list[Tensor]:
+    return [*agent.actor.parameters(), *agent.critic.parameters()]
+
+
+def all_equal(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
+
+
+@cache
+def reference(env: str, seed: int) -> list[Tensor]:
+    return parameters(train(SingleDevice("cpu"), env=env, seed=seed)[0].agent)
+
+
+def num_bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+
+
+# The result
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("placement", CPU_PLACEMENTS)
+def test_every_placement_gives_the_same_parameters(placement: str, env: str) -> None:
+    result, _ = train(CPU_PLACEMENTS[placement](), env=env)
+    assert all_equal(parameters(result.agent), reference(env, seed=0))
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_another_seed_gives_other_parameters(env: str) -> None:
+    other = reference(env, seed=1)
+    assert not any(torch.equal(a, b) for a, b in zip(reference(env, seed=0), other, strict=True) if a.dim() == 2)
+
+
+# What crosses
+
+
+@pytest.mark.parametrize("placement", ["single", "migrating in place", "alias"])
+def test_on_one_device_nothing_crosses(placement: str) -> None:
+    _, history = train(CPU_PLACEMENTS[placement](), iterations=3)
+    assert [(m["publishes"], m["bytes_copied"], m["seconds_copying"], m["policy_lag"]) for m in history] == [
+        (0, 0, 0, 0)
+    ] * 3
+
+
+def test_a_mirror_publishes_once_per_iteration_and_copies_the_actor_alone() -> None:
+    result, history = train(Mirrored("cpu", "cpu", force_copy=True), iterations=4)
+    size = num_bytes(result.agent.actor)
+    assert [m["publishes"] for m in history] == [1, 2, 3, 4]
+    assert [m["bytes_copied"] for m in history] == [size, 2 * size, 3 * size, 4 * size]
+    assert all(m["policy_lag"] == 0 and m["seconds_copying"] >= 0 for m in history)
+
+
+def test_migrating_copies_the_actor_there_and_back() -> None:
+    result, history = train(Migrating("cpu", "cpu", force_copy=True), iterations=4)
+    size = num_bytes(result.agent.actor)
+    assert [m["publishes"] for m in history] == [1, 2, 3, 4]
+    assert [m["bytes_copied"] for m in history] == [2 * size, 4 * size, 6 * size, 8 * size]
+    assert all(m["policy_lag"] == 0 for m in history)
+
+
+def test_publishing_every_third_update_leaves_a_lag() -> None:
+    _, history = train(Mirrored("cpu", "cpu", force_copy=True, publish_every=3), iterations=8)
+    assert [m["policy_lag"] for m in history] == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert [m["publishes"] for m in history] == [1, 1, 1, 2, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize("publish_every", [1, 2])
+def test_rollouts_come_from_the_parameters_that_were_published(publish_every: int) -> None:
+    environments = make_environments("CartPole-v1", SMALL.num_envs)
+    agent = hybridppo.PPO(environments.observation_space, environments.action_space, SMALL)
+    placement = Mirrored("cpu", "cpu", force_copy=True, publish_every=publish_every)
+    placement.prepare(agent)
+    noise = np.random.default_rng(0)
+    sampler = Sampler(environments, agent.distribution, num_steps=SMALL.num_steps, env_seed=0, noise=noise)
+    actors: dict[int, nn.Module] = {}
+    for iteration in range(6):
+        actors[agent.version] = copy.deepcopy(agent.actor)
+        with placement.sampling(agent) as actor:
+            rollout = sampler.collect(actor)
+        assert actor.version == rollout.version == iteration - iteration % publish_every
+        for version, module in actors.items():
+            with torch.no_grad():
+                outputs = module(rollout.observations[:-1])
+            log_probs, _ = agent.distribution.log_prob_and_entropy(outputs, rollout.actions)
+            is_close = torch.allclose(log_probs, rollout.log_probs, rtol=0, atol=1e-6)
+            assert is_close == (version == rollout.version)
+        with placement.learning(agent):
+            agent.update(placement.to_learner(rollout))
+
+
+def test_rollouts_stay_where_they_are_on_one_device() -> None:
+    environments = make_environments("CartPole-v1", SMALL.num_envs)
+    agent = hybridppo.PPO(environments.observation_space, environments.action_space, SMALL)
+    placement = Mirrored("cpu", "cpu", force_copy=True)
+    placement.prepare(agent)
+    noise = np.random.default_rng(0)
+    sampler = Sampler(environments, agent.distribution, num_steps=4, env_seed=0, noise=noise)
+    with placement.sampling(agent) as actor:
+        rollout = sampler.collect(actor)
+    assert placement.to_learner(rollout) is rollout
+
+
+# Agents made by hand
+
+
+class ScaledActor(nn.Module):
+    """Has a buffer, as an actor that normalises its observations would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.linear(observations) * self.scale
+
+
+class HandmadeAgent:
+    def __init__(self) -> None:
+        self.actor: nn.Module = ScaledActor()
+        self.critic: nn.Module = nn.Linear(2, 1)
+        self.distribution = Categorical(2)
+        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
+        self.optimizer = torch.optim.SGD([self.parameters.values], lr=0.1)
+        self.version = 0
+
+    def change(self) -> None:
+        """Stand in for an update."""
+        with torch.no_grad():
+            self.parameters.values.data.mul_(1.5)
+            self.actor.scale += 1.0
+        self.version += 1
+
+
+OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
+
+
+def outputs_of(agent: HandmadeAgent) -> np.ndarray:
+    with torch.no_grad():
+        return agent.actor(torch.from_numpy(OBSERVATIONS)).numpy().copy()
+
+
+@pytest.mark.parametrize("placement", CPU_PLACEMENTS)
+def test_parameters_and_buffers_reach_the_sampler(placement: str) -> None:
+    agent, made = HandmadeAgent(), CPU_PLACEMENTS[placement]()
+    made.prepare(agent)
+    for version in range(3):
+        with made.sampling(agent) as actor:
+            assert actor.version == version
+            np.testing.assert_array_equal(actor(OBSERVATIONS), outputs_of(agent))
+        agent.change()
+
+
+def test_a_mirror_keeps_parameters_and_buffers_until_it_publishes() -> None:
+    agent, placement = HandmadeAgent(), Mirrored("cpu", "cpu", force_copy=True, publish_every=2)
+    placement.prepare(agent)
+    published = outputs_of(agent)
+    for version in range(5):
+        if version % 2 == 0:
+            published = outputs_of(agent)
+        with placement.sampling(agent) as actor:
+            np.testing.assert_array_equal(actor(OBSERVATIONS), published)
+        agent.change()
+
+
+def test_a_publish_counts_parameters_and_buffers() -> None:
+    agent, placement = HandmadeAgent(), Mirrored("cpu", "cpu", force_copy=True)
+    placement.prepare(agent)
+    assert placement.counters.bytes_copied == num_bytes(agent.actor) == 4 * (6 + 1)
+
+
+def test_migrating_brings_changed_buffers_home() -> None:
+    agent, placement = HandmadeAgent(), Migrating("cpu", "cpu", force_copy=True)
+    placement.prepare(agent)
+    with placement.sampling(agent):
+        agent.actor.scale += 4.0  # as a normalisation would while it samples
+    assert agent.actor.scale.item() == 5.0
+
+
+def is_at_home(agent: HandmadeAgent) -> bool:
+    """Whether the actor's parameters are views of the agent's flat ones."""
+    changed = outputs_of(agent)
+    agent.parameters.values.data.mul_(2.0)
+    return bool((outputs_of(agent) == 2.0 * changed).all())
+
+
+def test_migrating_takes_the_actor_away_while_it_samples() -> None:
+    agent, placement = HandmadeAgent(), Migrating("cpu", "cpu", force_copy=True)
+    placement.prepare(agent)
+    with placement.sampling(agent):
+        assert not is_at_home(agent)
+    assert is_at_home(agent)
+
+
+def test_migrating_brings_the_actor_home_when_sampling_fails() -> None:
+    agent, placement = HandmadeAgent(), Migrating("cpu", "cpu", force_copy=True)
+    placement.prepare(agent)
+    before = outputs_of(agent)
+    with pytest.raises(ZeroDivisionError), placement.sampling(agent):
+        raise ZeroDivisionError
+    np.testing.assert_array_equal(outputs_of(agent), before)
+    assert is_at_home(agent)
+
+
+# Verification
+
+
+def test_verification_passes_over_what_is_whole() -> None:
+    agent, placement = HandmadeAgent(), Mirrored("cpu", "cpu", force_copy=True, verify=True)
+    placement.prepare(agent)
+    for _ in range(3):
+        agent.change()
+        with placement.sampling(agent):
+            pass
+    assert placement.counters.publishes == 4
+
+
+def lose_copies(agent: HandmadeAgent, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda self, *args, **kwargs: self)
+    return "scale"
+
+
+def loosen_a_view(agent: HandmadeAgent, monkeypatch: pytest.MonkeyPatch) -> str:
+    agent.actor.linear.bias.data = agent.actor.linear.bias.data.clone() + 1.0
+    return "linear.bias"
+
+
+def replace_a_buffer(agent: HandmadeAgent, monkeypatch: pytest.MonkeyPatch) -> str:
+    copy_ = torch.Tensor.copy_
+
+    def copy_parameters(self: Tensor, source: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self if source is agent.actor.scale else copy_(self, source, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copy_parameters)
+    return "scale"
+
+
+@pytest.mark.parametrize("tamper", [lose_copies, loosen_a_view, replace_a_buffer])
+@pytest.mark.parametrize("verify", [True, False])
+def test_verification_finds_a_stale_replica(tamper: Any, verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, placement = HandmadeAgent(), Mirrored("cpu", "cpu", force_copy=True, verify=verify)
+    placement.prepare(agent)
+    name = tamper(agent, monkeypatch)
+    agent.change()
+    if not verify:
+        with placement.sampling(agent) as actor:
+            assert (actor(OBSERVATIONS) != outputs_of(agent)).any()
+        return
+    with pytest.raises(DeviceError, match=f"differs from the actor on cpu in '{name}' after publishing version 1"):
+        placement.sampling(agent).__enter__()
+
+
+# Making placements
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
+def test_a_missing_cuda_device_is_an_error_with_the_remedy(device: str) -> None:
+    makers = (lambda: SingleDevice(device), lambda: Migrating("cpu", device), lambda: Mirrored("cpu", device))
+    for make in makers:
+        with pytest.raises(DeviceError, match=f"device '{device}' was asked for.*use placement 'cpu', or install"):
+            make()
+
+
+@needs_no_cuda
+@pytest.mark.parametrize("name", ["cuda", "migrate", "hybrid"])
+def test_a_named_placement_never_falls_back_to_the_cpu(name: str) -> None:
+    with pytest.raises(DeviceError, match="sees no CUDA device"):
+        hybridppo.train("CartPole-v1", total_steps=1, placement=name, progress=False)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpuu", "", "cuda:x"])
+def test_a_nonsense_device_is_refused_by_name(device: str) -> None:
+    with pytest.raises(DeviceError, match=f"'{device}' is no device: write cpu, cuda or cuda:0"):
+        SingleDevice(device)
+
+
+def test_devices_may_be_torch_devices() -> None:
+    assert available_device(torch.device("cpu")) == torch.device("cpu")
+    assert SingleDevice(torch.device("cpu")).settings() == SingleDevice("cpu").settings()
+
+
+@pytest.mark.parametrize("publish_every", [0, -1])
+def test_publish_every_must_be_positive(publish_every: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"publish_every must be at least 1, got {publish_every}"):
+        Mirrored("cpu", "cpu", publish_every=publish_every)
+
+
+@pytest.mark.parametrize("max_lag", [-1, 2])
+def test_more_than_one_update_of_lag_is_refused(max_lag: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"max_lag must be .*, got {max_lag}"):
+        Mirrored("cpu", "cpu", max_lag=max_lag)
+
+
+@pytest.mark.parametrize("placement", CPU_PLACEMENTS)
+def test_settings_make_the_placement_again(placement: str) -> None:
+    made = CPU_PLACEMENTS[placement]()
+    again = placement_from_settings(made.settings())
+    assert type(again) is type(made)
+    assert again.settings() == made.settings()
+
+
+def test_settings_hold_what_is_not_default() -> None:
+    again = placement_from_settings(Mirrored("cpu", "cpu", publish_every=3, force_copy=True, verify=True).settings())
+    assert isinstance(again, Mirrored)
+    assert (again.publish_every, again.force_copy, again.verify) == (3, True, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("cpu", SingleDevice), ("migrate", Migrating), ("hybrid", Mirrored), ("overlap", Mirrored)]
+)
+def test_names_of_the_command_line(name: str, kind: type[Placement]) -> None:
+    placement = make_placement(name, sampling_device="cpu", learning_device="cpu")
+    assert isinstance(placement, kind)
+    assert name in PLACEMENT_NAMES
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match="unknown placement 'both': use one of cpu, cuda, migrate"):
+        make_placement("both")
+
+
+def test_auto_is_no_placement_until_it_has_measured() -> None:
+    with pytest.raises(ConfigurationError, match="'auto' must be measured first"):
+        make_placement("auto")
+
+
+def test_repr_shows_the_devices() -> None:
+    assert repr(SingleDevice("cpu")) == "SingleDevice(device='cpu')"
+    assert repr(Migrating("cpu", "cpu")).startswith("Migrating(sampling='cpu', learning='cpu'")
+
+
+# Only the placement moves things
+
+ROOT = Path(__file__).parents[3]
+
+
+def is_dtype(node: ast.expr) -> bool:
+    """`x.dtype` or `torch.float32` and the like."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    return node.attr == "dtype" or isinstance(getattr(torch, node.attr, None), torch.dtype)
+
+
+def moves(source: str) -> list[str]:
+    """The calls in a Python source that may move something to another device."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        changes_type_only = node.args and all(is_dtype(argument) for argument in node.args) and not node.keywords
+        if node.func.attr in ("cpu", "cuda") or (node.func.attr == "to" and not changes_type_only):
+            found.append(f".{node.func.attr}({', '.join(map(ast.unparse, (*node.args, *node.keywords)))})")
+    return found
+
+
+def test_the_search_for_moves_finds_them() -> None:
+    source = "a.cpu(); b.cuda(0); c.to('cpu'); d.to(device=x); e.to(f.device); g.to(h.dtype); i.to(torch.float32)"
+    assert moves(source) == [".cpu()", ".cuda(0)", ".to('cpu')", ".to(device=x)", ".to(f.device)"]
+
+
+def test_only_the_placement_moves_things() -> None:
+    files = [path for folder in ("hybridppo", "agents", "runners") for path in (ROOT / folder).rglob("*.py")]
+    strays = {path.name: found for path in files if (found := moves(path.read_text()))}
+    assert {name for name in ("base.py", "crossing.py", "migrating.py", "mirrored.py") if strays.pop(name, None)}
+    # Checkpoints are written from the host.
+    assert strays == {"checkpoints.py": [".to('cpu', copy=True)"]}
+
+
+# On a GPU
+
+CUDA_PLACEMENTS = ("cuda", "migrate", "hybrid")
+
+
+@pytest.fixture
+def cuda() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+def on_gpu(test: Any) -> Any:
+    return pytest.mark.gpu(pytest.mark.usefixtures("cuda")(test))
+
+
+def assert_close(some: list[Tensor], others: list[Tensor]) -> None:
+    for one, other in zip(some, others, strict=True):
+        torch.testing.assert_close(one.cpu(), other.cpu(), rtol=1e-3, atol=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("name", CUDA_PLACEMENTS)
+def test_gpu_parameters_agree_with_the_cpus(name: str, env: str) -> None:
+    result, _ = train(name, env=env, iterations=2)
+    on_cpu, _ = train("cpu", env=env, iterations=2)
+    assert all(parameter.is_cuda for parameter in parameters(result.agent))
+    assert_close(parameters(result.agent), parameters(on_cpu.agent))
+
+
+@on_gpu
+def test_gpu_parameters_differ_between_seeds() -> None:
+    one, other = (parameters(train("hybrid", seed=seed, iterations=2)[0].agent) for seed in (0, 1))
+    assert not torch.allclose(one[0], other[0], rtol=1e-3, atol=1e-4)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CUDA_PLACEMENTS)
+def test_gpu_crossings_are_counted(name: str) -> None:
+    result, history = train(name, iterations=3)
+    assert [m["publishes"] for m in history] == ([0, 0, 0] if name == "cuda" else [1, 2, 3])
+    assert history[0]["bytes_copied"] > num_bytes(result.agent.actor)  # and a rollout
+    assert history[0]["bytes_copied"] < history[1]["bytes_copied"] < history[2]["bytes_copied"]
+    assert all(m["seconds_copying"] > 0 for m in history)
+    assert all(m["policy_lag"] == 0 for m in history)
+
+
+@on_gpu
+@pytest.mark.parametrize("publish_every", [1, 3])
+def test_gpu_mirror_is_verified(publish_every: int) -> None:
+    _, history = train(Mirrored("cpu", "cuda", verify=True, publish_every=publish_every), iterations=5)
+    assert history[-1]["publishes"] == (5 if publish_every == 1 else 2)
+
+
+@on_gpu
+@pytest.mark.parametrize("make", [Mirrored, Migrating])
+def test_gpu_buffers_reach_the_sampler(make: Any) -> None:
+    agent, placement = HandmadeAgent(), make("cpu", "cuda")
+    placement.prepare(agent)
+    for _ in range(3):
+        expected = agent.actor(torch.from_numpy(OBSERVATIONS).cuda()).detach().cpu().numpy()
+        with placement.sampling(agent) as actor:
+            np.testing.assert_allclose(actor(OBSERVATIONS), expected, rtol=1e-5)
+        assert agent.actor.scale.is_cuda
+        agent.change()
+
+
+@on_gpu
+def test_gpu_stale_mirror_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, placement = HandmadeAgent(), Mirrored("cpu", "cuda", verify=True)
+    placement.prepare(agent)
+    lose_copies(agent, monkeypatch)
+    agent.change()
+    with pytest.raises(DeviceError, match="differs from the actor on cuda"):
+        placement.sampling(agent).__enter__()
+
+
+@on_gpu
+def test_gpu_rollouts_are_pinned_and_copied() -> None:
+    environments = make_environments("CartPole-v1", SMALL.num_envs)
+    agent = hybridppo.PPO(environments.observation_space, environments.action_space, SMALL)
+    placement = Mirrored("cpu", "cuda")
+    placement.prepare(agent)
+    sampler = Sampler(
+        environments,
+        agent.distribution,
+        num_steps=SMALL.num_steps,
+        env_seed=0,
+        noise=np.random.default_rng(0),
+        pin_memory=placement.pins_rollouts,
+    )
+    with placement.sampling(agent) as actor:
+        rollout = sampler.collect(actor)
+        assert rollout.observations.is_pinned()
+        assert rollout.rewards.is_pinned()
+        before = placement.counters.bytes_copied
+        moved = placement.to_learner(rollout)
+        assert placement.counters.bytes_copied - before == rollout.num_bytes
+        expected = rollout.observations.clone()
+        sampler.collect(actor)  # overwrites the buffers of the first
+    assert moved.observations.is_cuda
+    assert torch.equal(moved.observations.cpu(), expected)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CUDA_PLACEMENTS)
+def test_gpu_agents_act(name: str) -> None:
+    result, _ = train(name, iterations=1)
+    on_cpu, _ = train("cpu", iterations=1)
+    observation = np.array([0.5, -1.0, 0.1, 1.0], dtype=np.float32)
+    assert result.agent.act(observation) == on_cpu.agent.act(observation)
+    assert result.agent.act(observation, deterministic=False) in (0, 1)
+
+
+@on_gpu
+def test_gpu_checkpoints_load_on_the_cpu(tmp_path: Path) -> None:
+    result, _ = train("hybrid", iterations=2, run_dir=tmp_path / "run")
+    loaded = hybridppo.load(tmp_path / "run")
+    assert not any(parameter.is_cuda for parameter in parameters(loaded))
+    assert all_equal(parameters(loaded), [parameter.cpu() for parameter in parameters(result.agent)])
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["cpu", *CUDA_PLACEMENTS])
+def test_gpu_runs_resume_under_any_placement(name: str, tmp_path: Path) -> None:
+    train("hybrid", iterations=2, run_dir=tmp_path / "run")
+    result = hybridppo.resume(tmp_path / "run", total_steps=4 * SMALL.batch_size, placement=name, progress=False)
+    assert result.metrics["iteration"] == 4
+
+
+@on_gpu
+def test_gpu_beyond_the_last_is_an_error() -> None:
+    beyond = torch.cuda.device_count()
+    with pytest.raises(DeviceError, match=f"cuda:{beyond}.*use cuda:0 to cuda:{beyond - 1}"):
+        SingleDevice(f"cuda:{beyond}")

@@ -1,0 +1,168 @@
+"""Checkpoints: whole or not there, checked when read, and free of code."""
+
+import hashlib
+import json
+import logging
+import math
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from hybridppo.errors import CheckpointError
+from hybridppo.run_directory import checkpoints
+
+TENSORS = {"actor.weight": torch.arange(6.0).view(2, 3), "optimizer.step": torch.tensor(3.0)}
+STATE = {"iteration": 7, "order": {"state": 2**100}, "mean": 0.1}
+
+
+def save(folder: Path, step: int = 1) -> Path:
+    path = folder / f"{step:012d}"
+    checkpoints.save(path, TENSORS, STATE)
+    return path
+
+
+def test_what_is_saved_comes_back_to_the_bit(tmp_path: Path) -> None:
+    loaded = checkpoints.load(save(tmp_path))
+    assert loaded.state == STATE
+    assert loaded.tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(loaded.tensors[name], tensor) for name, tensor in TENSORS.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_every_type_of_number_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensors = {
+        "scalar": torch.tensor(1).to(dtype),
+        "some": torch.arange(3).to(dtype),
+        "none": torch.zeros(0, 4).to(dtype),
+    }
+    checkpoints.save(tmp_path / "1", tensors, {})
+    loaded = checkpoints.load(tmp_path / "1").tensors
+    assert all(torch.equal(loaded[name], tensor) and loaded[name].dtype == dtype for name, tensor in tensors.items())
+
+
+def test_what_is_not_a_number_is_kept(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "1", {"a": torch.tensor([math.nan, -math.inf, -0.0])}, {"best": -math.inf})
+    loaded = checkpoints.load(tmp_path / "1")
+    assert [str(x) for x in loaded.tensors["a"].tolist()] == ["nan", "-inf", "-0.0"]
+    assert loaded.state == {"best": -math.inf}
+
+
+def test_views_of_one_buffer_can_be_saved(tmp_path: Path) -> None:
+    buffer = torch.arange(10.0)
+    checkpoints.save(tmp_path / "1", {"a": buffer[:4], "b": buffer[4:].view(2, 3).T}, {})
+    loaded = checkpoints.load(tmp_path / "1").tensors
+    assert torch.equal(loaded["a"], buffer[:4])
+    assert torch.equal(loaded["b"], buffer[4:].view(2, 3).T)
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "missing"])
+def test_damage_is_found_and_the_file_named(tmp_path: Path, file: str, damage: str) -> None:
+    path = save(tmp_path) / file
+    data = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        middle = len(data) // 2
+        altered = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        path.write_bytes({"truncated": data[:middle], "altered": altered, "empty": b""}[damage])
+    with pytest.raises(CheckpointError, match=file):
+        checkpoints.load(path.parent)
+
+
+def test_a_changed_state_is_found_though_it_is_valid_json(tmp_path: Path) -> None:
+    path = save(tmp_path) / "state.json"
+    header = json.loads(path.read_text())
+    header["state"]["iteration"] = 8
+    path.write_text(json.dumps(header))
+    with pytest.raises(CheckpointError, match=r"state\.json is truncated or altered"):
+        checkpoints.load(path.parent)
+
+
+def test_a_newer_format_is_refused_with_both_versions(tmp_path: Path) -> None:
+    path = save(tmp_path) / "state.json"
+    header = json.loads(path.read_text()) | {"format_version": 99}
+    path.write_text(json.dumps(header))
+    with pytest.raises(CheckpointError, match=f"99.*{checkpoints.FORMAT_VERSION}"):
+        checkpoints.load(path.parent)
+
+
+def test_the_newest_is_taken(tmp_path: Path) -> None:
+    for step in (5, 1000, 20):
+        save(tmp_path, step)
+    assert checkpoints.load_latest(tmp_path)[0].name == "000000001000"
+
+
+def test_a_damaged_newest_is_passed_over_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, 1)
+    damaged = save(tmp_path, 2) / "tensors.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with caplog.at_level(logging.WARNING):
+        path, checkpoint = checkpoints.load_latest(tmp_path)
+    assert path.name == "000000000001"
+    assert checkpoint.state == STATE
+    assert str(damaged) in caplog.text
+
+
+def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        checkpoints.load_latest(tmp_path)
+    (save(tmp_path) / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json"):
+        checkpoints.load_latest(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
+def test_a_write_cut_short_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    save(tmp_path, 1)
+    write = checkpoints.write_synced
+
+    def cut_short(path: Path, data: bytes) -> None:
+        if path.name == file:
+            path.write_bytes(data[: len(data) // 2])
+            raise OSError("No space left on device")
+        write(path, data)
+
+    monkeypatch.setattr(checkpoints, "write_synced", cut_short)
+    with pytest.raises(OSError, match="No space"):
+        save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["000000000001"]
+    assert checkpoints.load_latest(tmp_path)[1].state == STATE
+
+
+def test_rubbish_of_a_killed_writer_is_never_taken(tmp_path: Path) -> None:
+    save(tmp_path, 2).rename(tmp_path / ".000000000002.4711.tmp")  # killed before it could rename
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        checkpoints.load_latest(tmp_path)
+    whole = save(tmp_path, 1)
+    assert checkpoints.folders(tmp_path) == [whole]
+    assert checkpoints.load_latest(tmp_path)[0] == whole
+
+
+def test_loading_runs_no_code(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "exploded",)
+
+    path = save(tmp_path)
+    data = pickle.dumps(Bomb())
+    (path / "tensors.safetensors").write_bytes(data)
+    header = json.loads((path / "state.json").read_text())
+    header["tensors_sha256"] = hashlib.sha256(data).hexdigest()
+    del header["sha256"]
+    header["sha256"] = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    (path / "state.json").write_text(json.dumps(header))
+    with pytest.raises(CheckpointError, match=r"tensors\.safetensors"):
+        checkpoints.load(path)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    for step in range(5):
+        save(tmp_path, step)
+    checkpoints.remove_old(tmp_path, keep=2)
+    assert [path.name for path in checkpoints.folders(tmp_path)] == ["000000000003", "000000000004"]
+    checkpoints.remove_old(tmp_path, keep=5)
+    assert len(checkpoints.folders(tmp_path)) == 2

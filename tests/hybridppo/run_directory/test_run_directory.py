@@ -1,0 +1,115 @@
+"""Run directories: what is in them, and what is never overwritten."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from hybridppo.errors import RunDirectoryError
+from hybridppo.run_directory.directory import RunDirectory, fresh_path
+from hybridppo.spaces.serialization import space_from_json, space_to_json
+
+
+def lines_of(run: RunDirectory) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_create_then_open(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "a" / "run", {"seed": 3})
+    assert RunDirectory.open(tmp_path / "a" / "run").config == {"seed": 3}
+
+
+def test_an_empty_folder_will_do(tmp_path: Path) -> None:
+    assert RunDirectory.create(tmp_path, {}).path == tmp_path
+
+
+def test_what_exists_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(RunDirectoryError, match="exists already"):
+        RunDirectory.create(tmp_path, {})
+    with pytest.raises(RunDirectoryError, match="exists already"):
+        RunDirectory.create(tmp_path / "precious.txt", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["precious.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunDirectoryError, match="cannot be made"):
+        RunDirectory.create(tmp_path / "file" / "run", {})
+
+
+def test_other_folders_are_no_run_directories(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="no run directory"):
+        RunDirectory.open(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(RunDirectoryError, match=r"config\.json is damaged"):
+        RunDirectory.open(tmp_path)
+
+
+def test_a_line_is_on_disk_at_once_and_strict_json(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, {})
+    run.log({"iteration": 1, "loss": 0.5, "mean": math.nan, "best": math.inf})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert lines_of(run) == [{"iteration": 1, "loss": 0.5, "mean": None, "best": None}]
+    run.close()
+    run.close()
+
+
+def test_rewinding_drops_what_comes_after(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, {})
+    for iteration in range(1, 6):
+        run.log({"iteration": iteration})
+    run.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 6, "lo')  # cut short by a crash
+    run.rewind(iteration=3, env_steps=300)
+    run.log({"iteration": 4})
+    assert [line["iteration"] for line in lines_of(run)] == [1, 2, 3, 4]
+
+
+def test_rewinding_sets_damaged_newer_checkpoints_aside(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, {})
+    for steps in (300, 400):
+        (tmp_path / "checkpoints" / f"{steps:012d}").mkdir()
+    run.rewind(iteration=3, env_steps=300)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names[0] == "000000000300"
+    assert names[1].startswith("damaged-000000000400")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        Discrete(4),
+        Discrete(3, start=-1),
+        Box(-np.inf, np.inf, (2, 3), np.float32),
+        Box(np.array([0.1, -np.inf]), np.array([np.inf, 1e30]), dtype=np.float64),
+        Box(0, 255, (4,), np.uint8),
+        Box(-(2**40), 2**40, (1,), np.int64),
+        Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64),
+        Box(0, np.iinfo(np.uint64).max, (2,), np.uint64),
+        Box(-np.pi, np.pi, (2,), np.float64),
+        Box(-1.0, 1.0, (), np.float32),
+        Box(-0.1, 0.1, (2,), np.float16),
+    ],
+    ids=str,
+)
+def test_spaces_survive_json(space: gym.Space) -> None:
+    found = space_from_json(json.loads(json.dumps(space_to_json(space))))
+    assert found == space
+    assert found.dtype == space.dtype
+
+
+def test_fresh_paths_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = fresh_path("module:Some/Env-v0", 3)
+    first.mkdir(parents=True)
+    assert first.parent == Path("runs")
+    assert not fresh_path("module:Some/Env-v0", 3).exists()

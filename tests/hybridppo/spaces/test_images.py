@@ -1,0 +1,370 @@
+"""Observations that are images: what counts as one, their networks in torch and in NumPy, and training with them."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from toy_environments import Catch, FaultyEnv
+
+import hybridppo
+from hybridppo import PPO, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents.ppo.memory import memory_needs
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.environments.making import make_environments
+from hybridppo.errors import ConfigurationError
+from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.mlp import MLP
+from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.placements.acting import TorchActor, sampling_actor
+from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.serialization import MOST_NUMBERS, space_from_json, space_to_json
+
+SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16,), activation="relu")
+CROSSING = Crossing(torch.device("cpu"), Counters())
+
+SHAPES = {
+    "small": (7, 9, 3),
+    "small, channels first": (2, 7, 9),
+    "large": (40, 44, 3),
+    "large, channels first": (4, 84, 84),
+}
+
+
+def image_space(*shape: int) -> Box:
+    return Box(0, 255, shape, np.uint8)
+
+
+def some_images(count: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), np.uint8)
+
+
+def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tuple[int, ...] = (16,)) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    image = ImageLayout.of(image_space(*shape))
+    assert image is not None
+    network = ImageNetwork(
+        image,
+        lambda inputs: MLP(inputs, hidden, 3, activation="tanh", output_gain=1.0, generator=generator),
+        generator,
+    )
+    for name, parameter in network.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    return GaussianActor(network, 3, initial_log_std=-0.5) if gaussian else network
+
+
+# What is an image
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((84, 84, 3), ImageLayout(3, 84, 84, False)),
+        ((4, 84, 80), ImageLayout(4, 84, 80, True)),
+        ((1, 6, 5), ImageLayout(1, 6, 5, True)),
+        ((6, 5, 1), ImageLayout(1, 6, 5, False)),
+        ((5, 5, 5), ImageLayout(5, 5, 5, False)),
+    ],
+)
+def test_channels_are_the_fewer(shape: tuple[int, ...], layout: ImageLayout) -> None:
+    encode = ObservationEncoder(image_space(*shape))
+    assert encode.image == layout
+    assert (encode.shape, encode.size, encode.dtype) == (shape, np.prod(shape), np.uint8)
+    observations = some_images(2, shape)
+    assert encode(observations) is observations
+    assert encode(observations.astype(np.int64)).dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    "space", [Box(0, 255, (84, 84), np.uint8), Box(0, 1, (8, 8, 3)), Box(0, 255, (128,), np.uint8)]
+)
+def test_other_boxes_are_vectors(space: Box) -> None:
+    encode = ObservationEncoder(space)
+    assert encode.image is None
+    assert (encode.shape, encode.dtype) == ((np.prod(space.shape),), np.float32)
+
+
+def test_sizes_are_those_of_the_papers() -> None:
+    atari = ImageLayout(4, 84, 84, channels_first=True)
+    assert atari.sizes == [(84, 84, 4), (20, 20, 32), (9, 9, 64), (7, 7, 64)]
+    assert atari.num_features == 3136
+    assert ImageLayout(3, 36, 50, channels_first=False).sizes[-1] == (1, 2, 64)
+    minatar = ImageLayout(4, 10, 10, channels_first=False)
+    assert minatar.sizes == [(10, 10, 4), (8, 8, 16)]
+    assert ImageLayout(3, 35, 200, channels_first=False).sizes[-1] == (33, 198, 16)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 1), (8, 2, 1), (1, 8, 2)])
+def test_images_without_room_for_a_convolution_are_refused(shape: tuple[int, ...]) -> None:
+    source = partial(FaultyEnv, lambda env, result: result, observation_space=image_space(*shape))
+    with pytest.raises(EnvError, match=r"is not supported: images need at least 3 pixels a side \(gymnasium.wrappers"):
+        make_environments(source, 2)
+
+
+def test_masks_beside_images_are_refused() -> None:
+    with pytest.raises(
+        EnvError, match="action_masks=True is not supported beside images, and the observations are Box"
+    ):
+        MaskedObservation(image_space(6, 6, 1), 3)
+
+
+@pytest.mark.parametrize(
+    ("observation", "words"),
+    [
+        (np.full((6, 6, 1), 0.5), "observation is of float64 and not whole, and its space is of uint8"),
+        (np.full((6, 6, 1), 256), r"observation\[0, 0, 0\] is 256, outside of the bounds of its space, 0 to 255"),
+        (np.zeros((1, 6, 6), np.uint8), None),
+        (np.zeros((5, 6, 1), np.uint8), r"observation is of shape \(5, 6, 1\), and that of its space is \(6, 6, 1\)"),
+    ],
+    ids=["floats", "too bright", "cast", "another shape"],
+)
+def test_images_that_are_not_of_their_space(observation: np.ndarray, words: str | None) -> None:
+    space = image_space(6, 6, 1)
+    source = partial(FaultyEnv, lambda env, result: result, observation_space=space, good=observation)
+    if words is None:
+        assert make_environments(source, 2).reset(0).shape == (2, 6, 6, 1)
+        return
+    with pytest.raises(EnvError, match=words):
+        make_environments(source, 2).reset(0)
+
+
+# Networks
+
+
+def test_an_image_network_by_hand() -> None:
+    """Filter k adds up the pixels of channel k % 2, as shares of 255, and takes k / 16 off; the output adds all up."""
+    network = make_network((3, 4, 2), hidden=(2,))
+    convolution, hidden, last = network.convolutions[0], network.mlp[0], network.mlp[2]
+    with torch.no_grad():
+        for k in range(16):
+            convolution.weight[k] = 0.0
+            convolution.weight[k, k % 2] = 1.0
+            convolution.bias[k] = -k / 16
+        hidden.weight[0], hidden.weight[1] = 1.0 / 64, 0.0
+        last.weight.fill_(0.0)
+        last.weight[0, 0] = 1.0
+        hidden.bias.zero_()
+        last.bias.zero_()
+    image = np.zeros((3, 4, 2), np.uint8)
+    image[:, :, 0] = [[51, 0, 0, 0], [0, 0, 0, 102], [0, 0, 0, 0]]  # left window: 0.2; right: 0.4
+    image[1, 1, 1] = 255  # both windows: 1
+    features = [max(0.0, (0.2, 1.0)[k % 2] - k / 16) + max(0.0, (0.4, 1.0)[k % 2] - k / 16) for k in range(16)]
+    expected = np.tanh(sum(features) / 64)
+    found = network(torch.from_numpy(image[None])).detach().numpy()
+    np.testing.assert_allclose(found, [[expected, 0.0, 0.0]], rtol=1e-6)
+    found = sampling_actor(network, CROSSING, 0)(image[None])
+    np.testing.assert_allclose(found, [[expected, 0.0, 0.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(7, 9, 3), (40, 44, 3)])
+def test_where_the_channels_are_makes_no_difference(shape: tuple[int, ...]) -> None:
+    last = make_network(shape)
+    first = make_network((shape[2], *shape[:2]))
+    images = torch.from_numpy(some_images(5, shape))
+    torch.testing.assert_close(first(images.permute(0, 3, 1, 2)), last(images), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_weights_are_orthogonal_and_leading_dimensions_kept(shape: tuple[int, ...]) -> None:
+    network = make_network(shape)
+    for convolution in (layer for layer in network.convolutions if isinstance(layer, torch.nn.Conv2d)):
+        weight = convolution.weight.flatten(1)
+        product = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
+        torch.testing.assert_close(product, 2.0 * torch.eye(len(product)), rtol=1e-4, atol=1e-5)
+    images = torch.from_numpy(some_images(6, shape))
+    outputs = network(images)
+    assert outputs.shape == (6, 3)
+    torch.testing.assert_close(network(images.unflatten(0, (2, 3))), outputs.unflatten(0, (2, 3)))
+    assert network(images[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("gaussian", [False, True])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_numpy_gives_what_torch_gives(shape: tuple[int, ...], gaussian: bool) -> None:
+    network = make_network(shape, gaussian=gaussian)
+    actor = sampling_actor(network, CROSSING, version=3)
+    assert isinstance(actor, NumpyImageActor)
+    assert actor.version == 3
+    for count in (1, 8, 3):
+        images = some_images(count, shape)
+        np.testing.assert_allclose(actor(images), TorchActor(network, CROSSING)(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+def test_what_comes_out_does_not_depend_on_how_many_come_in(shape: tuple[int, ...]) -> None:
+    actor, images = sampling_actor(make_network(shape), CROSSING, 0), some_images(19, shape)
+    together = np.array(actor(images))
+    for count in (1, 2, 8, 9):
+        parts = [np.array(actor(images[i : i + count])) for i in range(0, 19, count)]
+        assert np.array_equal(np.concatenate(parts), together), f"in parts of {count}"
+
+
+def test_parameters_are_those_of_the_moment_it_was_made() -> None:
+    network, images = make_network((7, 9, 3)), some_images(4, (7, 9, 3))
+    actor = sampling_actor(network, CROSSING, 0)
+    before = np.array(actor(images))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1)
+    assert np.array_equal(actor(images), before)
+    assert not np.allclose(sampling_actor(network, CROSSING, 1)(images), before)
+
+
+def test_values_of_images_come_in_parts() -> None:
+    agent = PPO(image_space(7, 9, 3), Discrete(2), SMALL)
+    images = torch.from_numpy(some_images(70, (7, 9, 3)))
+    seen: list[int] = []
+    agent.critic.register_forward_hook(lambda module, inputs, outputs: seen.append(len(inputs[0])))
+    values = AutogradSteps(agent).values(images)
+    assert seen == [32, 32, 6]  # a minibatch's rows
+    torch.testing.assert_close(values, agent.critic(images).squeeze(-1))
+
+
+def test_memory_needs_by_hand() -> None:
+    networks, rollout, minibatch = memory_needs(SMALL, ObservationEncoder(image_space(10, 10, 4)), outputs=2).values()
+    convolution, hidden = 16 * (4 * 9 + 1), 8 * 8 * 16 * 16 + 16
+    assert networks == 16 * (2 * (convolution + hidden) + (16 * 2 + 2) + (16 + 1))
+    assert rollout == 64 * (400 + 4 * (2 + 2 + 2 + 4))
+    assert minibatch == 32 * (400 + 16 * (16 + 400 + 8 * 8 * 16))
+
+
+# Training
+
+
+def train(env: Any = Catch, **options: Any) -> hybridppo.TrainResult:
+    arguments = {"total_steps": 256, "seed": 0, "placement": SingleDevice("cpu"), "config": SMALL} | options
+    return hybridppo.train(env, progress=False, **arguments)
+
+
+def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+@pytest.mark.parametrize(
+    "env", [Catch, partial(Catch, pixels=6, channels_first=True)], ids=["small", "large, channels first"]
+)
+def test_placements_and_workers_change_nothing(env: Any) -> None:
+    expected = train(env)
+    others: dict[str, dict[str, Any]] = {
+        "mirror": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
+        "migrate": {"placement": Migrating("cpu", "cpu", force_copy=True)},
+        "a worker": {"num_workers": 1},
+        "workers": {"num_workers": 3},
+    }
+    for name, options in others.items():
+        assert torch.equal(parameters_of(train(env, **options)), parameters_of(expected)), name
+
+
+def test_images_come_through_gymnasiums_vectors_too() -> None:
+    for options in ({"vectorization": "async"}, {"env": lambda: gym.vector.SyncVectorEnv([Catch] * 4)}):
+        result = train(**options)
+        assert result.metrics["env_steps"] >= 256
+        assert result.metrics["episode_length_mean"] == 5.0
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}], ids=["in a worker", "in a thread"])
+def test_overlap_lags_by_one_update(options: dict[str, Any]) -> None:
+    lags: list[float] = []
+    placement = Mirrored("cpu", "cpu", max_lag=1, verify=True)
+    train(placement=placement, on_iteration=lambda metrics: lags.append(metrics["policy_lag"]), **options)
+    assert lags == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("action_space", ["choices", "numbers"])
+def test_whole_episodes_of_images(action_space: str) -> None:
+    class Env(Catch):
+        def __init__(self) -> None:
+            super().__init__()
+            if action_space == "numbers":
+                self.action_space = Box(-1.0, 1.0, (1,))
+
+        def step(self, action: Any) -> Any:
+            return super().step(np.asarray(action).round().item())
+
+    config = PPOConfig(num_envs=1, episodes_per_rollout=3, num_minibatches=1, hidden_sizes=(8,))
+    result = train(Env, config=config, total_steps=60)
+    assert result.metrics["episodes"] >= 12
+    assert result.metrics["episode_length_mean"] == 5.0
+
+
+def test_an_agent_of_images_is_saved_loaded_and_acts(tmp_path: Path) -> None:
+    result = train(run_dir=tmp_path / "run")
+    assert len((tmp_path / "run" / "config.json").read_text()) < 10_000
+    agent = hybridppo.load(tmp_path / "run")
+    assert torch.equal(agent.parameters.values, result.agent.parameters.values)
+    env = Catch()
+    observation, _ = env.reset(seed=0)
+    action = agent.act(observation)
+    assert action in env.action_space
+    assert action == result.agent.act(observation)
+    assert agent.act(observation, deterministic=False) in env.action_space
+
+
+@pytest.mark.parametrize("stack", [False, True], ids=["a camera", "frames stacked"])
+def test_gymnasium_makes_such_images(stack: bool) -> None:
+    pytest.importorskip("Box2D")
+
+    def make() -> gym.Env:
+        env = gym.make("CarRacing-v3", max_episode_steps=20)
+        return gym.wrappers.FrameStackObservation(gym.wrappers.GrayscaleObservation(env), 4) if stack else env
+
+    config = PPOConfig(num_envs=1, num_steps=24, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
+    result = train(make, config=config, total_steps=48)
+    layout = ImageLayout(4, 96, 96, True) if stack else ImageLayout(3, 96, 96, False)
+    assert ImageLayout.of(result.agent.observation_space) == layout
+    assert result.metrics["env_steps"] == 48
+
+
+def test_catch_is_learned() -> None:
+    config = PPOConfig(num_envs=16, num_steps=64, hidden_sizes=(64,), activation="relu", learning_rate=1e-3)
+    result = train(total_steps=40_000, config=config, evaluation_episodes=100)
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean >= 0.75  # 0.16 at random; 0.82 to 0.96 with 8 seeds
+
+
+# The space in a file
+
+
+@pytest.mark.parametrize(
+    ("space", "length"),
+    [(image_space(6, 6, 1), 1), (Box(np.arange(36, dtype=np.uint8).reshape(6, 6, 1), 255, dtype=np.uint8), 36)],
+)
+def test_the_space_as_json(space: Box, length: int) -> None:
+    as_json = json.loads(json.dumps(space_to_json(space)))
+    assert (len(as_json["low"]), len(as_json["high"])) == (length, 1)
+    assert space_from_json(as_json) == space
+
+
+def test_a_space_too_large_is_damage() -> None:
+    space = {"type": "Box", "shape": [MOST_NUMBERS, 2, 3], "dtype": "uint8", "low": ["0"], "high": ["255"]}
+    with pytest.raises(ConfigurationError, match=f"a space may have {MOST_NUMBERS} numbers, and one of shape"):
+        space_from_json(space)
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", ["cuda", "migrate", "hybrid"])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_gpu_parameters_agree_with_the_cpus(placement: str, cuda_graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    env = partial(Catch, pixels=6)
+    config = PPOConfig(**{**SMALL.to_json(), "cuda_graphs": cuda_graphs})
+    on_gpu = train(env, placement=placement, config=config, total_steps=128)
+    assert on_gpu.agent.parameters.values.is_cuda
+    torch.testing.assert_close(
+        parameters_of(on_gpu).cpu(), parameters_of(train(env, total_steps=128)), rtol=1e-3, atol=1e-4
+    )

@@ -1,0 +1,116 @@
+"""Page-locked shared memory: what is locked, and that it is unlocked again."""
+
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo.errors import DeviceError, EnvError
+from hybridppo.runners.workers import sampler as workers
+from hybridppo.runners.workers.page_locking import PageLock
+
+CONFIG = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
+
+
+class FakeRegistrar:
+    """Notes what is locked, and refuses where told to."""
+
+    def __init__(self, error: int = 0) -> None:
+        self.locked: dict[int, int] = {}
+        self.calls: list[str] = []
+        self._error = error
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802
+        self.calls.append("register")
+        if not self._error:
+            self.locked[address] = num_bytes
+        return self._error
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        self.calls.append("unregister")
+        del self.locked[address]
+        return 0
+
+
+def test_an_arrays_pages_are_locked_until_closed() -> None:
+    registrar, array = FakeRegistrar(), np.zeros((3, 5), np.float32)
+    lock = PageLock(array, registrar)
+    assert registrar.locked == {array.ctypes.data: 60}
+    lock.close()
+    lock.close()
+    assert registrar.locked == {}
+    assert registrar.calls == ["register", "unregister"]
+
+
+def test_a_refusal_is_an_error_with_the_remedy() -> None:
+    with pytest.raises(DeviceError, match=r"1\.0 MB.*CUDA error 2.*num_workers=0"):
+        PageLock(np.zeros(1_000_000, np.uint8), FakeRegistrar(error=2))
+
+
+def test_a_refusal_leaves_no_worker_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = FakeRegistrar(error=2)
+    monkeypatch.setattr(workers, "PageLock", lambda memory: PageLock(memory, refusing))
+    with pytest.raises(DeviceError, match="CUDA error 2"):
+        train(placement=PinningPlacement("cpu"))
+    assert refusing.calls == ["register"]
+    assert not [child for child in psutil.Process().children() if "worker_process" in " ".join(child.cmdline())]
+
+
+class PinningPlacement(SingleDevice):
+    """A placement of the CPU that asks for pinned rollouts, as one with a GPU does."""
+
+    @property
+    def pins_rollouts(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def registrar(monkeypatch: pytest.MonkeyPatch) -> FakeRegistrar:
+    fake = FakeRegistrar()
+    monkeypatch.setattr(workers, "PageLock", lambda memory: PageLock(memory, fake))
+    return fake
+
+
+def train(**options: Any) -> None:
+    arguments = {"total_steps": 200, "seed": 0, "config": CONFIG, "num_workers": 2, "progress": False} | options
+    hybridppo.train("CartPole-v1", **arguments)
+
+
+def test_rollouts_of_workers_are_locked_while_they_train(registrar: FakeRegistrar) -> None:
+    sizes: list[int] = []
+    train(placement=PinningPlacement("cpu"), on_iteration=lambda metrics: sizes.append(sum(registrar.locked.values())))
+    # Two rollouts' observations alone take 2 * 17 * 4 * 4 floats.
+    assert sizes
+    assert all(size > 2 * 17 * 4 * 4 * 4 for size in sizes)
+    assert registrar.locked == {}
+
+
+def test_they_are_unlocked_after_an_error(registrar: FakeRegistrar) -> None:
+    def fail(metrics: Any) -> None:
+        raise EnvError("stop")
+
+    with pytest.raises(EnvError, match="stop"):
+        train(placement=PinningPlacement("cpu"), on_iteration=fail)
+    assert registrar.calls == ["register", "unregister"]
+
+
+def test_nothing_is_locked_where_no_gpu_learns(registrar: FakeRegistrar) -> None:
+    train(placement="cpu")
+    assert registrar.calls == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_copies_from_locked_rollouts_of_workers() -> None:
+    array = np.zeros(1 << 20, np.uint8)
+    tensor = torch.from_numpy(array)
+    assert not tensor.is_pinned()
+    lock = PageLock(array)
+    assert tensor.is_pinned()
+    lock.close()
+    assert not tensor.is_pinned()
+    train(placement=Mirrored("cpu", "cuda", verify=True))

@@ -1,0 +1,189 @@
+"""Worker processes and overlap: the same rollouts, nothing left behind, loud deaths."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+import torch
+from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait_forever
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.runners.workers.shared_arrays import SharedArrays
+
+SMALL = PPOConfig(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
+
+
+def train(env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -> tuple[hybridppo.TrainResult, list]:
+    iterations: list[dict[str, float]] = []
+    arguments = {"total_steps": 700, "seed": 0, "placement": "cpu", "progress": False} | options
+    result = hybridppo.train(env, config=config, on_iteration=iterations.append, **arguments)
+    return result, iterations
+
+
+def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+def worker_processes() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "hybridppo.runners.workers.process" in child.cmdline()]
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_how_many_workers_there_are_changes_nothing(env: str) -> None:
+    expected, _ = train(env, vectorization="sync")
+    for num_workers in (1, 4):
+        result, _ = train(env, vectorization="sync", num_workers=num_workers)
+        assert torch.equal(parameters_of(result), parameters_of(expected)), f"{num_workers} workers"
+        assert result.metrics["episode_return_mean"] == pytest.approx(
+            expected.metrics["episode_return_mean"], nan_ok=True
+        )
+
+
+def test_one_worker_takes_an_environments_own_vectorised_form_as_it_is() -> None:
+    expected, _ = train()
+    result, _ = train(num_workers=1)
+    assert torch.equal(parameters_of(result), parameters_of(expected))
+
+
+def test_environments_may_be_made_by_a_function_of_the_main_script() -> None:
+    result, _ = train(lambda: gym.make("CartPole-v1"), num_workers=2)
+    expected, _ = train(vectorization="sync")
+    assert torch.equal(parameters_of(result), parameters_of(expected))
+
+
+def test_workers_do_not_load_torch() -> None:
+    code = "import hybridppo.runners.workers.process, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_nothing_is_left_behind() -> None:
+    before = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
+    files: list[set[Path]] = []
+
+    def look(metrics: Any) -> None:
+        assert len(worker_processes()) == 2
+        if Path("/dev/shm").is_dir():
+            files.append(set(Path("/dev/shm").glob(f"hybridppo-{os.getpid()}-*")) - before)
+
+    hybridppo.train(
+        "CartPole-v1", total_steps=200, config=SMALL, num_workers=2, placement="cpu", progress=False, on_iteration=look
+    )
+    assert not worker_processes()
+    assert not any(files)  # not even while it runs: a killed trainer leaves nothing
+
+
+def test_an_error_names_the_worker_and_shows_its_traceback() -> None:
+    with pytest.raises(
+        EnvError, match=r"worker \d \(environments \d to \d\) failed: environment \d .* ValueError: the motor is stuck"
+    ) as e:
+        train(partial(FailingEnv, raise_an_error), num_workers=2)
+    assert "in step" in str(e.value)
+    assert not worker_processes()
+
+
+def test_an_error_when_environments_are_made_comes_through() -> None:
+    trainer = os.getpid()
+
+    def make() -> gym.Env:
+        if os.getpid() != trainer:
+            raise ValueError("only in a worker")
+        return gym.make("CartPole-v1")
+
+    with pytest.raises(EnvError, match="only in a worker"):
+        train(make, num_workers=2)
+    assert not worker_processes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_killed_worker_is_named_with_its_signal() -> None:
+    with pytest.raises(EnvError, match=r"worker \d \(environments \d to \d\) has died: killed by SIGKILL"):
+        train(partial(FailingEnv, kill_this_process), num_workers=2)
+    assert not worker_processes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridppo.runners.workers import sampler as workers
+
+    monkeypatch.setattr(workers, "SECONDS_TO_CLOSE", 0.1)
+    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 2 s, after 3 of its rollout"):
+        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=2.0)
+    assert not worker_processes()
+
+
+@pytest.mark.parametrize("num_workers", [7, -1])
+def test_impossible_numbers_of_workers_are_refused(num_workers: int) -> None:
+    with pytest.raises(ConfigurationError, match="num_workers"):
+        train(num_workers=num_workers)
+
+
+def test_networks_that_workers_cannot_run_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="tanh or relu"):
+        train(config=PPOConfig(activation="elu"), num_workers=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 2, "vectorization": "sync"}], ids=str)
+def test_overlap_lags_by_one_update_and_never_more(options: dict[str, Any]) -> None:
+    placement = Mirrored("cpu", "cpu", max_lag=1, verify=True)
+    result, iterations = train(placement=placement, total_steps=960, **options)
+    assert [metrics["policy_lag"] for metrics in iterations] == [0] + [1] * (len(iterations) - 1)
+    assert result.metrics["env_steps"] >= 960
+    # The first two rollouts are both of the first parameters, and none is sampled in vain.
+    assert placement.counters.publishes == len(iterations) - 1
+    assert not worker_processes()
+
+
+def test_overlap_gives_the_same_in_a_thread_and_in_a_process() -> None:
+    in_process, _ = train(placement=Mirrored("cpu", "cpu", max_lag=1))
+    in_thread, _ = train(placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=0)
+    by_turns, _ = train(placement=SingleDevice("cpu"))
+    assert torch.equal(parameters_of(in_process), parameters_of(in_thread))
+    assert not torch.equal(parameters_of(in_process), parameters_of(by_turns))  # it does learn from older rollouts
+
+
+def test_overlap_samples_other_networks_in_a_thread() -> None:
+    _, iterations = train(placement=Mirrored("cpu", "cpu", max_lag=1), config=PPOConfig(activation="elu"))
+    assert iterations[-1]["policy_lag"] == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_in_overlap_ends_in_good_order(num_workers: int) -> None:
+    with pytest.raises((EnvError, ValueError), match="the motor is stuck"):
+        train(partial(FailingEnv, raise_an_error), placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=num_workers)
+    assert not worker_processes()
+
+
+def test_overlapping_runs_resume(tmp_path: Path) -> None:
+    train(placement=Mirrored("cpu", "cpu", max_lag=1), run_dir=tmp_path / "run")
+    result = hybridppo.resume(tmp_path / "run", total_steps=1400, progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
+    assert result.metrics["env_steps"] >= 1400
+
+
+@pytest.mark.parametrize("nameless", [True, False])
+def test_shared_arrays_are_shared_and_leave_no_file(nameless: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not nameless:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    layout = {"a": ((3, 2), "float32"), "flags": ((5,), "bool"), "empty": ((0,), "float32")}
+    ours = SharedArrays(layout)
+    theirs = SharedArrays(layout, ours.path)
+    ours["a"][:] = np.arange(6).reshape(3, 2)
+    theirs["flags"][:] = True
+    assert theirs["a"].tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert ours["flags"].all()
+    ours.unlink()
+    ours.unlink()
+    theirs.close()
+    ours.close()
+    ours.close()
+    assert not Path(ours.path).exists()

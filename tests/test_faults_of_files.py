@@ -169,7 +169,8 @@ ON_A_FULL_DISK = """
 import json, logging, os, resource, signal, sys
 from pathlib import Path
 import hybridppo
-from hybridppo import PPOConfig, checkpoints
+from hybridppo import PPOConfig
+from hybridppo.run_directory import checkpoints
 
 folder, how = Path(sys.argv[1]), sys.argv[2]
 warnings = []

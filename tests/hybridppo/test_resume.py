@@ -21,6 +21,8 @@ from toy_environments import Catch, ScriptedEnv
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.interruption import Interruption, Stopped, requests_to_end
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.workers.sampler import WorkerSampler
@@ -87,8 +89,8 @@ class Stops:
         for owner, name in (
             (Categorical, "sample"),
             (DiagonalGaussian, "sample"),
-            (hybridppo.agents.numpy_steps.NumpySteps, "_step"),
-            (hybridppo.agents.gradient_steps.AutogradSteps, "step"),
+            (NumpySteps, "_step"),
+            (AutogradSteps, "step"),
             (WorkerSampler, "_begin"),
             (hybridppo.runners.Runner, "_completed"),
         ):
@@ -371,6 +373,8 @@ HANGING = """
 import sys, time, gymnasium as gym, numpy as np
 from pathlib import Path
 import hybridppo
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.cli import run_command
 
 class Hanging(gym.Env):

@@ -13,7 +13,7 @@ import torch
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
 from hybridppo.interfaces import Metrics
-from hybridppo.placements import base as placement
+from hybridppo.placements import base, crossing
 from hybridppo.placements.crossing import Counters
 from hybridppo.runners import overlapping, runner
 from hybridppo.runners.overlapping import OverlappingRunner
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (runner, overlapping, placement):
+    for module in (runner, overlapping, crossing):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -224,25 +224,25 @@ def test_on_a_gpu_copies_are_timed_by_events(clock: Clock, monkeypatch: pytest.M
         clock.spend(7.0)  # the host waits for whatever the GPU still had to do
         waited.extend(devices)
 
-    monkeypatch.setattr(placement, "_timing_event", Event)
-    monkeypatch.setattr(placement, "_wait_for", wait_for)
+    monkeypatch.setattr(crossing, "_timing_event", Event)
+    monkeypatch.setattr(crossing, "wait_for", wait_for)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     devices = torch.device("cpu"), torch.device("cuda:0")
-    with placement._CopyTimer(*devices) as timer:
+    with crossing.CopyTimer(*devices) as timer:
         Event.gpu_now += 20.0
     assert timer.seconds == 0.02
     assert waited == list(devices)
 
 
 def test_on_the_cpu_copies_are_timed_by_the_host(clock: Clock) -> None:
-    with placement._CopyTimer(torch.device("cpu"), torch.device("cpu")) as timer:
+    with crossing.CopyTimer(torch.device("cpu"), torch.device("cpu")) as timer:
         clock.spend(3.0)
     assert timer.seconds == 3.0
 
 
 def test_learning_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[torch.device] = []
-    monkeypatch.setattr(placement, "_wait_for", lambda *devices: waited.extend(devices))
+    monkeypatch.setattr(base, "wait_for", lambda *devices: waited.extend(devices))
     with Mirrored("cpu", "cpu").learning(None):  # type: ignore[arg-type]
         assert waited == []
     assert waited == [torch.device("cpu")]

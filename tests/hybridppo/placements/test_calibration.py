@@ -13,9 +13,10 @@ import pytest
 import torch
 from toy_environments import ScriptedEnv
 
-from hybridppo import PPOConfig, SingleDevice
+from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
-from hybridppo.placements.auto import calibration
+from hybridppo.networks.threads import limit_threads
+from hybridppo.placements.auto import bench, calibration
 from hybridppo.placements.auto.auto import work_of
 from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.auto.figures import Calibration, Work
@@ -93,7 +94,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def three(measure: Callable[[], float], seconds: float) -> float:
         return sorted(measure() for _ in range(3))[1]
 
-    monkeypatch.setattr(calibration, "stable_median", three)
+    monkeypatch.setattr(bench, "stable_median", three)
 
 
 @pytest.mark.usefixtures("quick")
@@ -156,7 +157,7 @@ def test_an_accelerator_that_fails_is_left_out_aloud(
     def fail(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(calibration.Mirrored, "to_learner", fail)
+    monkeypatch.setattr(bench.Mirrored, "to_learner", fail)
     result = calibrate("CartPole-v1", work("CartPole-v1"), CONFIG, accelerator="cpu")
     assert result.figures is not None
     assert result.figures.accelerator is None
@@ -167,9 +168,10 @@ def test_an_accelerator_that_fails_is_left_out_aloud(
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("any_threads", [False, True])
 def test_more_threads_are_tried_where_steps_are_long(any_threads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "SECONDS_WORTH_THREADS", 0.0)
+    monkeypatch.setattr(bench, "SECONDS_WORTH_THREADS", 0.0)
     threads: list[int] = []
-    monkeypatch.setattr(calibration, "limit_threads", recording(threads, calibration.limit_threads))
+    for module in (calibration, bench):
+        monkeypatch.setattr(module, "limit_threads", recording(threads, limit_threads))
     figures = calibrate("CartPole-v1", work("CartPole-v1", cores=4), CONFIG, any_threads=any_threads).figures
     assert figures is not None
     assert set(figures.update) == ({1, 2, 4} if any_threads else {1, 4})
@@ -238,7 +240,7 @@ def test_long_steps_are_counted_in_few() -> None:
 @pytest.mark.parametrize("num_steps", [3, 8, 11, 24])
 def test_a_rollout_is_repeated_and_cut(num_steps: int) -> None:
     rollout = sampled(8)
-    other = calibration._with_steps(rollout, num_steps)
+    other = bench.with_steps(rollout, num_steps)
     assert other.rewards.shape == (num_steps, 2)
     assert other.observations.shape == (num_steps + 1, 2, rollout.observations.shape[-1])
     assert torch.equal(other.valid_rows, torch.arange(2 * num_steps))
@@ -253,7 +255,7 @@ def test_a_rollout_is_repeated_and_cut(num_steps: int) -> None:
 
 def sampled(num_steps: int) -> Rollout:
     environments = make_environments(partial(ScriptedEnv, ((5, "truncated"),)), 2)
-    agent = calibration.PPO(environments.observation_space, environments.action_space, CONFIG)
+    agent = PPO(environments.observation_space, environments.action_space, CONFIG)
     placement = SingleDevice("cpu")
     placement.prepare(agent)
     noise = np.random.default_rng(0)

@@ -25,6 +25,7 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.interruption import Interruption, Stopped, requests_to_end
 from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.runners.runner import Runner
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian
 
@@ -92,7 +93,7 @@ class Stops:
             (NumpySteps, "_step"),
             (AutogradSteps, "step"),
             (WorkerSampler, "_begin"),
-            (hybridppo.runners.Runner, "_completed"),
+            (Runner, "_completed"),
         ):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
 

@@ -9,8 +9,8 @@ from typing import Any
 from hybridppo.agents import PPOConfig
 from hybridppo.environments.options import MODES, WORKER_TIMEOUT
 from hybridppo.errors import ConfigurationError, RunDirectoryError, shown
-from hybridppo.run_directory.checkpoints import FORMAT_VERSION
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.spaces.serialization import space_from_json
 
 Settings = dict[str, Any]

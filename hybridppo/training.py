@@ -34,8 +34,9 @@ from hybridppo.placements.by_name import make_placement, placement_from_settings
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory import directory as run_directories
-from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
+from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes

@@ -24,14 +24,16 @@ from gymnasium.spaces import Discrete
 from toy_environments import IdentityDiscrete, ScriptedEnv
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, Mirrored, PPOConfig, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
 CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 OF_FORMAT_1 = Path(__file__).parent / "assets" / "run_of_format_1"
+OF_FORMAT_2 = Path(__file__).parent / "assets" / "run_of_format_2"
 
 
 def train(env: Any = "CartPole-v1", *, iterations: int = 4, **options: Any) -> hybridppo.TrainResult:
@@ -354,7 +356,7 @@ def test_an_unknown_part_of_a_checkpoint_is_refused_by_name(run_dir: Path) -> No
 def test_a_checkpoint_of_a_newer_format_is_refused_with_both_versions(run_dir: Path) -> None:
     for folder in checkpoints.folders(run_dir / "checkpoints"):
         edit(folder / "state.json", lambda header: header.update(format_version=99))
-    with pytest.raises(CheckpointError, match=f"version 99, but .* up to {checkpoints.FORMAT_VERSION}: update"):
+    with pytest.raises(CheckpointError, match=f"version 99, but .* up to {FORMAT_VERSION}: update"):
         resume(run_dir)
 
 
@@ -362,7 +364,7 @@ def test_a_run_directory_of_a_newer_format_is_refused_with_both_versions(run_dir
     edit(run_dir / "config.json", lambda config: config.update(format_version=99))
     before = contents(run_dir)
     for use in (resume, hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(RunDirectoryError, match=f"version 99, but .* up to {checkpoints.FORMAT_VERSION}: update"):
+        with pytest.raises(RunDirectoryError, match=f"version 99, but .* up to {FORMAT_VERSION}: update"):
             use(run_dir)
     assert contents(run_dir) == before
 
@@ -378,8 +380,26 @@ def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
     result = hybridppo.resume(run, progress=False)
     assert result.metrics["env_steps"] >= 192
     assert [line["iteration"] for line in lines_of(run)] == list(range(1, len(lines_of(run)) + 1))
-    assert json.loads((run / "config.json").read_text())["format_version"] == checkpoints.FORMAT_VERSION
+    assert json.loads((run / "config.json").read_text())["format_version"] == FORMAT_VERSION
     assert hybridppo.load(run).version == result.agent.version
+
+
+def test_a_run_of_format_2_goes_on_with_the_rollout_that_was_under_way(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(OF_FORMAT_2, tmp_path / "run"))
+    result = hybridppo.resume(run, progress=False)
+    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,))
+    options: Any = {"num_workers": 2, "vectorization": "sync", "on_env_error": "restart"}
+    placement = Mirrored("cpu", "cpu", max_lag=1)
+    uninterrupted = hybridppo.train(
+        "CartPole-v1", total_steps=256, seed=0, config=config, placement=placement, progress=False, **options
+    )
+    # The run was begun on another processor, which may have rounded otherwise.
+    ours, theirs = (each.agent.parameters.values for each in (result, uninterrupted))
+    assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert result.metrics["episodes"] == uninterrupted.metrics["episodes"]
+    _, checkpoint = checkpoints.load_latest(OF_FORMAT_2 / "checkpoints")
+    assert checkpoint.state["sampler"]["under_way"]["filled"] == 16
+    assert checkpoint.tensors["sampler.buffer.restarted"].shape == (16, 2)
 
 
 def test_the_score_of_format_1_is_that_of_its_statistics(tmp_path: Path) -> None:

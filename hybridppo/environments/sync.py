@@ -104,14 +104,14 @@ class SyncEnvironments(Environments):
     def state(self) -> list[EnvState]:
         """As in the base; each with what its copy knows of it."""
         return [
-            {**state, "copy": copy.state(), "episode_steps": self._num_steps - started_at}
+            {**state, "sub_environment": copy.state(), "episode_steps": self._num_steps - started_at}
             for state, copy, started_at in zip(super().state(), self.copies, self._started_at, strict=True)
         ]
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
         super().load_state(states)
         for copy, state in zip(self.copies, states, strict=True):
-            copy.load_state(state["copy"])
+            copy.load_state(state["sub_environment"])
         self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
 
     def _parts(self) -> list[tuple[object, int]]:

@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,9 @@ from torch import Tensor
 
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory.files import sync_folder, write_synced
+from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_header, upgraded_names
 
 logger = logging.getLogger(__name__)
-
-FORMAT_VERSION = 2
-"""1: the first. 2: with a score."""
-Header = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ def load(folder: Path) -> Checkpoint:
     if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
         raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
     try:
-        return Checkpoint(safetensors.torch.load(data), header["state"], header["score"])
+        return Checkpoint(upgraded_names(safetensors.torch.load(data)), header["state"], header["score"])
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} holds no tensors: {error}") from error
 
@@ -109,8 +106,7 @@ def _read_header(folder: Path) -> Header:
         expected = header.pop("sha256")
         if _checksum(header) != expected:
             raise ValueError("its checksum is not the one written with it")
-        for version in range(found, FORMAT_VERSION):
-            header = _UPGRADES[version](header)
+        header = upgraded_header(header, found)
         if not isinstance(header["state"], dict):
             raise TypeError("its state is no object")
         if not (header["score"] is None or math.isfinite(header["score"])):
@@ -120,16 +116,6 @@ def _read_header(folder: Path) -> Header:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"{path} is truncated or altered: {_reason(error)}") from error
-
-
-def _with_score(header: Header) -> Header:
-    """Format 1 to 2: the score, from the statistics that are there; their window was of 100 episodes."""
-    returns = header["state"]["sampler"]["statistics"]["returns"]
-    return {**header, "score": sum(returns) / 100.0 if len(returns) == 100 else None}
-
-
-_UPGRADES: dict[int, Callable[[Header], Header]] = {1: _with_score}
-"""For every earlier format version, the step to the next."""
 
 
 def load_latest(folder: Path) -> tuple[Path, Checkpoint]:

@@ -24,8 +24,9 @@ from torch import Tensor
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.run_directory import checkpoints, files
-from hybridppo.run_directory.checkpoints import FORMAT_VERSION, Checkpoint
+from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.lines import as_json, cut, finite
+from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
 WhichCheckpoint = Literal["latest", "best"]
 

@@ -229,7 +229,7 @@ def test_a_stop_within_an_iteration_is_kept_and_told_from_one_at_its_end(
     if kind == "sampling":
         assert (under_way["filled"], learning) == (5, None)
         assert int(folder.name) == 5 * CONFIG.num_envs
-        assert checkpoint.tensors["sampler.block.rewards"].shape == (5, CONFIG.num_envs)
+        assert checkpoint.tensors["sampler.buffer.rewards"].shape == (5, CONFIG.num_envs)
     else:
         assert (under_way, learning) == (None, 0)
         assert int(folder.name) == CONFIG.batch_size - 1

@@ -12,6 +12,7 @@ import torch
 
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
 TENSORS = {"actor.weight": torch.arange(6.0).view(2, 3), "optimizer.step": torch.tensor(3.0)}
 STATE = {"iteration": 7, "order": {"state": 2**100}, "mean": 0.1}
@@ -85,7 +86,7 @@ def test_a_newer_format_is_refused_with_both_versions(tmp_path: Path) -> None:
     path = save(tmp_path) / "state.json"
     header = json.loads(path.read_text()) | {"format_version": 99}
     path.write_text(json.dumps(header))
-    with pytest.raises(CheckpointError, match=f"99.*{checkpoints.FORMAT_VERSION}"):
+    with pytest.raises(CheckpointError, match=f"99.*{FORMAT_VERSION}"):
         checkpoints.load(path.parent)
 
 

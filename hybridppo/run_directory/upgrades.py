@@ -1,0 +1,56 @@
+"""What earlier format versions of a checkpoint called otherwise, or did not have: a function for each step.
+
+1: the first. 2: with a score. 3: the arrays of a rollout under way are its buffer, and what is restarted is a
+sub-environment.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+FORMAT_VERSION = 3
+"""Of what is written now."""
+
+Header = dict[str, Any]
+
+_BUFFER = "sampler.buffer."
+_BUFFER_OF_2 = "sampler.block."
+
+
+def upgraded_header(header: Header, version: int) -> Header:
+    """A header of an earlier format version, as it would be written now."""
+    for step in range(version, FORMAT_VERSION):
+        header = _STEPS[step](header)
+    return header
+
+
+def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names that they have now."""
+    return {_name_of(name): tensor for name, tensor in tensors.items()}
+
+
+def _name_of(name: str) -> str:
+    if not name.startswith(_BUFFER_OF_2):
+        return name
+    array = name.removeprefix(_BUFFER_OF_2)
+    return _BUFFER + ("restarted" if array == "remade" else array)
+
+
+def _with_score(header: Header) -> Header:
+    """The score, from the statistics that are there; their window was of 100 episodes."""
+    returns = header["state"]["sampler"]["statistics"]["returns"]
+    return {**header, "score": sum(returns) / 100.0 if len(returns) == 100 else None}
+
+
+def _with_sub_environments(header: Header) -> Header:
+    environments = header["state"]["sampler"].get("environments", {})
+    for state in environments.get("states", []):
+        if "copy" in state:
+            of_copy = dict(state.pop("copy"))
+            state["sub_environment"] = {**of_copy, "times_restarted": of_copy.pop("times_remade")}
+    return header
+
+
+_STEPS: dict[int, Callable[[Header], Header]] = {1: _with_score, 2: _with_sub_environments}
+"""For every earlier format version, the step to the next."""

@@ -80,11 +80,12 @@ class NumpySteps:
 
     @staticmethod
     def supports(agent: "PPO") -> bool:
-        """Whether networks and distribution are such as this form knows: MLPs of equal hidden layers, on the CPU."""
+        """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, on the CPU."""
         actor, critic = agent.actor, agent.critic
         forms = numpy_form(actor), numpy_form(critic)
         return (
-            forms[0] is not None
+            not agent.has_own_loss
+            and forms[0] is not None
             and forms[1] is not None
             and forms[0].image is forms[1].image is None
             and forms[0].activation == forms[1].activation
@@ -124,9 +125,26 @@ class NumpySteps:
         return torch.from_numpy(statistics)
 
     def _step(self, minibatch: "PackedBatch", clip_range: float, out: Array) -> None:
-        """Forward, the loss's gradient by hand, backward, clipping, step; `STATISTICS` into `out`."""
-        config, size = self._config, len(minibatch.returns)
-        if config.normalize_advantage:
+        """Gradient, clipping, step; `STATISTICS` into `out`."""
+        limit = self._config.max_grad_norm
+        self._fill_gradient(minibatch, clip_range, out)
+        norm = math.sqrt(np.dot(self._gradient, self._gradient))
+        if norm + 1e-6 > limit:
+            self._gradient *= np.float32(limit / (norm + 1e-6))
+        self._optimizer.step()
+        out[-1] = norm
+
+    def gradient(self, batch: Batch, clip_range: float) -> Tensor:
+        """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
+        statistics = np.zeros(len(STATISTICS), np.float32)
+        packed = PackedBatch.of(batch)
+        self._fill_gradient(packed, clip_range, statistics)
+        return torch.from_numpy(statistics[:-1])
+
+    def _fill_gradient(self, minibatch: "PackedBatch", clip_range: float, out: Array) -> None:
+        """Forward, the loss's gradient by hand, backward; `STATISTICS` but the last into `out`."""
+        size = len(minibatch.returns)
+        if self._config.normalize_advantage:
             _normalize(minibatch.advantages)
         if size <= self._block_size:
             out[:-1] = self._block(minibatch, clip_range, size)
@@ -137,12 +155,7 @@ class NumpySteps:
                 out[:-1] += self._block(minibatch.rows(start, start + self._block_size), clip_range, size)
                 gradient += self._gradient
             self._gradient[:] = gradient
-        norm = math.sqrt(np.dot(self._gradient, self._gradient))
-        if norm + 1e-6 > config.max_grad_norm:
-            self._gradient *= np.float32(config.max_grad_norm / (norm + 1e-6))
-        self._optimizer.step()
         out /= size
-        out[-1] = norm
 
     def _block(self, rows: "PackedBatch", clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""

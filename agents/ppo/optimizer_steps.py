@@ -1,11 +1,8 @@
-"""The gradient steps of PPO: what one does, and its plain form, by autograd.
+"""Optimizer steps on minibatches: what one does, and its plain form, by autograd.
 
-A step fills `parameters.gradient` with the gradient over a minibatch of
-
-    policy_loss - entropy_coef * mean(entropy) + value_coef * value_loss
-
-scales it down to `max_grad_norm`, steps the optimizer, and measures `STATISTICS`. `numpy_steps.py` does the same by
-hand.
+A step fills `parameters.gradient` with the gradient of the agent's loss (`loss.py`) over a minibatch, scales it down to
+`max_grad_norm`, steps the optimizer, and measures `STATISTICS`. `numpy_steps.py` does the same by hand, for the
+library's own loss.
 """
 
 from collections.abc import Sequence
@@ -17,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
+from hybridppo.agents.ppo.loss import LossInputs
+from hybridppo.agents.ppo.losses import approx_kl, clip_fraction, normalize
 from hybridppo.interruption import Stopped
 from hybridppo.networks.precision import autocast
 
@@ -75,6 +73,11 @@ class AutogradSteps:
         size = max(1, self._config.minibatch_size if is_image else len(observations))
         return torch.cat([self._critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
+    @torch.no_grad()
+    def log_probs(self, batch: Batch) -> Tensor:
+        """The log-probabilities `[B]` of the batch's actions under the parameters as they are now."""
+        return self._distribution.log_prob_and_entropy(self._actor(batch.observations), batch.actions)[0]
+
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the pass; minibatches are views."""
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
@@ -86,30 +89,33 @@ class AutogradSteps:
         return torch.stack(statistics)
 
     def step(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
-        """Loss, gradient, clipping, step; `STATISTICS`."""
-        config = self._config
+        """Gradient, clipping, step; `STATISTICS`."""
+        statistics = self.gradient(batch, clip_range)
+        gradient = self._parameters.gradient
+        norm = gradient.norm()
+        gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        self._optimizer.step()
+        return torch.cat((statistics, norm.reshape(1)))
+
+    def gradient(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
+        """Fill the parameters' gradient with that of the loss; `STATISTICS` but the last."""
         with self._autocast:
             outputs = self._actor(batch.observations).float()
             values = self._critic(batch.observations).squeeze(-1).float()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, batch.actions)
         log_ratio = log_prob - batch.log_probs
-        advantages = normalize(batch.advantages) if config.normalize_advantage else batch.advantages
-        policy = policy_loss(log_ratio=log_ratio, advantages=advantages, clip_range=clip_range)
-        if config.clip_range_vf is None:
-            value = value_loss(values=values, returns=batch.returns)
-        else:
-            value = clipped_value_loss(
-                values=values, returns=batch.returns, old_values=batch.values, clip_range=config.clip_range_vf
-            )
-        mean_entropy = entropy.mean()
-        loss = policy - config.entropy_coef * mean_entropy + config.value_coef * value
-
-        gradient = self._parameters.gradient
-        gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = gradient.norm()
-        gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
-        self._optimizer.step()
+        normalizes = self._config.normalize_advantage
+        inputs = LossInputs(
+            log_ratio=log_ratio,
+            advantages=normalize(batch.advantages) if normalizes else batch.advantages,
+            entropy=entropy,
+            values=values,
+            old_values=batch.values,
+            returns=batch.returns,
+        )
+        loss = self._agent.loss(inputs, clip_range)
+        self._parameters.gradient.zero_()
+        loss.total.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
-            return torch.stack((policy, value, mean_entropy, kl, clipped, norm))
+            return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))

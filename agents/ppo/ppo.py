@@ -19,20 +19,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.ppo.agreement import require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.divergence import divergence
+from hybridppo.agents.ppo.loss import Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
 from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
-from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.adam import FlatAdam
-from hybridppo.networks.convolutions import ImageNetwork
-from hybridppo.networks.mlp import MLP
+from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import require
 from hybridppo.networks.threads import limit_threads
@@ -40,7 +40,7 @@ from hybridppo.placements.acting import TorchActor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.spaces.distributions import DiagonalGaussian, Distribution, distribution_for
+from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.validation import whole
@@ -54,6 +54,8 @@ class PPO:
         action_space: of one environment; `Discrete`, or `Box` of floating-point numbers.
         config: the settings.
         seed: of the initial parameters and of the order of minibatches.
+        loss: a loss of one's own, see `loss.py`; None for PPO's.
+        networks: networks of one's own, see `hybridppo/networks/making.py`; None for the library's.
 
     Raises:
         EnvError: for spaces that are not supported.
@@ -66,8 +68,12 @@ class PPO:
         config: PPOConfig | None = None,
         *,
         seed: int = 0,
+        loss: LossFunction | None = None,
+        networks: Networks | None = None,
     ) -> None:
         self.config = config = config if config is not None else PPOConfig()
+        self._loss: LossFunction = loss if loss is not None else ppo_loss
+        self._networks = networks
         self.observation_space, self.action_space = observation_space, action_space
         self.distribution: Distribution = distribution_for(action_space)
         self._encode = ObservationEncoder(observation_space)
@@ -75,7 +81,7 @@ class PPO:
         self._order = np.random.default_rng(order)
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
-            self._make_networks(torch.Generator().manual_seed(initial))
+            self.actor, self.critic = self._made_networks(initial)
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
@@ -84,34 +90,28 @@ class PPO:
         self._clip_range = config.clip_range
         self._steps: OptimizerSteps | None = None
         self._steps_binding = 0
+        self._has_agreed = False
 
-    def _make_networks(self, generator: torch.Generator) -> None:
-        config, encode = self.config, self._encode
+    def _made_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
+        spaces = self.observation_space, self.action_space
+        if self._networks is not None:
+            return checked_networks(self._networks, *spaces, self.config, seed)
+        return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
 
-        def network(outputs: int, gain: float) -> MLP | ImageNetwork:
-            def mlp(inputs: int) -> MLP:
-                return MLP(
-                    inputs,
-                    config.hidden_sizes,
-                    outputs,
-                    activation=config.activation,
-                    output_gain=gain,
-                    generator=generator,
-                )
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether somebody's own loss is descended, which only autograd can."""
+        return self._loss is not ppo_loss or type(self).loss is not PPO.loss
 
-            return mlp(encode.size) if encode.image is None else ImageNetwork(encode.image, mlp, generator)
+    def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
+        """What an optimizer step descends on a minibatch; a subclass may have another."""
+        return self._loss(inputs, self.config, clip_range)
 
-        if isinstance(self.distribution, DiagonalGaussian):
-            self.actor: nn.Module = GaussianActor(network(self.distribution.size, 0.01), self.distribution.size)
-        elif isinstance(self.observation_space, MaskedObservation):
-            if self.observation_space.num_actions != self.distribution.output_size:
-                raise EnvError(
-                    f"{self.observation_space} has not the mask of {self.action_space}: make them of one size"
-                )
-            self.actor = MaskedActor(network(self.distribution.output_size, 0.01), self.distribution.output_size)
-        else:
-            self.actor = network(self.distribution.output_size, 0.01)
-        self.critic: nn.Module = network(1, 1.0)
+    def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
+        """A fresh agent of the same kind, spaces, loss and networks."""
+        return type(self)(
+            self.observation_space, self.action_space, config, seed=seed, loss=self._loss, networks=self._networks
+        )
 
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
@@ -171,13 +171,17 @@ class PPO:
             TrainingError: where a loss, a gradient or the parameters are no finite numbers any more: the agent is
                 ruined then.
         """
-        steps = self._gradient_steps()
+        steps = self._optimizer_steps()
         with steps.threads():
             return self._update(rollout, steps)
 
     def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
         batch = self._prepare(rollout, steps)
         size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
+        if isinstance(steps, NumpySteps) and not self._has_agreed:
+            # Once a run: the gradient by hand is that of the loss as it is written.
+            require_same_gradient(AutogradSteps(self), steps, self.parameters, batch, self.config)
+            self._has_agreed = True
         epochs: list[Tensor] = []
         before = self._snapshot()
         for _ in range(self.config.num_epochs):
@@ -216,7 +220,7 @@ class PPO:
         flat = self.parameters.values.data
         return flat.dot(flat).reshape(1)
 
-    def _gradient_steps(self) -> OptimizerSteps:
+    def _optimizer_steps(self) -> OptimizerSteps:
         """The fastest form of the gradient steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)

@@ -1,0 +1,128 @@
+"""Which networks an agent has: made here from its spaces, or one's own.
+
+Networks of one's own are a function like `actor_and_critic`, for `hybridppo.train(..., networks=my_networks)`:
+
+    def my_networks(observation_space, action_space, config, generator):
+        return actor, critic
+
+Both are modules that take observations as they are stored, `[B, *ObservationEncoder(observation_space).shape]`. The
+actor gives what `distribution_for(action_space)` calls its outputs, `[B, output_size]`; the critic gives `[B, 1]`. All
+parameters are float32. They may be any modules, but only the library's own have a form in NumPy: others sample and
+learn through torch, and not in worker processes.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.networks.actors import GaussianActor, MaskedActor
+from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.mlp import MLP, Activation
+from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
+
+Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
+"""Observation space, action space, configuration and generator to actor and critic."""
+
+ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
+"""Of the last layer: at first, every action is about as likely ("37 details", detail 2)."""
+
+
+class NetworkSettings(Protocol):
+    """What of an agent's configuration its networks depend on."""
+
+    @property
+    def hidden_sizes(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        ...
+
+    @property
+    def activation(self) -> Activation:
+        """After each of them."""
+        ...
+
+
+def actor_and_critic(
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    config: NetworkSettings,
+    generator: torch.Generator,
+) -> tuple[nn.Module, nn.Module]:
+    """The library's own: multilayer perceptrons, after convolutions where observations are images.
+
+    Raises:
+        EnvError: for spaces that are not supported.
+    """
+    encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
+
+    def network(outputs: int, gain: float) -> nn.Module:
+        def mlp(inputs: int) -> MLP:
+            return MLP(
+                inputs,
+                config.hidden_sizes,
+                outputs,
+                activation=config.activation,
+                output_gain=gain,
+                generator=generator,
+            )
+
+        return mlp(encode.size) if encode.image is None else ImageNetwork(encode.image, mlp, generator)
+
+    if isinstance(distribution, DiagonalGaussian):
+        actor: nn.Module = GaussianActor(network(distribution.size, ACTOR_GAIN), distribution.size)
+    elif isinstance(observation_space, MaskedObservation):
+        if observation_space.num_actions != distribution.output_size:
+            raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
+        actor = MaskedActor(network(distribution.output_size, ACTOR_GAIN), distribution.output_size)
+    else:
+        actor = network(distribution.output_size, ACTOR_GAIN)
+    return actor, network(1, CRITIC_GAIN)
+
+
+def checked_networks(
+    networks: Networks,
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    config: NetworkSettings,
+    seed: int,
+) -> tuple[nn.Module, nn.Module]:
+    """Networks of one's own, tried on two observations. What they draw from torch's generator follows from the seed.
+
+    Raises:
+        ConfigurationError: where they are not two modules, or do not take and give what they must.
+    """
+    encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = networks(observation_space, action_space, config, torch.Generator().manual_seed(seed))
+    if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(module, nn.Module) for module in made)):
+        raise ConfigurationError(
+            f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
+        )
+    rows = torch.zeros((2, *encode.shape), dtype=torch.uint8 if encode.image is not None else torch.float32)
+    for name, module, size in (("actor", made[0], distribution.output_size), ("critic", made[1], 1)):
+        found = _outputs(name, module, rows)
+        if not (isinstance(found, Tensor) and found.shape == (2, size)):
+            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ConfigurationError(
+                f"the {name} must give [2, {size}] for observations {list(rows.shape)}, and gave {shape}"
+            )
+        others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
+        if others:
+            raise ConfigurationError(f"the parameters of the {name} must be float32, and some are {', '.join(others)}")
+    return made
+
+
+@torch.no_grad()
+def _outputs(name: str, module: nn.Module, rows: Tensor) -> Any:
+    try:
+        return module(rows)
+    except Exception as error:  # whatever somebody's module raises
+        raise ConfigurationError(
+            f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {type(error).__name__}: {error}"
+        ) from error

@@ -1,0 +1,184 @@
+"""The loss stands in one place: whoever changes it there changes what is learned, or is told."""
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
+
+import hybridppo
+from hybridppo import PPO, PPOConfig, TrainingError
+from hybridppo.agents.ppo import loss as loss_module
+from hybridppo.agents.ppo import losses
+from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.errors import ConfigurationError
+
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
+GAUSSIAN = Box(-1.0, 1.0, (3,))
+
+
+def train(**arguments: Any) -> hybridppo.TrainResult:
+    options = {"total_steps": 64, "seed": 0, "placement": "cpu", "config": CONFIG, "progress": False, **arguments}
+    return hybridppo.train(options.pop("env", "CartPole-v1"), **options)
+
+
+def form_of(agent: PPO) -> type:
+    return type(agent._optimizer_steps())
+
+
+# By hand and as it is written
+
+CHANGES: dict[str, tuple[Any, str, Any]] = {
+    "no policy loss": (loss_module, "policy_loss", lambda **inputs: 0.0 * losses.policy_loss(**inputs)),
+    "no clipping of ratios": (
+        loss_module,
+        "policy_loss",
+        lambda *, log_ratio, advantages, clip_range: -(log_ratio.exp() * advantages).mean(),
+    ),
+    "a wider clip range": (
+        loss_module,
+        "policy_loss",
+        lambda *, clip_range, **inputs: losses.policy_loss(clip_range=1.1 * clip_range, **inputs),
+    ),
+    "values not clipped": (
+        loss_module,
+        "clipped_value_loss",
+        lambda *, values, returns, old_values, clip_range: losses.value_loss(values=values, returns=returns),
+    ),
+    "values whole instead of half": (
+        loss_module,
+        "clipped_value_loss",
+        lambda **inputs: 2.0 * losses.clipped_value_loss(**inputs),
+    ),
+    "advantages as they are": ("optimizer_steps", "normalize", lambda advantages: advantages),
+}
+
+
+@pytest.mark.parametrize("space", [Discrete(3), GAUSSIAN], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_formula_that_was_changed_alone_is_an_error_that_names_both_files(
+    change: str, space: gym.Space[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, changed = CHANGES[change]
+    if module == "optimizer_steps":
+        from hybridppo.agents.ppo import optimizer_steps as module
+    monkeypatch.setattr(module, name, changed)
+    with pytest.raises(TrainingError, match=r"loss\.py.*numpy_steps\.py.*loss=my_loss"):
+        train(env=lambda: Still(space))
+
+
+class Still(gym.Env[Any, Any]):
+    """Nothing ever changes, and every reward is the same: what is learned from it tells nothing."""
+
+    observation_space = Box(-1.0, 1.0, (2,))
+
+    def __init__(self, action_space: gym.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("changes", [{}, {"clip_range_vf": None}, {"entropy_coef": 0.0}, {"clip_range": 1.0}], ids=str)
+@pytest.mark.parametrize("space", [Discrete(3), GAUSSIAN], ids=["discrete", "continuous"])
+def test_formulas_that_agree_pass_whatever_is_learned_from(space: gym.Space[Any], changes: dict[str, Any]) -> None:
+    result = train(env=lambda: Still(space), config=replace(CONFIG, **changes))
+    assert form_of(result.agent) is NumpySteps
+
+
+def test_the_comparison_is_made_once_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    expected = train().agent.parameters.values
+    monkeypatch.setattr("hybridppo.agents.ppo.ppo.require_same_gradient", lambda *inputs: compared.append(inputs))
+    found = train().agent.parameters.values
+    assert len(compared) == 1
+    assert torch.equal(found, expected)
+
+
+# A loss of one's own
+
+
+def without_entropy(inputs: LossInputs, config: PPOConfig, clip_range: Any) -> Loss:
+    return ppo_loss(inputs, replace(config, entropy_coef=0.0), clip_range)
+
+
+class Greedy(PPO):
+    def loss(self, inputs: LossInputs, clip_range: Any) -> Loss:
+        return ppo_loss(inputs, replace(self.config, entropy_coef=0.0), clip_range)
+
+
+class Talkative(PPO):
+    """A subclass that leaves the loss alone."""
+
+    def anneal(self, progress: float) -> None:
+        super().anneal(progress)
+
+
+def test_a_loss_of_ones_own_is_descended_by_autograd() -> None:
+    agent = PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, loss=without_entropy)
+    assert form_of(agent) is AutogradSteps
+    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is AutogradSteps
+    assert form_of(Talkative(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpySteps
+
+
+def test_an_agent_like_another_has_its_loss_and_networks() -> None:
+    agent = Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG, loss=without_entropy, networks=small_networks)
+    other = agent.like(CONFIG, seed=1)
+    assert type(other) is Greedy
+    assert other._loss is without_entropy
+    assert isinstance(other.actor, nn.Linear)
+
+
+# Networks of one's own
+
+
+def small_networks(observation_space: Any, action_space: Any, config: PPOConfig, generator: Any) -> Any:
+    return nn.Linear(2, int(action_space.n)), nn.Sequential(nn.Linear(2, 4), nn.ELU(), nn.Linear(4, 1))
+
+
+def test_networks_of_ones_own_follow_from_the_seed_and_leave_torchs_generator_alone() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        return PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, seed=seed, networks=small_networks).parameters.values.data
+
+    before = torch.random.get_rng_state()
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+WRONG = {
+    "not two": (lambda *inputs: nn.Linear(2, 2), "must return two modules"),
+    "outputs": (lambda *inputs: (nn.Linear(2, 3), nn.Linear(2, 1)), r"the actor must give \[2, 2\].*gave \[2, 3\]"),
+    "values": (lambda *inputs: (nn.Linear(2, 2), nn.Linear(2, 2)), r"the critic must give \[2, 1\].*gave \[2, 2\]"),
+    "inputs": (lambda *inputs: (nn.Linear(4, 2), nn.Linear(2, 1)), "the actor fails for observations"),
+    "double": (
+        lambda *inputs: (nn.Sequential(nn.Linear(2, 2), Doubled()), nn.Linear(2, 1)),
+        "the parameters of the actor must be float32",
+    ),
+}
+
+
+class Doubled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs * self.scale).float()
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_networks_that_do_not_fit_are_refused(what: str) -> None:
+    networks, message = WRONG[what]
+    with pytest.raises(ConfigurationError, match=message):
+        PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, networks=networks)

@@ -1,4 +1,4 @@
-"""What learns: a folder for each agent. Begin with `ppo/`."""
+"""What learns: a folder for each agent, and their names in `registry.py`. Begin with `ppo/`."""
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO

@@ -40,9 +40,9 @@ def train_hybridppo(seed: int, every: int, overlap: bool) -> Evaluations:
 
     from hybridppo import PPO, Mirrored, Placement, PPOConfig, SingleDevice
     from hybridppo.environments.making import make_environments
+    from hybridppo.evaluating import evaluate_agent
     from hybridppo.networks.threads import limit_threads
     from hybridppo.runners.assembly import make_runner, make_sampler
-    from hybridppo.training import evaluate_agent
 
     config = PPOConfig(
         num_envs=NUM_ENVS,

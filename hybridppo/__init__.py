@@ -22,12 +22,15 @@ from hybridppo.errors import (
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
+    from hybridppo.evaluating import evaluate, evaluate_agent
+    from hybridppo.loading import load
     from hybridppo.placements.auto.auto import Auto
     from hybridppo.placements.base import Placement
     from hybridppo.placements.migrating import Migrating
     from hybridppo.placements.mirrored import Mirrored
     from hybridppo.placements.single_device import SingleDevice
-    from hybridppo.training import TrainResult, evaluate, load, resume, train
+    from hybridppo.resuming import resume
+    from hybridppo.training import TrainResult, train
 
 __all__ = [
     "PPO",
@@ -48,6 +51,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "evaluate",
+    "evaluate_agent",
     "load",
     "resume",
     "train",
@@ -63,7 +67,10 @@ __getattr__ = lazy_attributes(
         "Mirrored": "hybridppo.placements.mirrored",
         "Placement": "hybridppo.placements.base",
         "SingleDevice": "hybridppo.placements.single_device",
-        **dict.fromkeys(("TrainResult", "evaluate", "load", "resume", "train"), "hybridppo.training"),
+        **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
+        **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
+        "load": "hybridppo.loading",
+        "resume": "hybridppo.resuming",
     },
 )
 

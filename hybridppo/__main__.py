@@ -6,9 +6,9 @@ from hybridppo._lazy import importing_torch
 def main() -> None:
     """Run the command line; never returns."""
     with importing_torch():
-        from hybridppo import cli
+        from hybridppo.commands.main import main as run
 
-    cli.main()
+    run()
 
 
 if __name__ == "__main__":

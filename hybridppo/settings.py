@@ -1,89 +1,193 @@
-"""What `config.json` must say for a run to go on: all of it is checked when read, whoever wrote it."""
+"""All that `config.json` says of a run: written when it begins, checked whoever wrote it when it goes on."""
 
-import math
+import platform
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import gymnasium as gym
+import numpy as np
+import torch
+
+from hybridppo._version import __version__
 from hybridppo.agents import PPOConfig
-from hybridppo.environments.options import MODES, WORKER_TIMEOUT
-from hybridppo.errors import ConfigurationError, RunDirectoryError, shown
+from hybridppo.agents.registry import config_from_json, config_to_json, name_of
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
+from hybridppo.options import RunOptions, changed, fields_of, made
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
-from hybridppo.spaces.serialization import space_from_json
+from hybridppo.spaces.serialization import space_from_json, space_to_json
 
-Settings = dict[str, Any]
+Made = TypeVar("Made")
 
-LARGEST_SEED = 2**128
-"""Nobody's seed is larger; and a larger number may be one that takes forever to read."""
-
-
-def _is_whole(value: Any, minimum: int, below: int = 2**63) -> bool:
-    return type(value) is int and minimum <= value < below
+OF_ONES_OWN = ("agent", "loss", "networks")
+"""What a run may have that only Python can make again, by the names of `train`'s arguments."""
 
 
-def is_seconds(value: Any) -> bool:
-    """Whether it is a number of seconds, endless ones included."""
-    # What is no number is not at least 0, either; and a whole number may be too large for a float.
-    return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked to be, and the versions that it was begun with."""
+
+    env_id: str
+    """The environment's id, or the name of the function that makes it."""
+    env_is_registered: bool
+    config: PPOConfig
+    environment: EnvironmentOptions
+    run: RunOptions
+    """With its seed, also where none was given."""
+    placement: dict[str, Any]
+    """As `Placement.settings`."""
+    observation_space: "gym.Space[Any]"
+    action_space: "gym.Space[Any]"
+    own: dict[str, str]
+    """The names of what is `OF_ONES_OWN`, where there is such."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        assert self.run.seed is not None  # `of` and `read` see to that
+        return self.run.seed
+
+    def with_options(self, options: dict[str, Any]) -> "Settings":
+        """The settings of a run that goes on with some options changed; None changes nothing."""
+        return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))
+
+    def to_json(self) -> dict[str, Any]:
+        """What `config.json` holds."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "env_id": self.env_id,
+            "env_is_registered": self.env_is_registered,
+            "agent": name_of(self.config),
+            "placement": self.placement,
+            "config": config_to_json(self.config),
+            **asdict(self.run),
+            **asdict(self.environment),
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "own": self.own,
+            "versions": {
+                "hybridppo": __version__,
+                "torch": torch.__version__,
+                "gymnasium": gym.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+    @classmethod
+    def read(cls, directory: RunDirectory) -> "Settings":
+        """The settings of a run, whole and of the right kinds.
+
+        Raises:
+            RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
+        """
+        file, found = directory.path / "config.json", directory.config
+        read = partial(_read, file, found)
+        return cls(
+            env_id=read("env_id", str),
+            env_is_registered=read("env_is_registered", bool),
+            config=_attempt(file, "config", partial(_config, read("agent", str, "ppo"), read("config", dict))),
+            environment=_group(EnvironmentOptions, file, found),
+            run=_with_seed(_group(RunOptions, file, found), file),
+            placement=read("placement", dict),
+            observation_space=_attempt(file, "observation_space", partial(_space, read("observation_space", dict))),
+            action_space=_attempt(file, "action_space", partial(_space, read("action_space", dict))),
+            own=_names(read("own", dict, {}), file),
+        )
+
+    def source(self, env: EnvSource | None) -> EnvSource:
+        """What the run's environments are made from.
+
+        Raises:
+            CheckpointError: where `env` is another environment than the run's.
+            RunDirectoryError: where a function made it, which must be given again.
+        """
+        if self.env_is_registered:
+            if env is not None and env != self.env_id:
+                raise CheckpointError(f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}")
+            return self.env_id
+        if env is None:
+            raise RunDirectoryError(
+                f"the run's environment was made by a function, {self.env_id!r}: pass it again in Python, as env=..."
+            )
+        return env
+
+    def require_own(self, **given: object) -> None:
+        """Refuse a run to go on without what only Python can make again, or with what it did not have.
+
+        Raises:
+            RunDirectoryError: where something is missing.
+            CheckpointError: where something is given that the run was begun without.
+        """
+        for what, value in given.items():
+            name = self.own.get(what)
+            if name is not None and value is None:
+                raise RunDirectoryError(
+                    f"the run has a {what} of its own, {name!r}: pass it again in Python, as {what}=..."
+                )
+            if name is None and value is not None:
+                raise CheckpointError(f"the run was begun without a {what} of its own: leave {what}=... out")
 
 
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "env_id": (lambda value: isinstance(value, str), "text"),
-    "env_is_registered": (lambda value: isinstance(value, bool), "true or false"),
-    "seed": (lambda value: _is_whole(value, 0, LARGEST_SEED), "a whole number of at least 0"),
-    "total_steps": (lambda value: _is_whole(value, 1), "a whole number of at least 1"),
-    "placement": (lambda value: isinstance(value, dict), "an object"),
-    "config": (lambda value: isinstance(value, dict), "an object"),
-    "num_workers": (lambda value: value is None or _is_whole(value, 0), "null or a whole number of at least 0"),
-    "vectorization": (lambda value: value in ("auto", "sync", "async"), "auto, sync or async"),
-    "autoreset_mode": (lambda value: value is None or value in tuple(MODES), f"null or one of {', '.join(MODES)}"),
-    "evaluation_episodes": (lambda value: _is_whole(value, 0), "a whole number of at least 0"),
-    "checkpoint_seconds": (is_seconds, "a number of at least 0"),
-    "keep_checkpoints": (lambda value: _is_whole(value, 1), "a whole number of at least 1"),
-    "observation_space": (lambda value: isinstance(value, dict), "an object"),
-    "action_space": (lambda value: isinstance(value, dict), "an object"),
-}
-
-OPTIONAL: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "total_episodes": (lambda value: value is None or _is_whole(value, 1), "null or a whole number of at least 1"),
-    "on_env_error": (lambda value: value in ("raise", "restart"), "raise or restart"),
-    "worker_timeout": (lambda value: is_seconds(value) and value > 0, "a positive number"),
-    "action_masks": (lambda value: isinstance(value, bool), "true or false"),
-}
-DEFAULTS: Settings = {
-    "total_episodes": None,
-    "on_env_error": "raise",
-    "worker_timeout": WORKER_TIMEOUT,
-    "action_masks": False,
-}
-"""What earlier releases did not write, and what it was then."""
+def name_of_source(source: object) -> str:
+    """An environment's id; of a function or a class, its name."""
+    return source if isinstance(source, str) else str(getattr(source, "__qualname__", type(source).__name__))
 
 
-def settings_of(directory: RunDirectory) -> Settings:
-    """The settings of a run, whole and of the right kinds.
-
-    Raises:
-        RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
-    """
-    file, settings = directory.path / "config.json", dict(directory.config)
-    settings = {**DEFAULTS, **settings}
-    for name, (holds, rule) in {**RULES, **OPTIONAL}.items():
-        if name not in settings:
-            raise RunDirectoryError(f"{file} is damaged: it has no {name}")
-        if not holds(settings[name]):
-            raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {shown(settings[name])}")
-    for name in ("observation_space", "action_space"):
-        _attempt(file, name, partial(space_from_json, settings[name]))
-    _attempt(file, "config", lambda: PPOConfig(**settings["config"]))
-    return {**settings, "format_version": FORMAT_VERSION}  # what goes on from here is written in this one
+def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], default: Made | None = None) -> Made:
+    if name not in found and default is not None:  # which earlier releases did not write
+        return default
+    if name not in found:
+        raise RunDirectoryError(f"{file} is damaged: it has no {name}")
+    value = found[name]
+    if not isinstance(value, kind):
+        rule = {str: "text", bool: "true or false", dict: "an object"}[kind]
+        raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {shown(value)}")
+    return value
 
 
-def _attempt(file: Path, name: str, make: Callable[[], object]) -> None:
+def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
+    """A group of options. Those that earlier releases did not write are as they were then: the defaults."""
+    values = {name: found[name] for name in fields_of(group) if name in found}
+    missing = [name for name in ("total_steps", "seed") if name in fields_of(group) and name not in found]
+    if missing:
+        raise RunDirectoryError(f"{file} is damaged: it has no {missing[0]}")
+    wrong = [name for name, value in values.items() if isinstance(value, (dict, list))]
+    if wrong:  # no option is one, and a rule may not expect it
+        raise RunDirectoryError(f"{file} is damaged: {wrong[0]} must be a single value, got {shown(values[wrong[0]])}")
+    return _attempt(file, "", partial(made, group, values))
+
+
+def _with_seed(run: RunOptions, file: Path) -> RunOptions:
+    if run.seed is None:
+        raise RunDirectoryError(f"{file} is damaged: seed must be a whole number of at least 0, got None")
+    return run
+
+
+def _config(agent: str, fields: dict[str, Any]) -> PPOConfig:
+    return config_from_json(agent, fields)
+
+
+def _space(description: dict[str, Any]) -> "gym.Space[Any]":
+    return space_from_json(description)
+
+
+def _names(own: dict[str, Any], file: Path) -> dict[str, str]:
+    for name, value in own.items():
+        if name not in OF_ONES_OWN or not isinstance(value, str):
+            raise RunDirectoryError(f"{file} is damaged: own must name {', '.join(OF_ONES_OWN)}, got {shown(own)}")
+    return own
+
+
+def _attempt(file: Path, name: str, make: Callable[[], Made]) -> Made:
+    where = f"{file} is damaged: {name}: " if name else f"{file} is damaged: "
     try:
-        make()
+        return make()
     except ConfigurationError as error:
-        raise RunDirectoryError(f"{file} is damaged: {name}: {error}") from error
+        raise RunDirectoryError(f"{where}{error}") from error
     except Exception as error:  # gymnasium and NumPy raise whatever comes to them for what is no space
-        raise RunDirectoryError(f"{file} is damaged: {name}: {type(error).__name__}: {error}") from error
+        raise RunDirectoryError(f"{where}{type(error).__name__}: {error}") from error

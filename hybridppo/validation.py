@@ -1,8 +1,15 @@
-"""Numbers out of a saved state, refused where they cannot be what was saved: files come from anywhere."""
+"""Numbers that somebody set, or that come out of a file, refused where they cannot be what is meant."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
+
+from hybridppo.errors import ConfigurationError, shown
+
+CHANGEABLE = {"changeable": True}
+"""In the metadata of an option: a run that goes on may have another value of it."""
 
 
 def whole(state: Mapping[str, Any], name: str, minimum: int = 0) -> int:
@@ -40,3 +47,23 @@ def reals(state: Mapping[str, Any], name: str, *, length: int | None = None) -> 
     if not isinstance(values, list) or (length is not None and len(values) != length):
         raise ValueError(f"{name} is no list" + (f" of {length} numbers" if length is not None else ""))
     return [real(value, f"a number in {name}") for value in values]
+
+
+def require_whole(name: str, value: Any, minimum: int = 1, *, below: int = 2**63) -> int:
+    """A whole number that somebody set, Python's or NumPy's.
+
+    Raises:
+        ConfigurationError: naming the option, the rule and the value.
+    """
+    number = int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else None
+    if number is None or number < minimum:
+        raise ConfigurationError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
+    if number >= below:
+        raise ConfigurationError(f"{name} must be below {below}, got {shown(value)}")
+    return number
+
+
+def is_seconds(value: Any) -> bool:
+    """Whether it is a number of seconds, endless ones included."""
+    # What is no number is not at least 0, either; and a whole number may be too large for a float.
+    return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)

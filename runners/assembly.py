@@ -6,7 +6,7 @@ import numpy as np
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import WORKER_TIMEOUT, EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import numpy_form
@@ -28,8 +28,7 @@ def make_sampler(
     num_steps: int,
     num_episodes: int | None = None,
     num_workers: int | None,
-    options: dict[str, Any],
-    worker_timeout: float = WORKER_TIMEOUT,
+    options: EnvironmentOptions,
     env_seed: int,
     noise: np.random.Generator,
 ) -> BaseSampler:
@@ -44,8 +43,7 @@ def make_sampler(
         num_episodes: whole episodes per rollout instead; always sampled in this process.
         num_workers: processes; 0 for none; None for one where sampling overlaps and the actor can sample in another
             process, and else none.
-        options: further arguments of `make_environments`.
-        worker_timeout: seconds without a step after which a worker counts as hung.
+        options: how the environments are made and stepped.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
     """
@@ -80,7 +78,6 @@ def make_sampler(
             env_seed=env_seed,
             noise=noise,
             options=options,
-            timeout=worker_timeout,
             pin_memory=placement.pins_rollouts,
         )
     return Sampler(
@@ -94,11 +91,11 @@ def make_sampler(
     )
 
 
-def _one_by_itself(source: EnvSource, environments: Environments, options: dict[str, Any]) -> Environments:
+def _one_by_itself(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> Environments:
     """The environments as given, or made anew where they are a vectorised form, which would not give its one out."""
-    if environments.envs is not None or options.get("vectorization", "auto") != "auto":
+    if environments.envs is not None or options.vectorization != "auto":
         return environments
-    return make_environments(source, environments.num_envs, **{**options, "vectorization": "sync"})
+    return make_environments(source, environments.num_envs, options, vectorization="sync")
 
 
 def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:

@@ -12,12 +12,13 @@ import sys
 import tyro
 
 from hybridppo import PPOConfig
-from hybridppo.cli import Train, run_command
+from hybridppo.commands.main import run_command
+from hybridppo.commands.train import Train
+from hybridppo.options import RunOptions
 
 DEFAULTS = Train(
     env_id="CartPole-v1",
-    total_steps=100_000,
-    evaluation_episodes=20,
+    options=RunOptions(total_steps=100_000, evaluation_episodes=20),
     plot=True,
     config=PPOConfig(
         num_envs=8,

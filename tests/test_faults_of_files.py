@@ -91,7 +91,7 @@ def write_checkpoints_for_ever(path: Path) -> None:
 def test_killed_in_the_middle_of_writing_a_checkpoint_the_previous_one_is_whole(tmp_path: Path) -> None:
     # Children of a process that has loaded torch already: a child is writing within milliseconds.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "toy_environments", "hybridppo.training"])
+    context.set_forkserver_preload(["pytest", "toy_environments", "hybridppo.training", "hybridppo.resuming"])
     folder, moments = tmp_path / "checkpoints", random.Random(0)
     folder.mkdir()
     cut_short, newest = 0, 0
@@ -294,7 +294,8 @@ def test_disk_full_to_the_end_is_told_and_the_run_goes_on_from_the_old_checkpoin
 def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import resource, sys
-        from hybridppo import cli, training
+        from hybridppo import training
+        from hybridppo.commands import main as cli
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))  # enough for config.json alone
         cli.main(sys.argv[1:])
     """)
@@ -522,9 +523,7 @@ def test_the_best_by_return_can_be_loaded_and_evaluated(tmp_path: Path) -> None:
     assert hybridppo.load(path, checkpoint="best").version == best
     assert hybridppo.load(path).version == max(scores)
     of_best = hybridppo.evaluate(path, checkpoint="best", episodes=5, progress=False)
-    assert of_best == hybridppo.training.evaluate_agent(
-        hybridppo.load(path, "best"), "CartPole-v1", episodes=5, progress=False
-    )
+    assert of_best == hybridppo.evaluate_agent(hybridppo.load(path, "best"), "CartPole-v1", episodes=5, progress=False)
     with pytest.raises(ConfigurationError, match="latest or best, got 'worst'"):
         hybridppo.load(path, checkpoint="worst")  # type: ignore[arg-type]
 

@@ -183,7 +183,9 @@ def test_types_are_marked() -> None:
 
 @pytest.mark.parametrize("statement", ["import hybridppo", "from hybridppo import PPO, Mirrored, train"])
 def test_importing_needs_neither_command_line_nor_pictures(statement: str) -> None:
-    code = f"import sys\n{statement}\nprint(*sorted({{'tyro', 'matplotlib', 'hybridppo.cli'}} & sys.modules.keys()))"
+    code = (
+        f"import sys\n{statement}\nprint(*sorted({{'tyro', 'matplotlib', 'hybridppo.commands'}} & sys.modules.keys()))"
+    )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert process.stdout.split() == []
 

@@ -3,11 +3,14 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from typing import Any
 
+import gymnasium as gym
 import torch
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import OutOfMemoryError
+from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 
 _FLOAT = 4
@@ -48,7 +51,9 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
 
 
 @contextlib.contextmanager
-def explaining_memory(config: PPOConfig, encode: ObservationEncoder, outputs: int) -> Iterator[None]:
+def explaining_memory(
+    config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> Iterator[None]:
     """Within it, the want of memory is an error that says what needs it and which field to lower.
 
     Raises:
@@ -62,7 +67,8 @@ def explaining_memory(config: PPOConfig, encode: ObservationEncoder, outputs: in
             isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in str(error) for sign in _SIGNS)
         ):
             raise
-        needs = memory_needs(config, encode, outputs)
+        outputs = distribution_for(action_space).output_size
+        needs = memory_needs(config, ObservationEncoder(observation_space), outputs)
         largest = max(needs, key=needs.__getitem__)
         sizes = ", ".join(f"{what} {_readable(size)}" for what, size in needs.items())
         said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

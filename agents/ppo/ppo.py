@@ -103,6 +103,13 @@ class PPO:
         """Whether somebody's own loss is descended, which only autograd can."""
         return self._loss is not ppo_loss or type(self).loss is not PPO.loss
 
+    @property
+    def own(self) -> dict[str, object]:
+        """What it has that is not the library's, and only Python can make again: `agent`, `loss`, `networks`."""
+        parts: dict[str, object] = {"agent": type(self)} if type(self) is not PPO else {}
+        parts |= {"loss": self._loss} if self._loss is not ppo_loss else {}
+        return parts | ({"networks": self._networks} if self._networks is not None else {})
+
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """What an optimizer step descends on a minibatch; a subclass may have another."""
         return self._loss(inputs, self.config, clip_range)

@@ -1,6 +1,7 @@
 """Environments from an id or a function: copies of one, or its own vectorised form."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,8 @@ from gymnasium.vector import VectorEnv
 from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.base import Environments
-from hybridppo.environments.options import MODES, WORKER_TIMEOUT, AutoresetName, EnvSource, OnEnvError, Vectorization
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
 
@@ -18,49 +20,30 @@ from hybridppo.errors import ConfigurationError, EnvError, shown
 def make_environments(
     source: EnvSource,
     num_envs: int,
+    options: EnvironmentOptions | None = None,
     *,
-    vectorization: Vectorization = "auto",
-    autoreset_mode: AutoresetName | None = None,
-    on_env_error: OnEnvError = "raise",
-    worker_timeout: float = WORKER_TIMEOUT,
-    action_masks: bool = False,
     first: int = 0,
+    **changes: Any,
 ) -> Environments:
-    """`num_envs` copies of an environment, stepped as one.
+    """`num_envs` sub-environments of one kind, stepped as one.
+
+    Only sub-environments that the library makes can be restarted (`on_env_error="restart"`) or have action masks;
+    `vectorization="auto"` then means those.
 
     Args:
         source: an id registered with gymnasium, or a function that makes one environment, or one that
             makes a vector environment of `num_envs`.
         num_envs: how many.
-        vectorization: `auto` takes the environment's own vectorised implementation where it has one and
-            steps the copies in turn otherwise; `sync` always does that; `async` gives each a process,
-            which pays only where a step takes far longer than a message (a millisecond and more).
-        autoreset_mode: for vector environments that do not declare theirs.
-        on_env_error: what to do where an environment fails, or returns what cannot be used: `raise`, or `restart` that
-            one. Only copies that the library steps in turn can be restarted; `auto` then means those.
-        worker_timeout: seconds that a step may take where each copy has a process (`async`).
-        action_masks: whether observations are to hold the masks that the environment gives in `info["action_mask"]`
-            (`MaskInObservation`). Only copies that the library makes can have them; `auto` then means those.
+        options: how they are made and stepped; None for the defaults.
         first: the number of the first among those of the run, for messages.
+        **changes: single options, in place of those in `options`.
 
     Raises:
         EnvError: where no such environment can be made, with gymnasium's reason.
         ConfigurationError: for an unknown option.
     """
-    if vectorization not in ("auto", "sync", "async"):
-        raise ConfigurationError(f"vectorization must be auto, sync or async, got {shown(vectorization)}")
-    if autoreset_mode is not None and autoreset_mode not in tuple(MODES):
-        raise ConfigurationError(f"autoreset_mode must be one of {', '.join(MODES)}, got {shown(autoreset_mode)}")
-    if on_env_error not in ("raise", "restart"):
-        raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(on_env_error)}")
-    if not isinstance(action_masks, bool):
-        raise ConfigurationError(f"action_masks must be True or False, got {shown(action_masks)}")
-    restarts = on_env_error == "restart"
-    if restarts and vectorization == "async":
-        raise ConfigurationError(
-            "on_env_error='restart' needs copies that are stepped in turn: leave vectorization='async' out, and set "
-            "num_workers where processes are wanted"
-        )
+    options = replace(options if options is not None else EnvironmentOptions(), **changes)
+    action_masks, restarts, autoreset_mode = options.action_masks, options.restarts, options.autoreset_mode
     if not isinstance(source, str):
         if not callable(source):
             raise ConfigurationError(
@@ -82,14 +65,14 @@ def make_environments(
             raise EnvError(f"the function must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}")
         made.close()
         source = partial(_with_mask, source) if action_masks else source
-        return _copies_of(source, num_envs, vectorization, on_env_error, worker_timeout, first)
+        return _made_here(source, num_envs, options, first)
     try:
-        makes_copies = vectorization != "auto" or restarts or action_masks
-        if not makes_copies and gym.spec(source).vector_entry_point is not None:
+        must_be_made_here = options.vectorization != "auto" or restarts or action_masks
+        if not must_be_made_here and gym.spec(source).vector_entry_point is not None:
             return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode, first)
         make: Callable[[], Any] = partial(gym.make, source)
         make = partial(_with_mask, make) if action_masks else make
-        return _copies_of(make, num_envs, vectorization, on_env_error, worker_timeout, first)
+        return _made_here(make, num_envs, options, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
@@ -102,19 +85,10 @@ def _with_mask(make: Callable[[], Any]) -> MaskInObservation:
     return MaskInObservation(make())
 
 
-def _copies_of(
-    make: Callable[[], Any],
-    num_envs: int,
-    vectorization: Vectorization,
-    on_env_error: OnEnvError,
-    worker_timeout: float,
-    first: int,
-) -> Environments:
-    if vectorization != "async":
-        from hybridppo.environments.sync import SyncEnvironments
-
-        return SyncEnvironments(make, num_envs, first, on_env_error)
+def _made_here(make: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
+    if options.vectorization != "async":
+        return SyncEnvironments(make, num_envs, first, options.on_env_error)
     try:
-        return wrap(ProcessVector(make, num_envs, first, worker_timeout), first=first)
-    except RuntimeError as error:  # gymnasium found that the copies' spaces differ
+        return wrap(ProcessVector(make, num_envs, first, options.worker_timeout), first=first)
+    except RuntimeError as error:  # gymnasium found that the spaces differ
         raise EnvError(f"the {num_envs} environments differ: {error}") from error

@@ -1,19 +1,21 @@
 """What can be set about environments."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.validation import CHANGEABLE, is_seconds
+
 EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
-
+"""An id registered with gymnasium, or a function that makes one environment, or a vector of them."""
 Vectorization = Literal["auto", "sync", "async"]
-
 AutoresetName = Literal["next_step", "same_step", "disabled"]
+OnEnvError = Literal["raise", "restart"]
 
-WORKER_TIMEOUT = 300.0
-"""Seconds without a step after which a worker process counts as hung, unless told otherwise."""
 MODES: dict[str, AutoresetMode] = {
     "next_step": AutoresetMode.NEXT_STEP,
     "same_step": AutoresetMode.SAME_STEP,
@@ -21,4 +23,43 @@ MODES: dict[str, AutoresetMode] = {
 }
 
 
-OnEnvError = Literal["raise", "restart"]
+@dataclass(frozen=True)
+class EnvironmentOptions:
+    """How the environments of a run are made and stepped; checked when made."""
+
+    vectorization: Vectorization = "auto"
+    """How sub-environments are stepped: auto takes the environment's own vectorised form where it has one, and else
+    steps them one after the other; sync always does that; async gives each a process."""
+    autoreset_mode: AutoresetName | None = None
+    """How a vector environment resets, where it does not declare it."""
+    on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
+    """What to do where an environment fails, returns what cannot be used, or its worker process dies: raise an error,
+    or restart it, drop its unfinished episode, and count that as env_restarts."""
+    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE)
+    """Seconds without a step after which a worker process counts as hung."""
+    action_masks: bool = False
+    """Choose only among the actions that the environment allows, in info["action_mask"] of every reset and step."""
+
+    def __post_init__(self) -> None:
+        if self.vectorization not in get_args(Vectorization):
+            raise ConfigurationError(f"vectorization must be auto, sync or async, got {shown(self.vectorization)}")
+        if self.autoreset_mode is not None and self.autoreset_mode not in tuple(MODES):
+            raise ConfigurationError(
+                f"autoreset_mode must be one of {', '.join(MODES)}, got {shown(self.autoreset_mode)}"
+            )
+        if self.on_env_error not in get_args(OnEnvError):
+            raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(self.on_env_error)}")
+        if not (is_seconds(self.worker_timeout) and self.worker_timeout > 0):
+            raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
+        if not isinstance(self.action_masks, bool):
+            raise ConfigurationError(f"action_masks must be True or False, got {shown(self.action_masks)}")
+        if self.restarts and self.vectorization == "async":
+            raise ConfigurationError(
+                "on_env_error='restart' needs sub-environments that are stepped in one process: leave "
+                "vectorization='async' out, and set num_workers where processes are wanted"
+            )
+
+    @property
+    def restarts(self) -> bool:
+        """Whether an environment that fails is restarted."""
+        return self.on_env_error == "restart"

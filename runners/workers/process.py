@@ -103,7 +103,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         gym.registry.setdefault(source.id, source)
         source = source.id
     envs: slice = mine["envs"]
-    environments = make_environments(source, envs.stop - envs.start, first=envs.start, **setup["options"])
+    environments = make_environments(source, envs.stop - envs.start, setup["options"], first=envs.start)
     try:
         require_same_spaces(
             environments,

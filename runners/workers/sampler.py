@@ -24,7 +24,7 @@ from torch import nn
 
 import hybridppo
 from hybridppo.environments.base import Environments, EnvState
-from hybridppo.environments.options import WORKER_TIMEOUT, EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
@@ -72,8 +72,7 @@ class WorkerSampler(BaseSampler):
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
-        options: further arguments of `make_environments`.
-        timeout: seconds without a step after which a worker counts as hung.
+        options: how the environments are made and stepped.
         pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
 
     Raises:
@@ -91,8 +90,7 @@ class WorkerSampler(BaseSampler):
         num_steps: int,
         env_seed: int,
         noise: np.random.Generator,
-        options: dict[str, Any] | None = None,
-        timeout: float = WORKER_TIMEOUT,
+        options: EnvironmentOptions | None = None,
         pin_memory: bool = False,
     ) -> None:
         num_envs = template.num_envs
@@ -116,8 +114,8 @@ class WorkerSampler(BaseSampler):
         stop, skips_row_after_end = self._arrays["stop"].data, template.skips_row_after_end
         super().__init__(stop, buffers, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
         self._seconds_filling = 0.0
-        self._timeout = timeout
-        self._restarts = (options or {}).get("on_env_error") == "restart"
+        options = options if options is not None else EnvironmentOptions()
+        self._timeout, self._restarts = options.worker_timeout, options.restarts
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         self._envs = [slice(start, end) for start, end in pairwise(bounds)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -128,7 +126,7 @@ class WorkerSampler(BaseSampler):
         self._page_lock: PageLock | None = None
         setup = {
             "source": gym.spec(source) if isinstance(source, str) else source,
-            "options": options or {},
+            "options": options,
             "layout": shared,
             "fields": list(layout),
             "path": self._arrays.path,

@@ -376,7 +376,7 @@ from pathlib import Path
 import hybridppo
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
-from hybridppo.cli import run_command
+from hybridppo.commands.main import run_command
 
 class Hanging(gym.Env):
     observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(2)

@@ -34,12 +34,12 @@ from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers import sampler as workers
 from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
-from hybridppo.training import _seed
 
 NUM_ENVS = 6
 SMALL = PPOConfig(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
-FIRST_SEED = _seed(0, "environments")
+FIRST_SEED = seed_of(0, "environments")
 """What environment 0 of a training with seed 0 is reset with."""
 
 in_process_and_in_workers = pytest.mark.parametrize("num_workers", [0, 2], ids=["in-process", "workers"])
@@ -432,7 +432,7 @@ def test_restart_in_an_evaluation_counts_whole_episodes_alone() -> None:
         return result
 
     agent = PPO(Box(-1, 1, (2,)), Discrete(2), SMALL)
-    evaluation = hybridppo.training.evaluate_agent(
+    evaluation = hybridppo.evaluate_agent(
         agent, partial(FaultyEnv, fail_once), episodes=7, on_env_error="restart", progress=False
     )
     assert failed

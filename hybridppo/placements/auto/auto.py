@@ -8,14 +8,15 @@ and is done: training runs under an ordinary placement.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hybridppo.agents import PPOConfig
+from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.base import Environments
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate, cpu_cores
 from hybridppo.placements.auto.decision import Decision, decide, describe
 from hybridppo.placements.auto.figures import Calibration, Work
@@ -64,7 +65,8 @@ class Auto:
         *,
         total_steps: int,
         num_workers: int | None = None,
-        options: dict[str, Any] | None = None,
+        options: EnvironmentOptions | None = None,
+        agent: PPO | None = None,
         seconds_to_make: float = 0.0,
     ) -> Choice:
         """Calibrate, and choose.
@@ -75,10 +77,13 @@ class Auto:
             config: of PPO.
             total_steps: of the run.
             num_workers: as asked for by the user; None leaves it open.
-            options: further arguments of `make_environments`.
+            options: how the environments are made and stepped.
+            agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
             seconds_to_make: what it took to make the environments.
         """
         work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
+        if agent is not None:
+            work = replace(work, has_workers=numpy_form(agent.actor) is not None)
         try:
             calibration = calibrate(
                 source,
@@ -88,6 +93,7 @@ class Auto:
                 any_threads=config.torch_threads is None,
                 accelerator=available_accelerator(),
                 options=options,
+                make_agent=agent.like if agent is not None else None,
                 seconds_to_make=seconds_to_make,
             )
         except Exception as error:

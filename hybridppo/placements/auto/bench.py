@@ -16,7 +16,7 @@ from torch import Tensor
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.decision import decide
@@ -57,7 +57,8 @@ class Bench:
         source: EnvSource,
         work: Work,
         config: PPOConfig,
-        options: dict[str, Any],
+        options: EnvironmentOptions | None,
+        make_agent: Callable[..., PPO] | None,
         max_share: float,
         calibration: Calibration,
         stack: contextlib.ExitStack,
@@ -65,6 +66,7 @@ class Bench:
         self._start = time.perf_counter()
         self._source, self._work, self._config, self._options = source, work, config, options
         self._max_share, self._calibration, self._stack = max_share, calibration, stack
+        self._fresh_agent = make_agent
         self._environments = self._make(work.num_envs)
         made = time.perf_counter()
         self._seconds_to_make = made - self._start
@@ -74,13 +76,13 @@ class Bench:
         self.figures: Figures | None = None
 
     def _make(self, num_envs: int) -> Environments:
-        environments = make_environments(self._source, num_envs, **self._options)
+        environments = make_environments(self._source, num_envs, self._options)
         self._stack.callback(environments.close)
         return environments
 
     def _make_agent(self, config: PPOConfig) -> PPO:
         spaces = self._environments.observation_space, self._environments.action_space
-        agent = PPO(*spaces, config, seed=0)
+        agent = self._fresh_agent(config) if self._fresh_agent is not None else PPO(*spaces, config, seed=0)
         SingleDevice("cpu").prepare(agent)
         return agent
 

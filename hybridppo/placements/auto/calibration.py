@@ -13,12 +13,11 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
-from hybridppo.agents import PPOConfig
-from hybridppo.environments.options import EnvSource
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.bench import PLANNED_SECONDS, Bench
 from hybridppo.placements.auto.figures import Calibration, Work
@@ -50,7 +49,8 @@ def calibrate(
     max_lag: int = 0,
     any_threads: bool = False,
     accelerator: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: EnvironmentOptions | None = None,
+    make_agent: Callable[..., PPO] | None = None,
     max_share: float = MAX_SHARE,
     seconds_to_make: float = 0.0,
 ) -> Calibration:
@@ -63,7 +63,8 @@ def calibrate(
         max_lag: what is allowed, so that no time goes to what is not.
         any_threads: whether every number of torch threads may be taken; else only one more is looked at.
         accelerator: the device that might learn, besides the CPU. The CPU's own name stands in for one in tests.
-        options: further arguments of `make_environments`.
+        options: how the environments are made and stepped.
+        make_agent: makes an agent from a configuration, such as `PPO.like`; None makes PPO as it comes.
         max_share: infinite where somebody asked for the figures themselves.
         seconds_to_make: what it took to make the environments, if that is known: they are made again.
     """
@@ -79,7 +80,7 @@ def calibrate(
         return calibration
     start = time.perf_counter()
     with generators_untouched(), limit_threads(work.torch_threads), contextlib.ExitStack() as stack:
-        bench = Bench(source, work, config, options or {}, max_share, calibration, stack)
+        bench = Bench(source, work, config, options, make_agent, max_share, calibration, stack)
         torch_threads = None if any_threads else work.torch_threads
         threads = {"threads": partial(bench.measure_threads, any_threads)}
         stages: dict[str, Callable[[], None]] = {

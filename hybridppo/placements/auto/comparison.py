@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.threads import limit_threads
@@ -46,19 +46,33 @@ def measure_placements(env: EnvSource, config: PPOConfig, *, seconds: float = 3.
     with limit_threads(config.torch_threads or 1):
         placements = tqdm(candidates().items(), desc="placements", disable=not progress, leave=False)
         return [
-            {"placement": name, **_measure(env, config, placement, seconds, num_workers=None, options={})}
+            {
+                "placement": name,
+                **_measure(env, config, placement, seconds, num_workers=None, options=EnvironmentOptions()),
+            }
             for name, placement in placements
         ]
 
 
 def measure_candidate(
-    env: EnvSource, config: PPOConfig, candidate: Candidate, *, seconds: float, options: dict[str, Any] | None = None
+    env: EnvSource,
+    config: PPOConfig,
+    candidate: Candidate,
+    *,
+    seconds: float,
+    options: EnvironmentOptions | None = None,
 ) -> Row:
     """Train under one candidate, two iterations uncounted, then for `seconds`; medians of an iteration's seconds."""
     with limit_threads(candidate.torch_threads):
         placement = placement_of(candidate)
         return _measure(
-            env, config, placement, seconds, num_workers=candidate.num_workers, options=options or {}, warmup=2
+            env,
+            config,
+            placement,
+            seconds,
+            num_workers=candidate.num_workers,
+            options=options or EnvironmentOptions(),
+            warmup=2,
         )
 
 
@@ -69,11 +83,11 @@ def _measure(
     seconds: float,
     *,
     num_workers: int | None,
-    options: dict[str, Any],
+    options: EnvironmentOptions | None,
     warmup: int = 1,
 ) -> Row:
     with contextlib.ExitStack() as stack:
-        environments = make_environments(env, config.num_envs, **options)
+        environments = make_environments(env, config.num_envs, options)
         stack.callback(environments.close)
         agent = PPO(environments.observation_space, environments.action_space, config)
         placement.prepare(agent)
@@ -85,7 +99,7 @@ def _measure(
             num_steps=config.num_steps,
             num_episodes=config.episodes_per_rollout,
             num_workers=num_workers,
-            options=options,
+            options=options or EnvironmentOptions(),
             env_seed=0,
             noise=np.random.default_rng(0),
         )
@@ -140,7 +154,7 @@ def compare_placements(
     max_lag: int = 0,
     num_workers: int | None = None,
     measured_seconds: float = 0.0,
-    options: dict[str, Any] | None = None,
+    options: EnvironmentOptions | None = None,
     progress: bool = True,
 ) -> dict[str, Any]:
     """What placement auto would choose for a run, and every candidate as predicted and, where asked, as measured.
@@ -152,10 +166,10 @@ def compare_placements(
         max_lag: what auto is allowed.
         num_workers: as for `hybridppo.train`.
         measured_seconds: how long to train under each candidate for real; 0 only predicts.
-        options: further arguments of `make_environments`.
+        options: how the environments are made and stepped.
         progress: whether to show a progress bar.
     """
-    environments = make_environments(env, config.num_envs, **(options or {}))
+    environments = make_environments(env, config.num_envs, options)
     try:
         work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
         calibration = calibrate(

@@ -13,7 +13,7 @@ import torch
 
 import hybridppo
 from hybridppo import PPOConfig
-from hybridppo.cli import main
+from hybridppo.commands.main import main
 from hybridppo.reporting.pictures import has_matplotlib
 
 ROOT = Path(__file__).parents[2]
@@ -207,7 +207,7 @@ def test_an_interrupted_run_exits_with_130(
     def interrupted(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hybridppo.training.train", interrupted)
+    monkeypatch.setattr("hybridppo.commands.train.train", interrupted)
     assert train(tmp_path / "run") == 130
     assert capsys.readouterr().err == "interrupted\n"
 
@@ -266,7 +266,7 @@ def test_an_error_of_somebody_elses_is_one_message_too(
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("the motor is stuck")
 
-    monkeypatch.setattr("hybridppo.training.train", fail)
+    monkeypatch.setattr("hybridppo.commands.train.train", fail)
     assert run("train", "CartPole-v1") == 1
     assert_is_one_message(capsys.readouterr().err, "ZeroDivisionError: the motor is stuck", "--debug")
 

@@ -1,0 +1,91 @@
+"""The command line.
+
+    hybridppo train CartPole-v1 --total-steps 100000
+    hybridppo resume runs/CartPole-v1-20260101-120000-seed0
+    hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
+    hybridppo placements CartPole-v1
+
+Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
+"""
+
+import functools
+import logging
+import operator
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Protocol
+
+import tyro
+
+from hybridppo.commands.evaluate import Evaluate
+from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from hybridppo.commands.placements import Placements
+from hybridppo.commands.resume import Resume
+from hybridppo.commands.train import Train
+from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.interruption import as_keyboard_interrupts
+
+COMMANDS: dict[str, type] = {"train": Train, "resume": Resume, "evaluate": Evaluate, "placements": Placements}
+"""Every command by its name, in the order in which `--help` lists them."""
+
+
+class Command(Protocol):
+    """What is run."""
+
+    @property
+    def debug(self) -> bool:
+        """Whether to show the traceback of an error."""
+        ...
+
+    def run(self) -> int:
+        """Do it; the exit code."""
+        ...
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; never returns."""
+    kinds: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items()]
+
+    def parse() -> Command:
+        parsed: Command = tyro.cli(
+            functools.reduce(operator.or_, kinds),
+            args=arguments,
+            prog="hybridppo",
+            description=__doc__,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+        return parsed
+
+    sys.exit(run_command(parse))
+
+
+def run_command(parse: Callable[[], Command]) -> int:
+    """Parse and run a command; its exit code, after one clear message where there is an error."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    try:
+        command = parse()
+    except ConfigurationError as error:  # a value that its flag admits, and the configuration does not
+        return _fail(error, EXIT_USAGE)
+    try:
+        with as_keyboard_interrupts():  # but while training, when they are requests
+            return command.run()
+    except ConfigurationError as error:
+        return _fail(error, EXIT_USAGE, command.debug)
+    except HybridPPOError as error:
+        return _fail(error, EXIT_ERROR, command.debug)
+    except Exception as error:  # not the library's own, as from an environment's code
+        return _fail(error, EXIT_ERROR, command.debug)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _fail(error: Exception, code: int, debug: bool = False) -> int:
+    if debug:
+        traceback.print_exception(error)
+    elif isinstance(error, HybridPPOError):
+        print(f"hybridppo: error: {error}", file=sys.stderr)
+    else:
+        print(f"hybridppo: error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+    return code

@@ -1,0 +1,62 @@
+"""`hybridppo placements`: how fast training would be under each placement."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from hybridppo.agents import PPOConfig
+from hybridppo.commands.exits import EXIT_DONE
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import ConfigurationError
+from hybridppo.placements.auto.comparison import compare_placements, comparison_as_markdown, rows_of
+from hybridppo.reporting.pictures import has_matplotlib, plot_placements
+
+
+@dataclass(frozen=True)
+class Placements:
+    """Predict how fast training is under each placement that this machine can run, and what auto would choose."""
+
+    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    """The environment, as registered with gymnasium."""
+    total_steps: int = 500_000
+    """Of the run that is planned; what starts once is spread over it."""
+    max_lag: int = 0
+    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    num_workers: int | None = None
+    """Processes that step the environments; without it, every number that may be worth it."""
+    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    measure: bool = False
+    """Train under each for real, too, and put that beside the predictions."""
+    seconds: float = 3.0
+    """How long to train under each, after a warm-up."""
+    plot: Path | None = None
+    """Draw the table into this PNG, where matplotlib is installed."""
+    json: bool = False
+    """Print the table as JSON."""
+    progress: bool = True
+    """Show a progress bar."""
+    debug: bool = False
+    """Show the traceback of an error."""
+    config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+
+    def run(self) -> int:
+        """Predict, measure where asked, and print the table."""
+        if self.plot is not None and not has_matplotlib():
+            raise ConfigurationError("--plot needs matplotlib: pip install hybridppo[plot]")
+        comparison = compare_placements(
+            self.env_id,
+            self.config,
+            total_steps=self.total_steps,
+            max_lag=self.max_lag,
+            num_workers=self.num_workers,
+            measured_seconds=self.seconds if self.measure else 0.0,
+            options=self.environment,
+            progress=self.progress,
+        )
+        print(json.dumps(comparison, indent=1) if self.json else comparison_as_markdown(comparison))
+        if self.plot is not None:
+            plot_placements(rows_of(comparison), f"{self.env_id}, seconds by part", self.plot)
+        return EXIT_DONE

@@ -1,0 +1,58 @@
+"""`hybridppo resume`: go on with a run."""
+
+from dataclasses import asdict, dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from hybridppo.commands.exits import report
+from hybridppo.options import GROUPS, changeable_names, fields_of, helps
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.named import PlacementName, PlacementOptions
+from hybridppo.placements.base import Placement
+from hybridppo.resuming import resume
+
+
+def _changes() -> type[Any]:
+    """The options that a run may change, each None for the run's own."""
+    sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
+    options = fields_of(*GROUPS)
+    flags = []
+    for name in changeable_names():
+        kind: Any = options[name].type
+        flag = tyro.conf.arg(help=f"{sentences.get(name, '')} Not given: the run's own.")
+        flags.append((name, Annotated[kind | None, flag], field(default=None)))
+    return make_dataclass("Changes", flags, frozen=True)
+
+
+Changes = _changes()
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run from its newest checkpoint."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
+    """The run's folder."""
+    changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
+    placement: PlacementName | None = None
+    """Another placement than the run's own."""
+    sampling_device: str = "cpu"
+    """Where migrate, hybrid and overlap sample."""
+    learning_device: str = "cuda"
+    """Where migrate, hybrid and overlap learn."""
+    progress: bool = True
+    """Show a progress bar."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def run(self) -> int:
+        """Resume, and say what came of it."""
+        result = resume(self.run_dir, placement=self._placement(), progress=self.progress, **asdict(self.changes))
+        return report(result)
+
+    def _placement(self) -> Placement | Auto | None:
+        if self.placement is None:
+            return None
+        return PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()

@@ -1,0 +1,109 @@
+"""Evaluation: whole episodes with an agent, or with a checkpoint of a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from hybridppo.agents import PPO
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError
+from hybridppo.loading import load
+from hybridppo.networks.making import Networks
+from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.reporting.progress import ProgressBar
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.seeds import seed_of
+from hybridppo.settings import Settings
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.validation import require_whole
+
+MOST_SIDE_BY_SIDE = 32
+"""Environments that an evaluation steps at once."""
+
+
+def evaluate_agent(
+    agent: PPO,
+    env: EnvSource,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    autoreset_mode: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
+    placement: Placement | None = None,
+    progress: bool = True,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation:
+    """Run whole episodes with an agent, in environments made for it and closed again.
+
+    Args:
+        agent: what to evaluate.
+        env: an environment's id, or a function that makes one.
+        episodes: how many; up to 32 run side by side.
+        seed: of the environments, and of random actions.
+        deterministic: take the most probable actions.
+        autoreset_mode: for vector environments that do not declare theirs.
+        on_env_error: as for `train`; an episode that was broken off does not count.
+        placement: one that the agent is prepared for; None samples where the agent is.
+        progress: whether to show a progress bar.
+        should_stop: asked before each step; where it says so, `Stopped` is raised.
+    """
+    episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
+    if placement is None:
+        placement = SingleDevice(agent.parameters.values.device)
+        placement.prepare(agent)
+    # A function may make a vector of the training's size only.
+    num_envs = agent.config.num_envs if not isinstance(env, str) else min(episodes, MOST_SIDE_BY_SIDE)
+    options = EnvironmentOptions(
+        autoreset_mode=autoreset_mode,
+        on_env_error=on_env_error,
+        action_masks=isinstance(agent.observation_space, MaskedObservation),
+    )
+    environments = make_environments(env, num_envs, options)
+    bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
+    try:
+        with bar, placement.evaluating(agent) as actor:
+            return run_episodes(
+                actor,
+                agent.distribution,
+                environments,
+                episodes=episodes,
+                # Environments take neighbouring seeds; those of neighbouring evaluations must not be the same.
+                seed=seed_of(seed, "evaluation"),
+                deterministic=deterministic,
+                on_episode=bar.advance,
+                should_stop=should_stop,
+            )
+    finally:
+        environments.close()
+
+
+def evaluate(
+    run_dir: str | Path,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    env: EnvSource | None = None,
+    agent: type[PPO] | None = None,
+    networks: Networks | None = None,
+    checkpoint: WhichCheckpoint = "latest",
+    progress: bool = True,
+) -> Evaluation:
+    """Evaluate a checkpoint of a run, on the CPU.
+
+    `env` as for `resume`; `checkpoint`, `agent` and `networks` as for `load`; the others as for `evaluate_agent`.
+    """
+    settings = Settings.read(RunDirectory.open(run_dir))
+    return evaluate_agent(
+        load(run_dir, checkpoint, agent=agent, networks=networks),
+        settings.source(env),
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        autoreset_mode=settings.environment.autoreset_mode,
+        on_env_error=settings.environment.on_env_error,
+        progress=progress,
+    )

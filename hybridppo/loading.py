@@ -1,0 +1,87 @@
+"""Agents and loops out of checkpoints."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.ppo.memory import explaining_memory
+from hybridppo.agents.registry import agent_class
+from hybridppo.errors import CheckpointError, HybridPPOError
+from hybridppo.networks.making import Networks
+from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.runners.runner import Runner
+from hybridppo.seeds import seed_of
+from hybridppo.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+def load(
+    run_dir: str | Path,
+    checkpoint: WhichCheckpoint = "latest",
+    *,
+    agent: type[PPO] | None = None,
+    networks: Networks | None = None,
+) -> PPO:
+    """The agent of a run's checkpoint, on the CPU, wherever it was trained.
+
+    Args:
+        run_dir: of the run.
+        checkpoint: the `latest`, or the `best`: of the checkpoints that were written, the one of the highest mean
+            return over 100 episodes. Until 100 have ended, the latest is the best.
+        agent: the subclass of PPO that was trained, where it was one. Without it, PPO itself is loaded.
+        networks: the function that made its networks, where one did.
+
+    Raises:
+        CheckpointError: where no checkpoint is whole.
+        RunDirectoryError: where `run_dir` is no run directory, or networks of one's own are missing.
+    """
+    directory = RunDirectory.open(run_dir)
+    settings = Settings.read(directory)
+    settings.require_own(networks=networks)
+    return agent_of(settings, directory.load_checkpoint(checkpoint), agent=agent, networks=networks)
+
+
+def agent_of(
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+    *,
+    agent: type[PPO] | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+) -> PPO:
+    """The agent of a run, as it was at a checkpoint; None for as it began."""
+    spaces, config = (settings.observation_space, settings.action_space), settings.config
+    kind = agent if agent is not None else agent_class(config)
+    with explaining_memory(config, *spaces):
+        made = kind(*spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
+    if checkpoint is None:
+        return made
+    with fitting("the network that config.json describes"):
+        tensors = {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
+        made.load_state(tensors, checkpoint.state["agent"])
+    return made
+
+
+def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory) -> None:
+    """Bring a fresh runner to where the checkpoint was written, and say what cannot be as it was."""
+    with fitting("this run"):
+        env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
+        reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+    but = f" but the environments, which start new episodes: {reason}" if reason is not None else ""
+    logger.info("resuming %s: everything is as it was%s", directory.path, but)
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Within it, whatever torch and NumPy raise for what is not theirs is the checkpoint's fault."""
+    try:
+        yield
+    except HybridPPOError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"the checkpoint does not fit {what}: {type(error).__name__}: {error}") from error

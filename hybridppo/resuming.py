@@ -1,0 +1,140 @@
+"""Going on with a run from its newest checkpoint."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvSource
+from hybridppo.errors import CheckpointError, RunDirectoryError
+from hybridppo.interfaces import Metrics
+from hybridppo.interruption import Interruption
+from hybridppo.loading import agent_of, fitting
+from hybridppo.networks.making import Networks
+from hybridppo.options import changeable_names, takes_options
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.settings import Settings
+from hybridppo.spaces.serialization import space_to_json
+from hybridppo.training import Job, Reporting, TrainResult, run_to_the_end
+from hybridppo.validation import whole
+
+logger = logging.getLogger(__name__)
+
+
+@takes_options(changeable_names(), optional=True)
+def resume(
+    run_dir: str | Path,
+    *,
+    env: EnvSource | None = None,
+    placement: PlacementChoice | None = None,
+    agent: type[PPO] | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+    loggers: Sequence[Callable[[Metrics], object]] = (),
+    **options: Any,
+) -> TrainResult:
+    """Go on with a run from its newest checkpoint.
+
+    Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
+    environments where their state can be saved (`hybridppo.environments.state`): the run ends as if it had never
+    stopped. Where it cannot be, they start new episodes, which is told with the reason.
+
+    Args:
+        run_dir: of the run.
+        env: the function that makes the environment, where the run was started with one.
+        placement: another placement than the run's own. What `auto` chose for the run is its own; only asked for
+            anew, here, does it measure again.
+        agent: the subclass that the run was started with, where it was.
+        loss: the loss of one's own, likewise.
+        networks: the function that makes networks of one's own, likewise.
+        progress: whether to show a progress bar.
+        on_iteration: called with each iteration's metrics; an error in it ends the training.
+        loggers: called likewise; errors are warned of.
+        **options: replaced by those that a run may change. None keeps the run's own.
+
+    Raises:
+        CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
+            that was killed before it could write one begins anew, and says so.)
+    """
+    directory = RunDirectory.open(run_dir)
+    settings = Settings.read(directory).with_options(options)
+    settings.require_own(agent=agent, loss=loss, networks=networks)
+    env = settings.source(env)
+    meant = _own_placement(settings) if placement is None else resolve_placement(placement)
+    checkpoint = None if directory.is_untouched else directory.load_checkpoint()
+    with contextlib.ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
+        environments = _environments(settings, env)
+        stack.callback(environments.close)
+        trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
+        if isinstance(meant, Auto):
+            resolved = _chosen_anew(meant, env, environments, trained, settings, checkpoint)
+        else:
+            resolved = meant
+        # What is changed holds for whoever resumes next; the placement is the run's own still.
+        directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
+        if checkpoint is None:
+            directory.rewind(0, 0)
+            logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
+        else:
+            with fitting("this run"):
+                loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
+                iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
+            directory.rewind(iteration, number)
+        reporting = Reporting(progress, on_iteration, loggers)
+        job = Job(env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting)
+        return run_to_the_end(job)
+
+
+def _own_placement(settings: Settings) -> Placement:
+    try:
+        return placement_from_settings(settings.placement)
+    except (KeyError, TypeError) as error:
+        raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
+
+
+def _chosen_anew(
+    auto: Auto,
+    env: EnvSource,
+    environments: Environments,
+    agent: PPO,
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+) -> Placement:
+    """The placement for what is left of a run; its worker processes and threads stay as they are."""
+    env_steps = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
+    return auto.choose(
+        env,
+        environments,
+        settings.config,
+        total_steps=max(1, settings.run.total_steps - env_steps),
+        num_workers=settings.run.num_workers,
+        options=settings.environment,
+        agent=agent,
+    ).placement
+
+
+def _environments(settings: Settings, env: EnvSource) -> Environments:
+    """The environments of a run, refused where their spaces are not those it was trained with."""
+    environments = make_environments(env, settings.config.num_envs, settings.environment)
+    differences = [
+        f"{name} was {was} and is {found}"
+        for name in ("observation_space", "action_space")
+        if (found := space_to_json(getattr(environments, name))) != (was := space_to_json(getattr(settings, name)))
+    ]
+    if differences:
+        environments.close()
+        raise CheckpointError(f"the environment is not the one that was trained in: {'; '.join(differences)}")
+    return environments

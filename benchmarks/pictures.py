@@ -15,11 +15,17 @@ import machine
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 PARTS = {"sampling": "#4477aa", "learning": "#ee6677", "copying": "#ccbb44", "rest": "#bbbbbb"}
 BAR = 0.28
 """Inches that a bar takes."""
+TITLES = {
+    "small": "8 environments, layers of 64, minibatches of 256",
+    "wide": "64 environments, layers of 256, minibatches of 2048",
+}
+"""Of the cases of `fixed_work.py`."""
 LONGEST = 8.0
 """How many times longer than the shortest a bar may be before it is cut off, so that the others can be told apart."""
 
@@ -85,6 +91,31 @@ def textbook(results: Path, picture: Path) -> Path:
     return _finish(figure, axes, content, picture)
 
 
+def speed(results: Path, picture: Path) -> Path:
+    """What `fixed_work.py` measured: steps per second beside others; the picture's path."""
+    content = json.loads(results.read_text(encoding="utf-8"))
+    figure = _figure(9, 2.2)
+    panels = figure.subplots(1, len(content["cases"]))
+    for axes, (case, measured) in zip(panels, content["cases"].items(), strict=True):
+        summary = measured["summary"]
+        median = {name: each["steps_per_second"]["median"] for name, each in summary.items() if name != "limits"}
+        colours = [PARTS["sampling"] if name.startswith("hybridppo") else PARTS["rest"] for name in median]
+        bars = axes.barh(list(median), list(median.values()), color=colours)
+        axes.bar_label(bars, [f"{value:,.0f}" for value in median.values()], padding=3, fontsize=7)
+        axes.invert_yaxis()
+        axes.set_xlim(right=1.2 * max(median.values()))
+        axes.tick_params(labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_title(TITLES[case], fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    where = machine.in_one_line(content["machine"])
+    figure.suptitle(f"environment steps per second, sampled and learned from: longer is faster\n{where}", fontsize=7)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=120, metadata={"Software": None})
+    return picture
+
+
 def _draw_rows(axes: Axes, rows: list[dict[str, Any]]) -> None:
     split = [parts_of(row) for row in rows]
     stacked_bars(axes, [row["candidate"] for row in rows], {part: [each[part] for each in split] for part in PARTS})
@@ -108,9 +139,15 @@ def _finish(figure: Figure, axes: Axes, content: dict[str, Any], path: Path) -> 
 
 def main() -> int:
     """Draw what has been measured."""
+    pictures = {
+        "speed": ("fixed_work", speed),
+        "textbook": ("textbook", textbook),
+        "comparison": ("comparison", comparison),
+        "comparison-cuda": ("comparison-cuda", comparison),
+    }
     drawn = [
-        draw(results, FOLDER / f"{name}.png")
-        for name, draw in (("textbook", textbook), ("comparison", comparison), ("comparison-cuda", comparison))
+        draw(results, FOLDER / f"{picture}.png")
+        for picture, (name, draw) in pictures.items()
         if (results := machine.RESULTS / f"{name}.json").exists()
     ]
     print("\n".join(map(str, drawn)))

@@ -2,27 +2,16 @@
 
 import contextlib
 import logging
-import os
-import secrets
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from concurrent import futures
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from multiprocessing.connection import Client, Connection, Listener, wait
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-import hybridppo
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
@@ -34,7 +23,7 @@ from hybridppo.networks.numpy_forms.images import NumpyImageActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.page_locking import PageLock
-from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
+from hybridppo.runners.workers.pool import WorkerLostError, WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.spaces.distributions import Distribution
 
@@ -42,18 +31,8 @@ Array = NDArray[Any]
 
 logger = logging.getLogger(__name__)
 
-_PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
-
-SECONDS_TO_CLOSE = 5.0
-"""How long workers may take to end in good order before they are killed."""
-SECONDS_TO_START = 120.0
-"""How long workers may at least take to start, load what they need, and make and reset their environments."""
 LOSSES_IN_A_ROW = 3
 """How often a worker may be lost, and another started in its place, without a whole rollout between."""
-
-
-class WorkerLostError(EnvError):
-    """A worker that has died or hangs; which one, and how it ended."""
 
 
 class WorkerSampler(BaseSampler):
@@ -115,11 +94,9 @@ class WorkerSampler(BaseSampler):
         super().__init__(stop, buffers, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
         self._seconds_filling = 0.0
         options = options if options is not None else EnvironmentOptions()
-        self._timeout, self._restarts = options.worker_timeout, options.restarts
+        self._restarts = options.restarts
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         self._envs = [slice(start, end) for start, end in pairwise(bounds)]
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._connections: dict[int, Connection[Any, Any]] = {}
         self._losses, self._losses_in_a_row = [0] * num_workers, [0] * num_workers
         self._env_seed = env_seed
         self._turn_begun = self._first = 0
@@ -135,11 +112,11 @@ class WorkerSampler(BaseSampler):
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
-        self._packed_setup = pack(setup)
+        self._pool = WorkerPool(self._envs, pack(setup), self._rows_of, options.worker_timeout)
         try:
             for worker, envs in enumerate(self._envs):
-                self._start(worker, env_seed + envs.start)
-            self._wait_until_ready(list(self._connections))
+                self._pool.start(worker, env_seed + envs.start)
+            self._pool.wait_until_ready(self._pool.workers)
             if not self._restarts:  # another worker would have to map it
                 self._arrays.unlink()
             if pin_memory:
@@ -149,54 +126,22 @@ class WorkerSampler(BaseSampler):
             self.close()
             raise
 
-    def _start(self, worker: int, env_seed: int) -> None:
-        """Start a worker's process, connect, and tell it what to do. It answers when its environments are made."""
-        key = secrets.token_bytes(32)
-        # One thread each: the processes are the parallelism.
-        environment = {
-            **os.environ,
-            KEY_VARIABLE: key.hex(),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-            "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
-        }
-        address = _address_without_a_file()
-        with Listener(address, authkey=key) as listener:
-            address = address or str(listener.address)
-            command = [sys.executable, "-m", "hybridppo.runners.workers.process", address.replace("\0", "@")]
-            with signals_blocked():
-                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-            self._processes[worker] = process
-            connection = self._connections[worker] = self._accept(worker, listener, address, key)
-        connection.send(sys.path)
-        connection.send({"worker": worker, "envs": self._envs[worker], "seed": env_seed})
-        connection.send_bytes(self._packed_setup)
-
-    def _accept(self, worker: int, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
-        """The connection of the worker started last, or an error where it ended before it connected."""
-        with ThreadPoolExecutor(1) as thread:
-            accepted = thread.submit(listener.accept)
-            while not accepted.done():
-                if self._processes[worker].poll() is not None and not accepted.done():
-                    Client(address, authkey=key).close()  # connects in its place, so that the thread ends
-                    raise WorkerLostError(f"{self._name(worker)} ended at its start{self._how_it_ended(worker)}")
-                futures.wait([accepted], timeout=0.1)
-            return accepted.result()
+    def _rows_of(self, worker: int) -> int:
+        return int(self._arrays[f"heartbeat{worker}"][0])
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         assert isinstance(actor, (NumpyActor, NumpyImageActor))  # what a placement gives for such a network on the CPU
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first
-        for worker in self._connections:
+        for worker in self._pool.workers:
             message = ("fill", (self._turn_begun, first, None))
             try:
-                self._send(worker, message)
+                self._pool.send(worker, message)
             except WorkerLostError as lost:
                 self._replace(worker, lost)
                 self._forget(worker, first, first)
-                self._send(worker, message)
+                self._pool.send(worker, message)
 
     def _end(self) -> tuple[int, FinalObservations]:
         answers: dict[int, tuple[int, FinalObservations]] = {}
@@ -204,7 +149,7 @@ class WorkerSampler(BaseSampler):
         lost: set[int] = set()
 
         def wait_for(workers: Sequence[int]) -> None:
-            for worker, answer in self._answers(workers):
+            for worker, answer in self._pool.answers(workers):
                 if isinstance(answer, WorkerLostError):
                     self._replace(worker, answer)
                     lost.add(worker)
@@ -213,13 +158,13 @@ class WorkerSampler(BaseSampler):
                     answers[worker] = rows, answers.get(worker, (0, []))[1] + finals
                     seconds.append(took)
 
-        wait_for(list(self._connections))
+        wait_for(self._pool.workers)
         filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
         # Workers that were told to stop have stopped where each was: those behind go on to where the furthest is.
         behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
         for worker, rows in behind.items():
             with contextlib.suppress(WorkerLostError):  # which shows when its answer is waited for
-                self._send(worker, ("fill", (self._turn_begun, rows, filled)))
+                self._pool.send(worker, ("fill", (self._turn_begun, rows, filled)))
         wait_for(list(behind))
         for worker in lost:
             self._forget(worker, self._first, filled)
@@ -269,65 +214,18 @@ class WorkerSampler(BaseSampler):
     def _ask(self, messages: Sequence[tuple[str, Any]]) -> list[tuple[Any, float]]:
         """The answers of all workers, to a message each; of another in its place where one is lost."""
         answers: dict[int, tuple[Any, float]] = {}
-        while waiting := [worker for worker in self._connections if worker not in answers]:
+        while waiting := [worker for worker in self._pool.workers if worker not in answers]:
             for worker in waiting:
                 with contextlib.suppress(WorkerLostError):  # which shows when its answer is waited for
-                    self._send(worker, messages[worker])
-            for worker, answer in self._answers(waiting):
+                    self._pool.send(worker, messages[worker])
+            for worker, answer in self._pool.answers(waiting):
                 if isinstance(answer, WorkerLostError):
                     self._replace(worker, answer)
                     done = self._under_way.filled if self._under_way is not None else 0
                     self._forget(worker, done, done)
                 else:
                     answers[worker] = answer
-        return [answers[worker] for worker in self._connections]
-
-    def _send(self, worker: int, message: tuple[str, Any]) -> None:
-        try:
-            self._connections[worker].send(message)
-        except OSError as error:
-            raise WorkerLostError(f"{self._name(worker)} has died{self._how_it_ended(worker)}") from error
-
-    def _answers(
-        self, workers: Sequence[int], timeout: float | None = None
-    ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
-        """What each worker answers, as they do; or how it was lost, if it died or makes no more steps."""
-        timeout = self._timeout if timeout is None else timeout
-        waiting = {self._connections[worker]: worker for worker in workers}
-        alive = {worker: (-1, time.monotonic()) for worker in workers}
-        while waiting:
-            for connection in wait(list(waiting), timeout=min(1.0, timeout / 4)):
-                worker = waiting.pop(cast("Connection[Any, Any]", connection))
-                yield worker, self._receive(worker)
-            now = time.monotonic()
-            for connection, worker in list(waiting.items()):
-                rows, (rows_before, since) = int(self._arrays[f"heartbeat{worker}"][0]), alive[worker]
-                if rows != rows_before:
-                    alive[worker] = rows, now
-                elif now - since > timeout:
-                    del waiting[connection]
-                    self._processes[worker].kill()
-                    yield (
-                        worker,
-                        WorkerLostError(
-                            f"{self._name(worker)} has made no step for {timeout:g} s, after {rows} of its rollout: a "
-                            "step or a reset hangs, or is slower than worker_timeout (--worker-timeout) allows"
-                        ),
-                    )
-
-    def _receive(self, worker: int) -> "tuple[Any, float] | WorkerLostError":
-        try:
-            kind, value, more = self._connections[worker].recv()
-        except (EOFError, OSError):
-            return WorkerLostError(f"{self._name(worker)} has died{self._how_it_ended(worker)}")
-        if kind == "error":
-            raise EnvError(f"{self._name(worker)} failed: {value}")
-        return value, more
-
-    def _wait_until_ready(self, workers: Sequence[int]) -> None:
-        for _, answer in self._answers(workers, max(self._timeout, SECONDS_TO_START)):
-            if isinstance(answer, WorkerLostError):
-                raise answer
+        return [answers[worker] for worker in self._pool.workers]
 
     def _replace(self, worker: int, error: WorkerLostError) -> None:
         """Start another in place of one that is lost, where that is asked for; else raise the error."""
@@ -340,14 +238,11 @@ class WorkerSampler(BaseSampler):
                 times = self._losses_in_a_row[worker]
                 raise EnvError(f"lost {times} times without a whole rollout between, the last: {error}") from error
             logger.warning("%s\nAnother is started in its place, and its unfinished episodes are dropped.", error)
-            if worker in self._connections:
-                self._connections[worker].close()
-            self._processes[worker].kill()
-            self._processes[worker].wait()
+            self._pool.end(worker)
             parts = [self._env_seed + self._envs[worker].start, self._losses[worker]]
             try:
-                self._start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
-                self._wait_until_ready([worker])
+                self._pool.start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
+                self._pool.wait_until_ready([worker])
             except WorkerLostError as again:
                 error = again
             else:
@@ -366,41 +261,12 @@ class WorkerSampler(BaseSampler):
         part.observations[first + 1 if first else 0 : end + 1] = 0
         part.restarted[end - 1] += 1
 
-    def _name(self, worker: int) -> str:
-        envs = self._envs[worker]
-        return f"worker {worker} (environments {envs.start} to {envs.stop - 1})"
-
-    def _how_it_ended(self, worker: int) -> str:
-        try:
-            code = self._processes[worker].wait(timeout=SECONDS_TO_CLOSE)
-        except subprocess.TimeoutExpired:
-            return ""
-        if code < 0:
-            return f": killed by {signal.Signals(-code).name}"
-        return f": exit code {code}"
-
     def close(self) -> None:  # noqa: D102 - as in the base
         if self._closed:
             return
         self._closed = True
         self.request_stop()
-        for connection in self._connections.values():
-            with contextlib.suppress(OSError):  # died before
-                connection.send(("close", None))
-            connection.close()
-        deadline = time.monotonic() + SECONDS_TO_CLOSE
-        for process in self._processes.values():
-            try:
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:  # in the middle of a long step
-                process.kill()
-                process.wait()
-        self._connections, self._processes = {}, {}
+        self._pool.close()
         if self._page_lock is not None:
             self._page_lock.close()
         self._arrays.close()
-
-
-def _address_without_a_file() -> str | None:
-    """A name for a socket that is in no folder, where there is such a thing (Linux): a killed trainer leaves none."""
-    return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

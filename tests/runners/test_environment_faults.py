@@ -32,7 +32,7 @@ from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers import sampler as workers
+from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
@@ -489,7 +489,7 @@ def test_worker_killed_or_dead_in_native_code_is_named_with_its_signal(fault: An
 
 @posix
 def test_worker_killed_is_noticed_while_another_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr(pool, "SECONDS_TO_CLOSE", 0.1)
 
     def fault(env: FaultyEnv, result: Any) -> Any:
         return at(4, 3, die)(env, at(0, 1, hang)(env, result))  # the first would keep its worker for ever
@@ -564,7 +564,7 @@ def test_step_hangs_and_the_worker_is_named() -> None:
 
 @posix
 def test_the_first_reset_hangs_and_the_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "SECONDS_TO_START", 2.0)
+    monkeypatch.setattr(pool, "SECONDS_TO_START", 2.0)
     with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 5\) has made no step for 2 s, after 0 of"):
         train(partial(FaultyEnv, at(4, 0, hang)), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()

@@ -17,6 +17,7 @@ from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
 SMALL = PPOConfig(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
@@ -112,9 +113,8 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridppo.runners.workers import sampler as workers
 
-    monkeypatch.setattr(workers, "SECONDS_TO_CLOSE", 0.1)
+    monkeypatch.setattr(pool, "SECONDS_TO_CLOSE", 0.1)
     with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 2 s, after 3 of its rollout"):
         train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=2.0)
     assert not worker_processes()

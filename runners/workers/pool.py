@@ -1,0 +1,188 @@
+"""The processes of a worker sampler, and the messages to and from them.
+
+A worker that dies, or makes no step for too long, is told of as a `WorkerLostError` where its answer is waited for.
+What to do then is the sampler's to decide.
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Client, Connection, Listener, wait
+from pathlib import Path
+from typing import Any, cast
+
+import hybridppo
+from hybridppo.errors import EnvError
+from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
+
+_PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
+
+SECONDS_TO_CLOSE = 5.0
+"""How long workers may take to end in good order before they are killed."""
+SECONDS_TO_START = 120.0
+"""How long workers may at least take to start, load what they need, and make and reset their environments."""
+
+
+class WorkerLostError(EnvError):
+    """A worker that has died or hangs; which one, and how it ended."""
+
+
+class WorkerPool:
+    """Processes by number, each with the environments that are its share.
+
+    Args:
+        envs: the share of each worker.
+        setup: pickled, what all of them are told (`process.serve`).
+        rows_of: how many rows of its rollout a worker has filled: whether it goes on.
+        timeout: seconds without a step after which a worker counts as hung.
+    """
+
+    def __init__(self, envs: Sequence[slice], setup: bytes, rows_of: Callable[[int], int], timeout: float) -> None:
+        self._envs, self._setup, self._rows_of, self._timeout = envs, setup, rows_of, timeout
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._connections: dict[int, Connection[Any, Any]] = {}
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of those that were started."""
+        return list(self._connections)
+
+    def start(self, worker: int, env_seed: int) -> None:
+        """Start a worker's process, connect, and tell it what to do. It answers when its environments are made."""
+        key = secrets.token_bytes(32)
+        # One thread each: the processes are the parallelism.
+        environment = {
+            **os.environ,
+            KEY_VARIABLE: key.hex(),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
+        }
+        address = _address_without_a_file()
+        with Listener(address, authkey=key) as listener:
+            address = address or str(listener.address)
+            command = [sys.executable, "-m", "hybridppo.runners.workers.process", address.replace("\0", "@")]
+            with signals_blocked():
+                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+            self._processes[worker] = process
+            connection = self._connections[worker] = self._accept(worker, listener, address, key)
+        connection.send(sys.path)
+        connection.send({"worker": worker, "envs": self._envs[worker], "seed": env_seed})
+        connection.send_bytes(self._setup)
+
+    def _accept(self, worker: int, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
+        """The connection of the worker started last, or an error where it ended before it connected."""
+        with ThreadPoolExecutor(1) as thread:
+            accepted = thread.submit(listener.accept)
+            while not accepted.done():
+                if self._processes[worker].poll() is not None and not accepted.done():
+                    Client(address, authkey=key).close()  # connects in its place, so that the thread ends
+                    raise WorkerLostError(f"{self.name(worker)} ended at its start{self._how_it_ended(worker)}")
+                futures.wait([accepted], timeout=0.1)
+            return accepted.result()
+
+    def send(self, worker: int, message: tuple[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            WorkerLostError: where it has died.
+        """
+        try:
+            self._connections[worker].send(message)
+        except OSError as error:
+            raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
+
+    def answers(
+        self, workers: Sequence[int], timeout: float | None = None
+    ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
+        """What each worker answers, as they do; or how it was lost, if it died or makes no more steps."""
+        timeout = self._timeout if timeout is None else timeout
+        waiting = {self._connections[worker]: worker for worker in workers}
+        alive = {worker: (-1, time.monotonic()) for worker in workers}
+        while waiting:
+            for connection in wait(list(waiting), timeout=min(1.0, timeout / 4)):
+                worker = waiting.pop(cast("Connection[Any, Any]", connection))
+                yield worker, self._receive(worker)
+            now = time.monotonic()
+            for connection, worker in list(waiting.items()):
+                rows, (rows_before, since) = self._rows_of(worker), alive[worker]
+                if rows != rows_before:
+                    alive[worker] = rows, now
+                elif now - since > timeout:
+                    del waiting[connection]
+                    self._processes[worker].kill()
+                    yield (
+                        worker,
+                        WorkerLostError(
+                            f"{self.name(worker)} has made no step for {timeout:g} s, after {rows} of its rollout: a "
+                            "step or a reset hangs, or is slower than worker_timeout (--worker-timeout) allows"
+                        ),
+                    )
+
+    def _receive(self, worker: int) -> "tuple[Any, float] | WorkerLostError":
+        try:
+            kind, value, more = self._connections[worker].recv()
+        except (EOFError, OSError):
+            return WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}")
+        if kind == "error":
+            raise EnvError(f"{self.name(worker)} failed: {value}")
+        return value, more
+
+    def wait_until_ready(self, workers: Sequence[int]) -> None:
+        """Wait until their environments are made.
+
+        Raises:
+            WorkerLostError: where one of them is lost meanwhile.
+        """
+        for _, answer in self.answers(workers, max(self._timeout, SECONDS_TO_START)):
+            if isinstance(answer, WorkerLostError):
+                raise answer
+
+    def end(self, worker: int) -> None:
+        """Let go of a worker that is lost; `start` then starts another in its place."""
+        if worker in self._connections:
+            self._connections[worker].close()
+        self._processes[worker].kill()
+        self._processes[worker].wait()
+
+    def name(self, worker: int) -> str:
+        """A worker, for messages."""
+        envs = self._envs[worker]
+        return f"worker {worker} (environments {envs.start} to {envs.stop - 1})"
+
+    def _how_it_ended(self, worker: int) -> str:
+        try:
+            code = self._processes[worker].wait(timeout=SECONDS_TO_CLOSE)
+        except subprocess.TimeoutExpired:
+            return ""
+        if code < 0:
+            return f": killed by {signal.Signals(-code).name}"
+        return f": exit code {code}"
+
+    def close(self) -> None:
+        """End all of them; a second call does nothing."""
+        for connection in self._connections.values():
+            with contextlib.suppress(OSError):  # died before
+                connection.send(("close", None))
+            connection.close()
+        deadline = time.monotonic() + SECONDS_TO_CLOSE
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:  # in the middle of a long step
+                process.kill()
+                process.wait()
+        self._connections, self._processes = {}, {}
+
+
+def _address_without_a_file() -> str | None:
+    """A name for a socket that is in no folder, where there is such a thing (Linux): a killed trainer leaves none."""
+    return f"\0hybridppo-{os.getpid()}-{secrets.token_hex(8)}" if sys.platform == "linux" else None

@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.placements.base import Placement
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 
+KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}
+"""Every placement by its name in a run's settings. A further one is a line here, and one in `make_placement`."""
 PLACEMENT_NAMES = ("cpu", "cuda", "migrate", "hybrid", "overlap", "auto")
 
 
@@ -22,8 +24,15 @@ def make_placement(name: str, *, sampling_device: str = "cpu", learning_device: 
         return SingleDevice(name)
     if name == "migrate":
         return Migrating(sampling_device, learning_device)
-    if name in ("hybrid", "overlap"):
-        return Mirrored(sampling_device, learning_device, max_lag=int(name == "overlap"))
+    if name == "hybrid":
+        return Mirrored(sampling_device, learning_device)
+    if name == "overlap":
+        try:
+            return Mirrored(sampling_device, learning_device, max_lag=1)
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}; or let two CPU cores overlap: --learning-device cpu (Mirrored('cpu', 'cpu', max_lag=1))"
+            ) from None
     if name in PLACEMENT_NAMES:
         raise ConfigurationError(f"placement {name!r} must be measured first: pass its name or Auto() to train")
     raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
@@ -31,6 +40,5 @@ def make_placement(name: str, *, sampling_device: str = "cpu", learning_device: 
 
 def placement_from_settings(settings: dict[str, Any]) -> Placement:
     """The placement whose `settings()` these are."""
-    kinds: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}
     arguments = dict(settings)
-    return kinds[arguments.pop("name")](**arguments)
+    return KINDS[arguments.pop("name")](**arguments)

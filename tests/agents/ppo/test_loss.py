@@ -1,6 +1,9 @@
 """The loss stands in one place: whoever changes it there changes what is learned, or is told."""
 
+import json
+import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -182,3 +185,107 @@ def test_networks_that_do_not_fit_are_refused(what: str) -> None:
     networks, message = WRONG[what]
     with pytest.raises(ConfigurationError, match=message):
         PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, networks=networks)
+
+
+def cartpole_networks(observation_space: Any, action_space: Any, config: PPOConfig, generator: Any) -> Any:
+    return nn.Linear(4, 2), nn.Linear(4, 1)
+
+
+def stopping_after(iterations: int) -> Any:
+    seen: list[Any] = []
+
+    def stop(metrics: Any) -> None:
+        seen.append(metrics)
+        if len(seen) == iterations:
+            signal.raise_signal(signal.SIGINT)
+
+    return stop
+
+
+# In a training
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"loss": without_entropy},
+        {"agent": Greedy},
+        {"networks": cartpole_networks},
+        {"agent": Greedy, "networks": cartpole_networks},
+    ],
+    ids=["loss", "agent", "networks", "agent and networks"],
+)
+@pytest.mark.parametrize("placement", ["cpu", hybridppo.Mirrored("cpu", "cpu", force_copy=True)], ids=["cpu", "hybrid"])
+def test_a_run_with_parts_of_ones_own_goes_on_exactly_with_the_same(
+    own: dict[str, Any], placement: Any, tmp_path: Path
+) -> None:
+    options = {"placement": placement, "total_steps": 160, **own}
+    expected = train(run_dir=tmp_path / "whole", **options).agent.parameters.values
+    stopped = train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options)
+    assert stopped.interrupted
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["own"].keys() == own.keys()
+    with pytest.raises(hybridppo.RunDirectoryError, match=r"the run has a \w+ of its own, .*: pass it again in Python"):
+        hybridppo.resume(tmp_path / "run", progress=False)
+    result = hybridppo.resume(tmp_path / "run", progress=False, **own)
+    assert torch.equal(result.agent.parameters.values, expected)
+    loadable = {name: part for name, part in own.items() if name != "loss"}
+    loaded = hybridppo.load(tmp_path / "run", **loadable)
+    assert torch.equal(loaded.parameters.values, expected)
+    assert len(hybridppo.evaluate(tmp_path / "run", episodes=2, progress=False, **loadable).returns) == 2
+
+
+def test_a_run_without_a_loss_of_its_own_does_not_take_one(tmp_path: Path) -> None:
+    train(run_dir=tmp_path / "run")
+    with pytest.raises(hybridppo.CheckpointError, match="begun without a loss of its own"):
+        hybridppo.resume(tmp_path / "run", loss=without_entropy, progress=False)
+
+
+def test_the_loss_decides_what_is_learned() -> None:
+    plain, other = train(), train(loss=without_entropy)
+    assert not torch.equal(plain.agent.parameters.values, other.agent.parameters.values)
+    same = train(loss=ppo_loss).agent.parameters.values
+    torch.testing.assert_close(same, plain.agent.parameters.values, rtol=1e-4, atol=1e-5)
+
+
+def test_an_agent_that_there_is_learns_on() -> None:
+    first = train().agent
+    before, updates = first.parameters.values.detach().clone(), first.version
+    result = train(agent=first, config=None)
+    assert result.agent is first
+    assert first.version == 2 * updates
+    assert not torch.equal(first.parameters.values, before)
+
+
+REFUSED = {
+    "a configuration for an agent that there is": (
+        lambda: {"agent": PPO(Box(-1, 1, (4,)), Discrete(2)), "config": CONFIG},
+        "has a config of its own",
+    ),
+    "a loss for an agent that there is": (
+        lambda: {"agent": PPO(Box(-1, 1, (4,)), Discrete(2)), "config": None, "loss": ppo_loss},
+        "leave them out",
+    ),
+    "an agent for another environment": (
+        lambda: {"agent": PPO(Box(-1, 1, (3,)), Discrete(2)), "config": None},
+        "the agent was made for",
+    ),
+    "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict"),
+    "no configuration": (lambda: {"config": {"num_envs": 2}}, "config must be one of PPOConfig, got {'num_envs': 2}"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_trained_is_refused(what: str) -> None:
+    make, message = REFUSED[what]
+    with pytest.raises(ConfigurationError, match=message):
+        train(**make())
+
+
+def test_auto_measures_the_agent_that_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    like = PPO.like
+    monkeypatch.setattr(PPO, "like", lambda self, config, **options: made.append(self) or like(self, config, **options))
+    config = replace(CONFIG, num_steps=32)
+    result = train(placement="auto", config=config, total_steps=64 * 100, networks=cartpole_networks)
+    assert made
+    assert all(agent is result.agent for agent in made)

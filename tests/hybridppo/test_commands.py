@@ -136,7 +136,8 @@ def test_resume_goes_on(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_evaluate_prints_mean_and_deviation(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("evaluate", run_dir, "--episodes", 3, *QUIET) == 0
     evaluation = hybridppo.evaluate(run_dir, episodes=3, progress=False)
-    expected = f"return {evaluation.return_mean:.2f} +- {evaluation.return_std:.2f} over 3 episodes\n"
+    mean, deviation = evaluation.return_mean, evaluation.return_std
+    expected = f"return {mean:.2f} +- {deviation:.2f} over 3 episodes, most probable actions\n"
     assert capsys.readouterr().out == expected
 
 

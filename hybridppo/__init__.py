@@ -22,6 +22,7 @@ from hybridppo.errors import (
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
+    from hybridppo.checking import check_env
     from hybridppo.evaluating import evaluate, evaluate_agent
     from hybridppo.loading import load
     from hybridppo.placements.auto.auto import Auto
@@ -50,6 +51,7 @@ __all__ = [
     "TrainResult",
     "TrainingError",
     "__version__",
+    "check_env",
     "evaluate",
     "evaluate_agent",
     "load",
@@ -69,6 +71,7 @@ __getattr__ = lazy_attributes(
         "SingleDevice": "hybridppo.placements.single_device",
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
+        "check_env": "hybridppo.checking",
         "load": "hybridppo.loading",
         "resume": "hybridppo.resuming",
     },

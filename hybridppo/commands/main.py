@@ -4,6 +4,7 @@
     hybridppo resume runs/CartPole-v1-20260101-120000-seed0
     hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
     hybridppo placements CartPole-v1
+    hybridppo check CartPole-v1
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Protocol
 
 import tyro
 
+from hybridppo.commands.check import Check
 from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from hybridppo.commands.placements import Placements
@@ -26,7 +28,13 @@ from hybridppo.commands.train import Train
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import as_keyboard_interrupts
 
-COMMANDS: dict[str, type] = {"train": Train, "resume": Resume, "evaluate": Evaluate, "placements": Placements}
+COMMANDS: dict[str, type] = {
+    "train": Train,
+    "resume": Resume,
+    "evaluate": Evaluate,
+    "placements": Placements,
+    "check": Check,
+}
 """Every command by its name, in the order in which `--help` lists them."""
 
 

@@ -1,0 +1,272 @@
+"""What is wrong with an environment, how to mend it, and how fast it steps.
+
+    report = hybridppo.check_env("CartPole-v1")
+    print(report)
+
+An environment that can be trained in has no errors. Warnings are what learning often fails on; notes are good to know.
+"""
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from hybridppo.environments.checks import checked_step, describe_error
+from hybridppo.environments.options import EnvSource
+from hybridppo.environments.pickling import pack
+from hybridppo.environments.state.describing import describe
+from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
+from hybridppo.reporting.env_report import EnvReport
+from hybridppo.spaces.checks import checked_observation
+from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.validation import require_whole
+
+Array = NDArray[Any]
+
+STEPS_TO_REPEAT = 100
+"""How many steps are made twice, to see whether a seed gives the same episode."""
+LARGE = 100.0
+"""Numbers larger than this are learned from slowly."""
+SECONDS_WORTH_WORKERS = 100e-6
+"""A step slower than this gains from worker processes, where there are cores for them."""
+
+
+def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
+    """Make an environment, step it with random actions, and report.
+
+    Args:
+        env: an environment's id, or a function that makes one.
+        steps: how many to make.
+        seed: of its resets, and of the actions.
+
+    Raises:
+        ConfigurationError: for a function that makes a vector: check one of its environments.
+    """
+    steps = require_whole("steps", steps)
+    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+    report = EnvReport(name)
+    make: Callable[[], Any] = partial(gym.make, env) if isinstance(env, str) else env
+    with _reported(report, "it cannot be made"):
+        made = make()
+        if isinstance(made, VectorEnv):
+            made.close()
+            raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")
+        if not isinstance(made, gym.Env):
+            report.add("error", f"it is a {type(made).__name__}", "derive it from gymnasium.Env")
+            return report
+        try:
+            _Check(made, make, report, seed).run(steps)
+        finally:
+            made.close()
+    return report
+
+
+class _Check:
+    """One environment under examination."""
+
+    def __init__(self, env: "gym.Env[Any, Any]", make: Callable[[], Any], report: EnvReport, seed: int) -> None:
+        self._env, self._make, self._report, self._seed = env, make, report, seed
+
+    def run(self, steps: int) -> None:
+        """All of it, as far as it goes."""
+        if not self._has_spaces():
+            return
+        with _reported(self._report, "it fails"):
+            self._step_randomly(steps)
+            self._check_repeats()
+        self._check_sending()
+        self._check_saving()
+
+    def _has_spaces(self) -> bool:
+        env, report = self._env, self._report
+        for kind in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, kind, None), gym.Space):
+                report.add("error", f"it has no {kind}", f"set self.{kind} to a gymnasium.spaces.Space in __init__")
+                return False
+        for use in (partial(ObservationEncoder, env.observation_space), partial(distribution_for, env.action_space)):
+            try:
+                use()
+            except EnvError as error:
+                report.add("error", str(error))
+        actions = env.action_space
+        if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
+            bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
+            if not np.isfinite(bounds).all():
+                report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
+            elif bounds.size and (np.abs(bounds).max() > 10.0 or np.abs(bounds).max() < 0.1):
+                report.add(
+                    "warning",
+                    f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
+                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
+                )
+        return report.is_usable
+
+    def _step_randomly(self, steps: int) -> None:
+        env, report = self._env, self._report
+        space, actions = env.observation_space, env.action_space
+        actions.seed(self._seed)
+        observation, info = self._reset(env, self._seed)
+        largest = np.zeros(observation.size if isinstance(space, gym.spaces.Box) else 0)
+        rewards: list[float] = []
+        step_seconds, reset_seconds = [], []
+        length = 0
+        has_mask = isinstance(info, dict) and "action_mask" in info
+        if has_mask:
+            report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
+        for _ in range(steps):
+            action = actions.sample(info["action_mask"]) if has_mask else actions.sample()
+            start = time.perf_counter()
+            result = env.step(action)
+            step_seconds.append(time.perf_counter() - start)
+            observation, reward, terminated, truncated, info = checked_step(space, result)
+            report.steps += 1
+            length += 1
+            rewards.append(reward)
+            if isinstance(space, gym.spaces.Box):
+                largest = (
+                    np.maximum(largest, np.abs(observation.ravel())) if largest.size else np.abs(observation.ravel())
+                )
+            if terminated or truncated:
+                report.episode_lengths.append(length)
+                length = 0
+                start = time.perf_counter()
+                observation, info = self._reset(env, None)
+                reset_seconds.append(time.perf_counter() - start)
+        report.seconds_per_step = float(np.median(step_seconds))
+        report.seconds_per_reset = float(np.median(reset_seconds)) if reset_seconds else float("nan")
+        self._judge(largest, np.asarray(rewards))
+
+    def _judge(self, largest: Array, rewards: Array) -> None:
+        """What learning often fails on."""
+        report, space = self._report, self._env.observation_space
+        if not report.episode_lengths:
+            report.add(
+                "warning",
+                f"no episode ended in {report.steps:,} random steps",
+                "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
+            )
+        is_vector = isinstance(space, gym.spaces.Box) and space.dtype != np.uint8
+        if is_vector and largest.size and largest.max() > LARGE:
+            at = int(largest.argmax())
+            report.add(
+                "warning",
+                f"observation[{at}] goes up to {largest.max():g}",
+                "normalise observations: gymnasium.wrappers.NormalizeObservation(env)",
+            )
+        if np.abs(rewards).max() > LARGE:
+            report.add(
+                "warning",
+                f"rewards go up to {np.abs(rewards).max():g}",
+                "normalise them: gymnasium.wrappers.NormalizeReward(env), or scale them to about 1",
+            )
+        if not rewards.any():
+            report.add(
+                "warning", f"all {len(rewards):,} rewards were 0", "random actions found none: expect a long training"
+            )
+        elif np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
+            report.add(
+                "warning", f"all rewards were {rewards[0]:g}, and all episodes of one length", "check the reward"
+            )
+        if report.seconds_per_step > SECONDS_WORTH_WORKERS:
+            report.add(
+                "note",
+                f"a step takes {1e6 * report.seconds_per_step:,.0f} us",
+                "worker processes may pay: num_workers=2 and more, or placement auto, which measures it",
+            )
+
+    def _check_repeats(self) -> None:
+        """Whether a seed gives the same episode, whatever else draws from the global generators."""
+        first = self._trajectory(global_seed=0)
+        if not _same(first, self._trajectory(global_seed=0)):
+            self._report.add(
+                "warning",
+                "the same seed gave two different episodes",
+                "draw from self.np_random alone, after super().reset(seed=seed)",
+            )
+        elif not _same(first, self._trajectory(global_seed=1)):
+            self._report.add(
+                "warning",
+                "it draws from Python's or NumPy's global generator",
+                "draw from self.np_random: else a resumed run is not exact",
+            )
+
+    def _trajectory(self, global_seed: int) -> list[Array]:
+        env = self._make()
+        try:
+            with _global_generators(global_seed):
+                env.action_space.seed(self._seed)
+                observation, info = self._reset(env, self._seed)
+                seen = [np.copy(observation)]
+                for _ in range(STEPS_TO_REPEAT):
+                    mask = info.get("action_mask") if isinstance(info, dict) else None
+                    action = env.action_space.sample(mask) if mask is not None else env.action_space.sample()
+                    observation, reward, terminated, truncated, info = checked_step(
+                        env.observation_space, env.step(action)
+                    )
+                    seen += [np.copy(observation), np.asarray(reward)]
+                    if terminated or truncated:
+                        break
+                return seen
+        finally:
+            env.close()
+
+    def _check_sending(self) -> None:
+        try:
+            pack({"source": self._make})
+        except EnvError as error:
+            self._report.add("note", str(error))
+
+    def _check_saving(self) -> None:
+        try:
+            describe(self._env)
+        except EnvStateError as error:
+            mend = "a resumed run starts new episodes; state_dict() and load_state_dict(state) would make it exact"
+            self._report.add("note", f"its state cannot be saved: {error}", mend)
+
+    def _reset(self, env: "gym.Env[Any, Any]", seed: int | None) -> tuple[Any, Any]:
+        result: Any = env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
+        return checked_observation(env.observation_space, result[0]), result[1]
+
+
+@contextlib.contextmanager
+def _reported(report: EnvReport, what: str) -> Iterator[None]:
+    """Within it, what an environment raises, or returns that cannot be used, is an error in the report."""
+    try:
+        yield
+    except (ConfigurationError, KeyboardInterrupt):
+        raise
+    except BadValueError as error:
+        after = f" after {report.steps} steps" if report.steps else ""
+        report.add("error", f"{error}{after}")
+    except gym.error.Error as error:
+        report.add("error", f"{what}: {error}", "gymnasium.pprint_registry() lists what there is")
+    except Exception as error:
+        after = f" after {report.steps} steps" if report.steps else ""
+        report.add("error", f"{what}{after}: {describe_error(error)}")
+
+
+@contextlib.contextmanager
+def _global_generators(seed: int) -> Iterator[None]:
+    """Within it, Python's and NumPy's global generators are seeded; afterwards as they were."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+
+
+def _same(some: list[Array], others: list[Array]) -> bool:
+    return len(some) == len(others) and all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))

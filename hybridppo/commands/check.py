@@ -1,0 +1,32 @@
+"""`hybridppo check`: what is wrong with an environment, and how fast it steps."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import tyro
+
+from hybridppo.checking import check_env
+from hybridppo.commands.exits import EXIT_DONE, EXIT_ERROR
+
+
+@dataclass(frozen=True)
+class Check:
+    """Step an environment with random actions: what is wrong with it, how to mend it, and how fast it steps."""
+
+    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    """The environment, as registered with gymnasium."""
+    steps: int = 2000
+    """How many steps to make."""
+    seed: int = 0
+    """Of the environment's resets, and of the actions."""
+    json: bool = False
+    """Print the report as JSON."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def run(self) -> int:
+        """Check, and print; 1 where the environment cannot be trained in."""
+        report = check_env(self.env_id, steps=self.steps, seed=self.seed)
+        print(json.dumps({**asdict(report), "is_usable": report.is_usable}, indent=1) if self.json else report)
+        return EXIT_DONE if report.is_usable else EXIT_ERROR

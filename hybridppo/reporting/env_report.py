@@ -1,0 +1,57 @@
+"""What is said of an environment that was checked."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about an environment."""
+
+    severity: Severity
+    what: str
+    """What was seen."""
+    mend: str = ""
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.what}" + (f" -> {self.mend}" if self.mend else "")
+
+
+@dataclass
+class EnvReport:
+    """What was found, and what was measured."""
+
+    name: str
+    findings: list[Finding] = field(default_factory=list)
+    steps: int = 0
+    """How many were made."""
+    seconds_per_step: float = float("nan")
+    """Median, resets left out."""
+    seconds_per_reset: float = float("nan")
+    episode_lengths: list[int] = field(default_factory=list)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be trained in."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    def add(self, severity: Severity, what: str, mend: str = "") -> None:
+        """Add a finding."""
+        self.findings.append(Finding(severity, what, mend))
+
+    def __str__(self) -> str:
+        order = {"error": 0, "warning": 1, "note": 2}
+        lines = [str(finding) for finding in sorted(self.findings, key=lambda finding: order[finding.severity])]
+        if self.steps:
+            lengths = f", episodes of {np.mean(self.episode_lengths):.0f} steps" if self.episode_lengths else ""
+            lines.append(
+                f"{self.steps:,} steps: {1e6 * self.seconds_per_step:,.1f} us a step, "
+                f"{1e6 * self.seconds_per_reset:,.1f} us a reset{lengths}"
+            )
+        lines.append(f"{self.name}: {'can be trained in' if self.is_usable else 'cannot be trained in'}")
+        return "\n".join(lines)

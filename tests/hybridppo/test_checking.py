@@ -1,0 +1,164 @@
+"""What is wrong with an environment is found, and what is right is not complained of."""
+
+import json
+import random
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.vector import SyncVectorEnv
+
+import hybridppo
+from hybridppo import ConfigurationError
+from hybridppo.commands.main import main
+
+
+class Walk(gym.Env[Any, Any]):
+    """Nothing is wrong with it: a walk to either end of a line."""
+
+    observation_space: Any = Box(-9.0, 9.0, (1,))
+    action_space: Any = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(-2, 3))
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place += 2 * int(action) - 1
+        return self.seen(), self.reward(), abs(self.place) >= 9, False, {}
+
+    def seen(self) -> Any:
+        return np.array([self.place], np.float32)
+
+    def reward(self) -> Any:
+        return float(self.place == 9)
+
+
+def variant(**attributes: Any) -> Callable[[], Any]:
+    return lambda: type("Variant", (Walk,), attributes)()
+
+
+def made_with_lock() -> Any:
+    env = Walk()
+    env.lock = threading.Lock()  # type: ignore[attr-defined]
+    return env
+
+
+LOCK = threading.Lock()
+FAR, UNBOUNDED = Box(-1e9, 1e9, (1,)), Box(-np.inf, np.inf)
+
+
+def needs_lock(lock: Any = LOCK) -> Any:
+    return Walk()
+
+
+def continuous(env: Walk, action: Any) -> Any:
+    return Walk.step(env, action[0] > 0)
+
+
+def endless(env: Walk, action: Any) -> Any:
+    return *Walk.step(env, action)[:2], False, False, {}
+
+
+def reset_anywhere(env: Walk, **options: Any) -> Any:
+    env.place = int(np.random.default_rng().integers(-8, 9))
+    return env.seen(), {}
+
+
+def far(env: Walk) -> Any:
+    return np.array([1e4 * env.place], np.float32)
+
+
+FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
+    "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
+    "no environment": (lambda: 3, "error", "it is a int -> derive it from gymnasium.Env"),
+    "no space": (variant(observation_space=None), "error", "it has no observation_space -> set self.observation_space"),
+    "unsupported space": (variant(action_space=Text(3)), "error", "the action space .* is not supported"),
+    "outside": (variant(observation_space=Box(-3.0, 3.0, (1,))), "error", "outside of the bounds"),
+    "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
+    "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),
+    "reset alone": (variant(reset=lambda env, **options: np.zeros(1)), "error", "its reset did not return two values"),
+    "wide actions": (
+        variant(action_space=Box(-500.0, 500.0), step=continuous),
+        "warning",
+        "its actions go up to 500.*RescaleAction",
+    ),
+    "unbounded actions": (variant(action_space=UNBOUNDED, step=continuous), "note", "its actions are not bounded"),
+    "large observations": (
+        variant(observation_space=FAR, seen=far),
+        "warning",
+        r"observation\[0\] goes up to .*NormalizeObservation",
+    ),
+    "large rewards": (variant(reward=lambda env: 1e3 * env.place), "warning", "rewards go up to.*NormalizeReward"),
+    "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
+    "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),
+    "not seeded": (variant(reset=reset_anywhere), "warning", "the same seed gave two different episodes"),
+    "global generator": (variant(reward=lambda env: random.random()), "warning", "global generator"),
+    "not to be sent": (needs_lock, "note", "cannot be sent to worker processes"),
+    "not to be saved": (made_with_lock, "note", "its state cannot be saved.*state_dict"),
+}
+
+
+@pytest.mark.parametrize("what", FINDINGS)
+def test_what_is_wrong_is_found_with_its_mend(what: str) -> None:
+    make, severity, text = FINDINGS[what]
+    report = hybridppo.check_env(make, steps=500)
+    found = [str(finding) for finding in report.findings if finding.severity == severity]
+    assert any(re.search(text, line, re.DOTALL) for line in found), report
+    assert report.is_usable == (severity != "error")
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    report = hybridppo.check_env(Walk, steps=500)
+    assert report.findings == []
+    assert report.is_usable
+    assert report.steps == 500
+    assert report.seconds_per_step > 0
+    assert all(length >= 7 for length in report.episode_lengths)
+    assert "can be trained in" in str(report)
+
+
+def test_a_mask_is_obeyed_and_told_of() -> None:
+    class Masked(Walk):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            observation, _ = super().reset(seed=seed)
+            return observation, {"action_mask": np.array([0, 1], np.int8)}
+
+        def step(self, action: Any) -> Any:
+            assert action == 1
+            return *super().step(action)[:4], {"action_mask": np.array([0, 1], np.int8)}
+
+    report = hybridppo.check_env(Masked, steps=200)
+    assert [finding.mend for finding in report.findings] == ["train with action_masks=True (--action-masks)"]
+
+
+def test_the_global_generators_are_left_as_they_were() -> None:
+    def state() -> Any:
+        return random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index] # noqa: NPY002
+
+    before = state()
+    hybridppo.check_env(Walk, steps=50)
+    assert state() == before
+
+
+def test_a_vector_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="check one of its environments"):
+        hybridppo.check_env(lambda: SyncVectorEnv([Walk]))
+
+
+def test_the_command_prints_and_its_exit_code_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check", "CartPole-v1", "--steps", "50", "--json"])
+    assert end.value.code == 0
+    assert json.loads(capsys.readouterr().out)["is_usable"]
+    with pytest.raises(SystemExit) as end:
+        main(["check", "Nowhere-v0"])
+    assert end.value.code == 1
+    assert "pprint_registry" in capsys.readouterr().out

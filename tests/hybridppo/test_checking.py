@@ -5,6 +5,7 @@ import random
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -54,7 +55,7 @@ LOCK = threading.Lock()
 FAR, UNBOUNDED = Box(-1e9, 1e9, (1,)), Box(-np.inf, np.inf)
 
 
-def needs_lock(lock: Any = LOCK) -> Any:
+def needs_lock(lock: Any) -> Any:
     return Walk()
 
 
@@ -101,7 +102,7 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),
     "not seeded": (variant(reset=reset_anywhere), "warning", "the same seed gave two different episodes"),
     "global generator": (variant(reward=lambda env: random.random()), "warning", "global generator"),
-    "not to be sent": (needs_lock, "note", "cannot be sent to worker processes"),
+    "not to be sent": (partial(needs_lock, LOCK), "note", "cannot be sent to worker processes"),
     "not to be saved": (made_with_lock, "note", "its state cannot be saved.*state_dict"),
 }
 

@@ -8,9 +8,9 @@ observation or action joins by a line in `PLACEMENTS` or `WORKS`.
 
 import copy
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from hybridppo.agents import PPO
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements import acting
@@ -122,30 +123,27 @@ def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "numpy_form", lambda network: None)
 
 
-@cache
-def on_cpu(work: str, placement: str, **options: Any) -> Any:
-    return train(WORKS[work], PLACEMENTS[placement](HERE, HERE), **options)
-
-
 # The result
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("work", WORKS)
+FOR_ALL_WORKS = ("single", "migrating", "mirrored, sampling there")
+"""Placements of the default tests; under the others only the first work is done there, and the rest in slow ones."""
+
+
+def combinations() -> Iterator[Any]:
+    for work, placement in product(WORKS, PLACEMENTS):
+        is_quick = work == next(iter(WORKS)) or placement in FOR_ALL_WORKS
+        yield pytest.param(work, placement, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("work", "placement"), list(combinations()))
 def test_training_and_evaluation_give_what_they_give_on_the_cpu(work: str, placement: str, second_device: str) -> None:
     made = PLACEMENTS[placement](HERE, second_device)
-    result, history = train(WORKS[work], made)
-    expected, expected_history = on_cpu(work, placement)
+    result, history = train(WORKS[work], made, evaluation_episodes=2)
+    expected, expected_history = train(WORKS[work], PLACEMENTS[placement](HERE, HERE), evaluation_episodes=2)
     assert result.agent.parameters.values.device == made.learning_device
     assert_same(state_of(result.agent), state_of(expected.agent))
     np.testing.assert_equal(history, expected_history)  # until an episode has ended, its mean is not a number
-
-
-@pytest.mark.parametrize("placement", ["single", "mirrored", "migrating, sampling there"])
-@pytest.mark.parametrize("work", WORKS)
-def test_evaluation_gives_what_it_gives_on_the_cpu(work: str, placement: str, second_device: str) -> None:
-    result, _ = train(WORKS[work], PLACEMENTS[placement](HERE, second_device), evaluation_episodes=2)
-    expected, _ = on_cpu(work, placement, evaluation_episodes=2)
     assert result.evaluation == expected.evaluation
 
 
@@ -258,7 +256,7 @@ class HandmadeAgent:
         self.actor: nn.Module = ScaledActor()
         self.critic: nn.Module = nn.Linear(2, 1)
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        self.optimizer = torch.optim.SGD([self.parameters.values], lr=0.1, momentum=0.9)
+        self.optimizer = FlatAdam(self.parameters, {"actor": 0.1, "critic": 0.1})
         self.version = 0
 
     def change(self) -> None:
@@ -272,7 +270,7 @@ class HandmadeAgent:
     def tensors(self) -> list[Tensor]:
         tensors = [self.parameters.values, *self.actor.parameters(), *self.actor.buffers(), *self.critic.parameters()]
         gradients = [tensor.grad for tensor in tensors if isinstance(tensor, nn.Parameter)]
-        return [*tensors, *gradients, *(slot["momentum_buffer"] for slot in self.optimizer.state.values())]
+        return [*tensors, *gradients, *self.optimizer.state[self.parameters.values].values()]
 
 
 OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)

@@ -10,7 +10,7 @@ import copy
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.forms import numpy_form
-from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.parameters import FlatParameters, bind
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import make_placement, placement_from_settings
@@ -276,34 +276,55 @@ class HandmadeAgent:
 OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
 
 
-@pytest.mark.parametrize("placement", [name for name in PLACEMENTS if name not in ("every second",)])
-def test_parameters_and_buffers_reach_the_sampler_and_the_agent_stays_whole(placement: str, second_device: str) -> None:
-    outputs = []
-    for there in (second_device, HERE):
-        torch.manual_seed(0)
-        agent, made = HandmadeAgent(), PLACEMENTS[placement](HERE, there)
-        made.prepare(agent)
-        parameters = list(agent.actor.parameters())
-        for _ in range(3):
-            with made.sampling(agent) as actor:
-                outputs.append(actor(OBSERVATIONS))
-            agent.change()
-        assert {tensor.device for tensor in agent.tensors()} == {made.learning_device}
-        assert all(one is other for one, other in zip(agent.actor.parameters(), parameters, strict=True))
-    assert not (outputs[0] == outputs[1]).any()
-    for one, other in zip(outputs[:3], outputs[3:], strict=True):
-        np.testing.assert_array_equal(one, other)
+def sampled(placement: Placement) -> list[np.ndarray]:
+    """What the actor says between changes, of an agent that has to be whole after each."""
+    torch.manual_seed(0)
+    agent, outputs = HandmadeAgent(), []
+    placement.prepare(agent)
+    parameters = list(agent.actor.parameters())
+    for _ in range(4):
+        with placement.sampling(agent) as actor:
+            outputs.append(actor(OBSERVATIONS).copy())
+        agent.change()
+        assert {tensor.device for tensor in agent.tensors()} == {placement.learning_device}
+    assert all(one is other for one, other in zip(agent.actor.parameters(), parameters, strict=True))
+    return outputs
 
 
-def test_migrating_brings_the_actor_home_when_sampling_fails(second_device: str) -> None:
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_parameters_and_buffers_reach_the_sampler_and_the_agent_stays_whole(name: str, second_device: str) -> None:
+    placement = PLACEMENTS[name](HERE, second_device)
+    every, outputs, expected = getattr(placement, "publish_every", 1), sampled(placement), sampled(SingleDevice(HERE))
+    assert not any((one == other).any() for one, other in pairwise(expected))
+    for i, output in enumerate(outputs):
+        np.testing.assert_array_equal(output, expected[i - i % every])
+
+
+def test_migrating_brings_home_what_changed_also_when_sampling_fails(second_device: str) -> None:
     agent, placement = HandmadeAgent(), Migrating(HERE, second_device)
     placement.prepare(agent)
     with placement.sampling(agent):
         assert {tensor.device.type for tensor in agent.actor.state_dict().values()} == {"cpu"}
+        agent.actor.scale += 4.0  # as a normalisation would
     with pytest.raises(ZeroDivisionError), placement.sampling(agent):
         raise ZeroDivisionError
+    assert agent.actor.scale.item() == 5.0
     agent.change()
     assert {str(tensor.device) for tensor in agent.tensors()} == {second_device}
+
+
+def test_what_a_tensor_is_bound_to_stays_what_it_is(second_device: str) -> None:
+    tensors = [torch.ones(2), nn.Parameter(torch.ones(2))]
+    for tensor in tensors:
+        storage = torch.zeros(2, device=second_device)
+        bind(tensor, storage)
+        tensor.data += 1.0
+        assert str(tensor.device) == str(storage.device) == second_device
+        assert tensor.tolist() == storage.tolist() == [1.0, 1.0]
+    assert [(isinstance(tensor, nn.Parameter), tensor.requires_grad) for tensor in tensors] == [
+        (False,) * 2,
+        (True,) * 2,
+    ]
 
 
 def test_parameters_go_there_and_back(second_device: str) -> None:

@@ -13,7 +13,8 @@ another, and a fallback for the operations that have no such tensor among their 
 Stricter than CUDA in one thing: an index that lies on the CPU is refused, which CUDA would copy.
 
 What it cannot show: anything that is asynchronous (streams, events, copies from page-locked memory that are not over
-yet), CUDA graphs, autocast, more than one such device, another rounding, and whether any of it is fast.
+yet), CUDA graphs and what they want to lie on the device beyond what an operation asks (a learning rate), autocast, more
+than one such device, another rounding, and whether any of it is fast.
 """
 
 from collections.abc import Callable
@@ -111,10 +112,27 @@ def _each(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-class Module(backend_registration._DummyBackendModule):
-    """What torch asks of `torch.second`, and what those do who wait for a device."""
+class Module:
+    """`torch.second`: what torch and those who wait for a device ask of it."""
 
     waits = 0
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
 
     def synchronize(self) -> None:
         Module.waits += 1

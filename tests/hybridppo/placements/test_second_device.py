@@ -375,7 +375,6 @@ def assert_saved_alike(run_dir: Path, expected: Path) -> None:
     assert found.state["sampler"]["noise"] == wanted.state["sampler"]["noise"]
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="no signals")
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(

@@ -24,7 +24,7 @@ def supports_bf16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def require(precision: Precision, device: torch.device) -> None:
@@ -34,7 +34,8 @@ def require(precision: Precision, device: torch.device) -> None:
         DeviceError: with the remedy.
     """
     if precision == "bf16" and not supports_bf16(device):
-        wanted = "tensor cores for it (Ampere or newer)" if device.type == "cuda" else "AVX512-BF16 or AMX"
+        known = {"cuda": "tensor cores for it (Ampere or newer)", "cpu": "AVX512-BF16 or AMX"}
+        wanted = known.get(device.type, "support for it here")
         raise DeviceError(f"precision 'bf16' was asked for, but {device} has no {wanted}: use precision='fp32'")
 
 

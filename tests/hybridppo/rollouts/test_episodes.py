@@ -85,6 +85,12 @@ def test_small_rewards_are_not_lost_in_a_long_episode() -> None:
     assert statistics.return_mean == 2**24 + 10
 
 
+def test_small_rewards_are_not_lost_after_a_large_one_in_the_same_rollout() -> None:
+    statistics = EpisodeStatistics(1)
+    add(statistics, rewards=[2.0**24, *[1] * 10], ended=[0] * 10 + [1])  # in float32, 2**24 + 1 is 2**24
+    assert statistics.return_mean == 2**24 + 10
+
+
 def test_dropping_running_episodes_keeps_the_finished_ones() -> None:
     statistics = EpisodeStatistics(1)
     add(statistics, rewards=[1, 50], ended=[1, 0])

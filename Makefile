@@ -1,13 +1,14 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
-# make test     the default tests
+# make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings and types
 # make slow     the tests that take minutes
 # make gpu      the tests that need a CUDA device
+# make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
-.PHONY: train test lint slow gpu wheel bench bench-all bench-gpu clean
+.PHONY: train test lint slow gpu mutants wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -18,14 +19,18 @@ INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 train: $(VENV)/installed
 	$(BIN)/python scripts/train_cartpole.py $(ARGS)
 
+# Where a process has nothing left, it takes tests from another: few of them take most of the time.
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 gpu: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+mutants: $(VENV)/installed-dev
+	$(BIN)/python scripts/mutants.py $(or $(ARGS),--sample 150)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

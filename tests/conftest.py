@@ -1,5 +1,6 @@
 """What every test runs under."""
 
+import cloudpickle
 import pytest
 import second_device as second
 import torch
@@ -17,6 +18,10 @@ def second_device() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A device that torch has been told of stays, and memory can be locked for no other then: who needs it goes last.
     items.sort(key=lambda item: "second_device" in getattr(item, "fixturenames", ()))
+    # What worker processes get of a test goes to them as it is: they would else load the test's file, and with it torch
+    # and pytest, which takes each of them many times longer than all that it has to do.
+    for module in {item.module for item in items if isinstance(item, pytest.Function)}:
+        cloudpickle.register_pickle_by_value(module)
     if torch.cuda.is_available():
         return
     for item in items:

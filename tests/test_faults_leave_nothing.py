@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from processes import start_python
 from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
@@ -146,7 +147,9 @@ hybridppo.train(
 def test_a_killed_trainer_leaves_no_worker_that_is_stuck_in_a_step(tmp_path: Path) -> None:
     mark = tmp_path / "stepping"
     # The functions that make environments are passed on by value: sys.argv is the worker's own.
-    trainer = subprocess.Popen([sys.executable, "-c", STUCK.replace("sys.argv[1]", repr(str(mark)))])
+    script = tmp_path / "script.py"
+    script.write_text(STUCK.replace("sys.argv[1]", repr(str(mark))))
+    trainer = start_python(script)
     workers: list[psutil.Process] = []
     try:
         wait_until(mark.exists, "in a step")
@@ -171,8 +174,11 @@ def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp
     temporary.mkdir()
     run = tmp_path / "run"
     arguments = f"train CartPole-v1 --total-steps 1000000000 --placement cpu {way} --num-envs 2 --no-progress --run-dir"
-    trainer = subprocess.Popen(
-        [sys.executable, "-m", "hybridppo", *arguments.split(), str(run)],
+    trainer = start_python(
+        "-m",
+        "hybridppo",
+        *arguments.split(),
+        run,
         env={**os.environ, "TMPDIR": str(temporary)},
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -199,6 +205,39 @@ def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp
                 process.kill()
     assert list(temporary.rglob("*")) == []
     assert list(Path("/dev/shm").glob(f"hybridppo-{trainer.pid}-*")) == []
+
+
+KILLED = """
+import sys, time
+from processes import start_python
+
+trainer = start_python(*sys.argv[1:])
+time.sleep(1e6)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is of POSIX")
+def test_tests_that_are_killed_leave_no_trainer_behind(tmp_path: Path) -> None:
+    (tmp_path / "tests.py").write_text(KILLED)
+    arguments = "-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu --no-progress --run-dir"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+    tests = subprocess.Popen(
+        [sys.executable, str(tmp_path / "tests.py"), *arguments.split(), str(tmp_path / "run")], env=environment
+    )
+    trainers: list[psutil.Process] = []
+    try:
+        wait_until((tmp_path / "run" / "metrics.jsonl").exists, "training")
+        trainers = psutil.Process(tests.pid).children(recursive=True)
+        tests.kill()
+        tests.wait()
+        gone, alive = psutil.wait_procs(trainers, timeout=30)
+        assert not alive
+        assert len(gone) == 1
+    finally:
+        tests.kill()
+        for process in trainers:
+            if process.is_running():
+                process.kill()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")

@@ -14,6 +14,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,11 @@ def run_dir(finished: Path, tmp_path: Path) -> Path:
 def write_checkpoints_for_ever(path: Path) -> None:
     run = RunDirectory(path, {})
     first = max((int(folder.name) for folder in checkpoints.folders(path / "checkpoints")), default=0) + 1
-    for step in range(first, 10**9):
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    for step in count(first):
+        if not parent.is_alive():  # killed before it could kill this
+            return
         tensors = {f"part{i}": torch.full((50_000,), float(step)) for i in range(3)}
         run.save_checkpoint(step, tensors, {"step": step, "filler": ["x" * 100] * 200}, keep=2, score=-float(step % 7))
 

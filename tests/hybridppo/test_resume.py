@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from processes import start_python
 from toy_environments import Catch, ScriptedEnv
 
 import hybridppo
@@ -268,14 +269,14 @@ def test_an_environment_that_was_changed_starts_new_episodes(tmp_path: Path, cap
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
 
+HYBRIDPPO = ("-m", "hybridppo")
+
+
 class Process:
-    """`hybridppo` on the command line, in a process group of its own."""
+    """Of Python, in a process group of its own."""
 
     def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-m", "hybridppo", *map(str, arguments)]
-        self.popen = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+        self.popen = start_python(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
     def __enter__(self) -> "Process":
         return self
@@ -328,7 +329,9 @@ def test_signals_to_the_whole_group_save_and_exit_with_130(
     number: signal.Signals, stepped: list[object], tmp_path: Path
 ) -> None:
     path = tmp_path / "run"
-    with Process("train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, *stepped) as process:
+    with Process(
+        *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, *stepped
+    ) as process:
         process.wait_until(lambda: lines(path) >= 2)
         process.send_to_all(number)
         code, errors = process.finished()
@@ -345,7 +348,7 @@ def test_signals_to_the_whole_group_save_and_exit_with_130(
 def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) -> None:
     path = tmp_path / "run"
     arguments = ["--total-steps", 256, "--run-dir", path, "--evaluation-episodes", 100_000, *SMALL]
-    with Process("train", "CartPole-v1", *arguments) as process:
+    with Process(*HYBRIDPPO, "train", "CartPole-v1", *arguments) as process:
         process.wait_until(lambda: (path / "checkpoints" / f"{256:012d}").exists() or lines(path) >= 3)
         process.send_to_all(signal.SIGTERM)
         code, errors = process.finished()
@@ -358,7 +361,7 @@ def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) 
 def test_a_signal_while_preparing_leaves_a_run_to_resume(number: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "run"
     with Process(
-        "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 3
+        *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 3
     ) as process:
         process.wait_until(lambda: psutil.Process(process.popen.pid).children())  # the first worker has started
         process.send_to_all(number)
@@ -401,12 +404,7 @@ sys.exit(run_command(Command))
 @posix
 def test_a_second_ctrl_c_ends_a_step_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HANGING)
-    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "stepping")]
-    process = Process.__new__(Process)
-    process.popen = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    with process:
+    with Process(tmp_path / "script.py", tmp_path / "stepping") as process:
         process.wait_until(lambda: (tmp_path / "stepping").exists())
         process.send_to_all(signal.SIGTERM)
         stderr = process.popen.stderr
@@ -422,7 +420,7 @@ def test_a_second_ctrl_c_ends_a_step_that_hangs(tmp_path: Path) -> None:
 @posix
 def test_commands_that_save_nothing_end_with_130_too(tmp_path: Path) -> None:
     train("CartPole-v1", tmp_path / "run", CPU, total_steps=64)
-    with Process("evaluate", tmp_path / "run", "--episodes", 10**7, "--no-progress") as process:
+    with Process(*HYBRIDPPO, "evaluate", tmp_path / "run", "--episodes", 10**7, "--no-progress") as process:
         # Handlers are set when the command begins; until then the default ends the process.
         process.wait_until(lambda: _catches(process.popen.pid, signal.SIGUSR1))
         process.send_to_all(signal.SIGUSR1)

@@ -23,6 +23,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+from processes import start_python
 from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector
 
 import hybridppo
@@ -617,12 +618,12 @@ def test_ctrl_c_saves_and_exits_with_130(stepped: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
     command = f"-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu {stepped}"
     flags = f"--num-envs 2 --num-steps 16 --num-minibatches 2 --checkpoint-seconds 1e6 --no-progress --run-dir {path}"
-    process = subprocess.Popen(
-        [sys.executable, *command.split(), *flags.split()],
+    process = start_python(
+        *command.split(),
+        *flags.split(),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         start_new_session=True,
     )
     try:

@@ -545,6 +545,45 @@ def test_worker_killed_between_rollouts_is_replaced_with_restart(placement: Any,
 
 
 @posix
+def test_worker_killed_is_replaced_by_one_whose_environments_take_seeds_that_none_had(tmp_path: Path) -> None:
+    """Else all that are replaced would sample the same episodes, or what went wrong would go wrong again."""
+    seeds = tmp_path / "seeds"
+
+    class Noted(FaultyEnv):
+        def __init__(self) -> None:
+            super().__init__(lambda env, result: result)
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            if seed is not None:
+                with seeds.open("a") as file:  # each line in one write, whichever process it is of
+                    file.write(f"{seed}\n")
+            return super().reset(seed=seed)
+
+    victims: list[psutil.Process] = []
+
+    def kill(metrics: Any) -> None:
+        # Of the first two workers one after the other, and then the one in place of the first.
+        seen = {process.pid: process for process in worker_processes()}
+        if len(victims) < 2:
+            first = [process for process in seen.values() if process in begun] or list(seen.values())
+            begun.extend(first)
+            victims.append(first[0])
+        elif len(victims) == 2:
+            victims.append(next(process for process in seen.values() if process not in begun))
+        else:
+            return
+        victims[-1].kill()
+        victims[-1].wait(timeout=60)
+
+    begun: list[psutil.Process] = []
+    result = train(Noted, num_workers=2, on_env_error="restart", on_iteration=kill)
+    assert result.metrics["env_restarts"] == 3 * NUM_ENVS // 2
+    found = [int(line) for line in seeds.read_text().split()]
+    assert len(found) == len(set(found)) == NUM_ENVS + 3 * NUM_ENVS // 2
+    assert not worker_processes()
+
+
+@posix
 def test_worker_killed_again_and_again_is_an_error() -> None:
     def fault(env: FaultyEnv, result: Any) -> Any:
         return die(result) if env.steps == 3 else result

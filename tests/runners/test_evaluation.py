@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorWrapper
 from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
 
@@ -96,6 +96,36 @@ def test_environments_are_seeded() -> None:
 
     assert returns(seed=1) == returns(seed=1)
     assert returns(seed=1) != returns(seed=2)
+
+
+def test_evaluations_with_neighbouring_seeds_share_no_episode() -> None:
+    class Noted(IdentityDiscrete):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            if seed is not None:
+                seeds.append(seed)
+            return super().reset(seed=seed)
+
+    agent = PPO(Discrete(4), Discrete(4), PPOConfig(num_envs=4))
+    seeds: list[int] = []
+    for seed in range(4):
+        evaluate_agent(agent, Noted, episodes=4, seed=seed, progress=False)
+    assert len(seeds) == len(set(seeds)) == 4 * 4
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_environment_gets_its_own_form_of_actions(deterministic: bool) -> None:
+    script: Script = ((20, "terminated"),)
+    counted = scripted_vector([script], AutoresetMode.DISABLED, action_space=Discrete(3, start=5))
+    run(wrap(counted), TableActor(np.zeros((2, 3))), episodes=1, seed=0, deterministic=deterministic)
+    (env,) = counted.envs
+    assert set(env.actions) == ({5} if deterministic else {5, 6, 7})
+
+    bounded = scripted_vector([script], AutoresetMode.DISABLED, action_space=Box(-0.125, 0.125, (2, 2), np.float64))
+    outputs = np.array([[0, 0, 0, 0, 0, 0, 0, 0], [9, -9, 9, -9, 0, 0, 0, 0]])  # the second number seen is the step
+    run(wrap(bounded), TableActor(outputs), episodes=1, seed=0, deterministic=deterministic)
+    (env,) = bounded.envs
+    assert {action.shape for action in env.actions} == {(2, 2)}
+    np.testing.assert_array_equal(env.actions[-1], [[0.125, -0.125]] * 2)
 
 
 def test_rewards_of_rows_that_are_resets_do_not_count() -> None:

@@ -93,6 +93,19 @@ def test_by_hand_is_autograd(kind: str, variant: str) -> None:
         agent.parameters.values.data.copy_(reference.parameters.values.data)
 
 
+@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
+    """What is added to the deviation, so that it is never nothing, must not matter to what rewards really are."""
+    found = []
+    for scale in (1.0, 1e-4):
+        agent = make_agent(DISCRETE, PPOConfig(max_grad_norm=1e6))
+        batch = make_batch(agent, 200)
+        statistics = one_step(form(agent), replace(batch, advantages=scale * batch.advantages))
+        found.append((statistics, agent.parameters.gradient.clone()))
+    for large, small in zip(*found, strict=True):
+        torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
 def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:

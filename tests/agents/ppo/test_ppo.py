@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Discrete
 from torch import nn
 
 from hybridppo import PPO, EnvError, PPOConfig, SingleDevice
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.rollouts.rollout import Rollout
 
 OBSERVATIONS = Box(-np.inf, np.inf, (4,))
@@ -265,6 +266,29 @@ def test_target_kl_lets_passes_through_that_keep_to_it() -> None:
     assert 1 < steps < 10
 
 
+@pytest.mark.parametrize(
+    ("divergences", "passes"),
+    [((0.4, 0.0, 0.0, 0.0), 1), ((0.0, 0.0, 0.0, 0.16), 3)],
+    ids=["mean above and last below", "mean below and last above"],
+)
+def test_target_kl_is_compared_with_the_mean_over_the_pass(
+    divergences: tuple[float, ...], passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+
+    def epoch(steps: AutogradSteps, batch: Any, order: Any, sizes: Any, clip_range: float) -> torch.Tensor:
+        done.append(len(sizes))
+        statistics = torch.zeros(len(sizes), len(STATISTICS))
+        statistics[:, STATISTICS.index("approx_kl")] = torch.tensor(divergences)
+        return statistics
+
+    monkeypatch.setattr(AutogradSteps, "epoch", epoch)
+    config = replace(PLAIN, num_minibatches=4, target_kl=0.05, fast_updates=False)
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    agent.update(make_rollout(agent))
+    assert done == [4] * passes
+
+
 def test_annealing() -> None:
     agent = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, anneal_clip_range=True), seed=1)
     agent.anneal(0.25)
@@ -279,6 +303,20 @@ def test_annealing() -> None:
     constant = PPO(OBSERVATIONS, SPACES["discrete"], replace(PLAIN, anneal_learning_rate=False), seed=1)
     constant.anneal(0.9)
     assert constant.update(make_rollout(constant))["learning_rate"] == 1e-2
+
+
+@pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
+def test_the_clip_range_is_a_share_of_the_configured_one_however_often_it_is_set(fast: bool) -> None:
+    config = replace(PLAIN, anneal_clip_range=True, anneal_learning_rate=False, num_epochs=1, fast_updates=fast)
+    fractions = []
+    for shares_done in ((0.5,), (0.1, 0.25, 0.5), (1.0, 0.5)):  # the last as a finished run that gets a new goal
+        agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+        for share in shares_done:
+            agent.anneal(share)
+        fractions.append(agent.update(make_rollout(agent))["clip_fraction"])
+    assert fractions[1:] == fractions[:1] * 2
+    half = PPO(OBSERVATIONS, SPACES["discrete"], replace(config, clip_range=0.1), seed=1)
+    assert half.update(make_rollout(half))["clip_fraction"] == fractions[0] < 1.0
 
 
 def test_a_small_gradient_norm_bounds_the_gradient() -> None:

@@ -78,10 +78,27 @@ def test_the_window_is_a_hundred_episodes() -> None:
     assert statistics.return_mean == pytest.approx(np.mean(range(50, 150)))
 
 
+def test_the_score_is_the_mean_of_a_full_window_of_finite_returns() -> None:
+    statistics = EpisodeStatistics(1, window=3)
+    add(statistics, rewards=[1, 2], ended=[1, 1])
+    assert statistics.score is None
+    add(statistics, rewards=[3], ended=[1])
+    assert statistics.score == 2.0
+    with np.errstate(invalid="ignore"):
+        add(statistics, rewards=[math.inf], ended=[1])
+    assert statistics.score is None
+
+
 def test_small_rewards_are_not_lost_in_a_long_episode() -> None:
     statistics = EpisodeStatistics(1)
     statistics.add(np.full((1, 1), 2.0**24, np.float32), np.zeros((1, 1), bool), np.ones((1, 1), bool))
     add(statistics, rewards=[1] * 10, ended=[0] * 9 + [1])
+    assert statistics.return_mean == 2**24 + 10
+
+
+def test_small_rewards_are_not_lost_after_a_large_one_in_the_same_rollout() -> None:
+    statistics = EpisodeStatistics(1)
+    add(statistics, rewards=[2.0**24, *[1] * 10], ended=[0] * 10 + [1])  # in float32, 2**24 + 1 is 2**24
     assert statistics.return_mean == 2**24 + 10
 
 

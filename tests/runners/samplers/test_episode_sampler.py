@@ -123,6 +123,21 @@ def test_episodes_longer_than_the_room_for_them_are_whole(in_thread: bool) -> No
     sampler.close()
 
 
+@pytest.mark.parametrize("length", [3, 2 * module.FIRST_CAPACITY], ids=["short", "longer than the room at first"])
+def test_a_rollout_stays_as_it_is_while_the_next_is_sampled(length: int) -> None:
+    """As with overlap, where it is learned from meanwhile."""
+    sampler = make_sampler(partial(ScriptedEnv, ((length, "truncated"),)), in_thread=True)
+    rollout = sampler.collect(UniformActor())
+    for _ in range(4):
+        before = _copied(rollout).tensors()
+        following = sampler.collect(UniformActor())
+        for name, tensor in rollout.tensors().items():
+            assert torch.equal(tensor, before[name]), name
+        assert not torch.equal(rollout.observations, following.observations)
+        rollout = following
+    sampler.close()
+
+
 def test_long_episodes_take_fresh_noise_all_along() -> None:
     length = 2 * module.CHUNK
     rollout = make_sampler(partial(ScriptedEnv, ((length, "terminated"),))).collect(UniformActor())

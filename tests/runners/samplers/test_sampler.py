@@ -1,7 +1,9 @@
 """Rollouts hold exactly what happened, in every autoreset mode; episode ends above all."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import gymnasium as gym
@@ -465,7 +467,9 @@ def test_a_rollout_that_was_broken_off_is_gone_on_with(mode: AutoresetMode, rows
     before = through.env_steps
     assert resumed.load_state(*sampler.state(), env_seed=1) is None
     assert resumed.env_steps == before
-    assert before <= resumed.steps_sampled <= before + rows * len(SCRIPTS)
+    # In a rollout of its own after the first, so many rows of each environment, but for those that are resets.
+    so_far = [islice(scripted_rows(script, mode), NUM_STEPS, NUM_STEPS + rows) for script in SCRIPTS]
+    assert resumed.steps_sampled == before + sum(row.is_step for row in chain.from_iterable(so_far))
     expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
     rollout = resumed.collect(actor)
     assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
@@ -474,6 +478,64 @@ def test_a_rollout_that_was_broken_off_is_gone_on_with(mode: AutoresetMode, rows
     expected = {name: tensor.clone() for name, tensor in through.collect(actor).tensors().items()}
     rollout = resumed.collect(actor)
     assert all(torch.equal(rollout.tensors()[name], tensor) for name, tensor in expected.items())
+
+
+def broken_off() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of a sampler that has sampled two rows of a rollout, with final observations among them."""
+    sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
+    with pytest.raises(Stopped):
+        sampler.collect(StoppingActor(sampler, after=2))
+    return sampler.state()
+
+
+def test_a_rollout_that_was_broken_off_has_what_the_next_test_alters() -> None:
+    tensors, state = broken_off()
+    assert state["under_way"]["filled"] == 2
+    assert state["under_way"]["final_rows"] == [[0, 1]]
+    assert tensors["final_observations"].tolist() == [[0, 1]]
+    sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
+    assert sampler.load_state(tensors, state, env_seed=1) is None
+
+
+@pytest.mark.parametrize("rows", [[[2, 1]], [[-1, 1]], [[0, NUM_ENVS]], [[0, -1]], [[True, 1]], [[0, 1.0]]], ids=str)
+def test_final_observations_of_rows_that_there_are_not_are_refused(rows: Any) -> None:
+    tensors, state = broken_off()
+    state["under_way"]["final_rows"] = rows
+    sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
+    with pytest.raises(ValueError, match=r"there is no step .* of environment"):
+        sampler.load_state(tensors, state, env_seed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("final_observations", torch.zeros(1, 1)),
+        ("final_observations", torch.zeros(1, 2, dtype=torch.float64)),
+        ("buffer.rewards", torch.zeros(1, NUM_ENVS)),
+        ("buffer.rewards", torch.zeros(2, NUM_ENVS, dtype=torch.float64)),
+        ("buffer.observations", torch.zeros(2, NUM_ENVS, 2)),
+        ("observation", torch.zeros(NUM_ENVS, 1)),
+    ],
+)
+def test_arrays_of_another_shape_or_type_are_refused(name: str, tensor: Tensor) -> None:
+    tensors, state = broken_off()
+    sampler, _ = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
+    with pytest.raises(ValueError, match="of shape"):
+        sampler.load_state({**tensors, name: tensor}, state, env_seed=1)
+
+
+@pytest.mark.parametrize("name", ["valid_rows", "final_rows"])
+def test_a_rollout_of_rows_that_there_are_not_is_refused(name: str) -> None:
+    sampler, actor = make_sampler(scripted_vector(SCRIPTS, AutoresetMode.DISABLED))
+    rollout = sampler.collect(actor)
+    observations = rollout.final_observations[:1]
+    for row, is_one in ((0, True), (NUM_STEPS * NUM_ENVS - 1, True), (NUM_STEPS * NUM_ENVS, False), (-1, False)):
+        rows = {"final_rows": torch.tensor([0]), "final_observations": observations, name: torch.tensor([row])}
+        if is_one:
+            sampler.check(replace(rollout, **rows))
+        else:
+            with pytest.raises(ValueError, match=f"{name} are not all of {NUM_STEPS * NUM_ENVS} rows"):
+                sampler.check(replace(rollout, **rows))
 
 
 # Memory

@@ -16,7 +16,9 @@ import torch
 from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait_forever
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.environments.making import make_environments
+from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
@@ -118,6 +120,42 @@ def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 2 s, after 3 of its rollout"):
         train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=2.0)
     assert not worker_processes()
+
+
+class Told(gym.Env[Any, Any]):
+    """Observations tell which environment it is, by the seed it began with, and the step; lengths differ."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.number, self.steps = seed if seed is not None else self.number, 0
+        return np.array([self.number, 0], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.array([self.number, self.steps], np.float32), 1.0, False, self.steps == 3 + self.number, {}
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_final_observations_belong_to_the_environments_whose_episodes_were_truncated(num_workers: int) -> None:
+    environments = make_environments(Told, SMALL.num_envs)
+    agent = PPO(environments.observation_space, environments.action_space, SMALL)
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    sampler = make_sampler(
+        Told, environments, agent, placement, num_steps=SMALL.num_steps, num_workers=num_workers, options={},
+        env_seed=0, noise=np.random.default_rng(0),
+    )  # fmt: skip
+    with placement.sampling(agent) as actor:
+        rollout = sampler.collect(actor)
+    sampler.close()
+    # Environment n has episodes of 3 + n steps: its last steps, and the observation that came after each.
+    ends = [(t, n) for t in range(SMALL.num_steps) for n in range(SMALL.num_envs) if (t + 1) % (3 + n) == 0]
+    assert rollout.final_rows.tolist() == [t * SMALL.num_envs + n for t, n in ends]
+    assert rollout.final_observations.tolist() == [[n, 3 + n] for _, n in ends]
+    assert rollout.truncated.nonzero().tolist() == [[t, n] for t, n in ends]
+    assert rollout.observations[:, :, 0].unique(dim=0).tolist() == [list(range(SMALL.num_envs))]
 
 
 @pytest.mark.parametrize("num_workers", [7, -1])

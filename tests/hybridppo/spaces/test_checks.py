@@ -1,0 +1,61 @@
+"""What is asked of every observation and reward, at little cost."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from hybridppo.errors import BadValueError
+from hybridppo.spaces.checks import finite_test, is_plain
+from hybridppo.spaces.masks import MaskedObservation
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", [0, 5, 9])
+def test_one_bad_number_among_many_shows(bad: float, where: int) -> None:
+    numbers = np.ones(10, np.float32)
+    assert np.isfinite(finite_test(10)(numbers))
+    numbers[where] = bad
+    assert not np.isfinite(finite_test(10)(numbers))
+
+
+def test_the_largest_numbers_are_finite_all_together() -> None:
+    assert np.isfinite(finite_test(1000)(np.full(1000, np.finfo(np.float32).max)))
+
+
+PLAIN = (np.zeros(2, np.float32), 1.0, False, False, {})
+
+
+@pytest.mark.parametrize(
+    ("space", "position", "value", "expected"),
+    [
+        (Box(-1, 1, (2,)), 0, np.zeros(2, np.float32), True),
+        (Box(-1, 1, (2,)), 0, [0.0, 0.0], False),
+        (Box(-1, 1, (2,)), 0, np.zeros((1, 2), np.float32), False),
+        (Discrete(3), 0, 2, True),
+        (Discrete(3), 0, np.int64(2), True),
+        (Discrete(3), 0, np.array([2]), False),
+        (Box(-1, 1, (2,)), 1, np.array([1.0]), False),
+        (Box(-1, 1, (2,)), 2, np.array([False]), False),
+        (Box(-1, 1, (2,)), 3, np.array([False]), False),
+        (Box(-1, 1, (2,)), 1, np.float64(1.0), True),
+    ],
+)
+def test_what_needs_no_casting(space: gym.Space[Any], position: int, value: Any, expected: bool) -> None:
+    result = tuple(value if i == position else part for i, part in enumerate(PLAIN))
+    assert is_plain(space, result) is expected
+
+
+def test_a_masked_observation_is_held_to_its_space() -> None:
+    space = MaskedObservation(Discrete(3, start=1), 2)
+    assert space.row(2, np.array([1, 0])).tolist() == [0, 1, 0, 1, 0]
+    for bad in (0, 4):
+        with pytest.raises(BadValueError):
+            space.row(bad, np.array([1, 0]))
+    with pytest.raises(BadValueError):
+        MaskedObservation(Box(-1, 1, (2,)), 2).row(np.zeros(3, np.float32), np.array([1, 0]))
+    # Bounds are looked at once, when an environment is new: rows that come after need be of the right shape.
+    beyond = MaskedObservation(Box(-1, 1, (2,)), 2).row(np.array([2.0, 0.0], np.float32), np.array([1, 0]))
+    assert beyond.tolist() == [2, 0, 1, 0]

@@ -48,7 +48,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "hybridppo/spaces": ("tests/hybridppo/spaces", "tests/agents/ppo/test_ppo.py", "tests/runners/test_evaluation.py"),
     "hybridppo/rollouts": ("tests/hybridppo/rollouts", "tests/agents/ppo/test_ppo.py", "tests/runners/samplers"),
     "hybridppo/networks/numpy_forms": ("tests/hybridppo/networks", "tests/hybridppo/spaces", *SOME_TRAINING),
-    "agents/ppo": ("tests/agents/ppo", *SOME_TRAINING, RESUME + "an_update_that_is_broken_off_leaves_the_agent_as_it_was"),
+    "agents/ppo": (
+        "tests/agents/ppo", *SOME_TRAINING, RESUME + "an_update_that_is_broken_off_leaves_the_agent_as_it_was"
+    ),
     "agents/ppo/losses.py": ("tests/agents/ppo/test_losses.py", "tests/agents/ppo"),
     "runners/samplers": ("tests/runners/samplers", "tests/hybridppo/test_seeds.py", *RESTARTS),
     "runners/samplers/stepping.py": (

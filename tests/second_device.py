@@ -13,8 +13,8 @@ another, and a fallback for the operations that have no such tensor among their 
 Stricter than CUDA in one thing: an index that lies on the CPU is refused, which CUDA would copy.
 
 What it cannot show: anything that is asynchronous (streams, events, copies from page-locked memory that are not over
-yet), CUDA graphs and what they want to lie on the device beyond what an operation asks (a learning rate), autocast, more
-than one such device, another rounding, and whether any of it is fast.
+yet), CUDA graphs and what they want to lie on the device beyond what an operation asks (a learning rate), autocast,
+more than one such device, another rounding, and whether any of it is fast.
 """
 
 from collections.abc import Callable
@@ -138,10 +138,15 @@ class Module:
         Module.waits += 1
 
 
+def is_supported() -> bool:
+    """Whether this torch takes a device from Python."""
+    return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+
+
 @cache
 def register() -> str:
     """Make the device known to torch, from now on in this process; its name, as torch writes it."""
-    if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
+    if not is_supported():
         pytest.skip(f"torch {torch.__version__} takes no device from Python")
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
     operations, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")

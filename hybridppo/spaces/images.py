@@ -59,6 +59,18 @@ class ImageLayout:
         return cls(channels, height, width, channels_first)
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """As it is in an observation."""
+        if self.channels_first:
+            return self.channels, self.height, self.width
+        return self.height, self.width, self.channels
+
+    @property
+    def num_bytes(self) -> int:
+        """Of an image."""
+        return math.prod(self.shape)
+
+    @property
     def convolutions(self) -> tuple[Convolution, ...]:
         """The layers, first to last."""
         return FOR_LARGE if min(self.height, self.width) >= LARGE else FOR_SMALL

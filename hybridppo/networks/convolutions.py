@@ -47,10 +47,10 @@ class JoinedNetwork(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """What the MLP gives."""
-        numbers = numbers_of(observations, self.layout).reshape(-1, self.layout.num_numbers)
-        images = zip(images_of(observations, self.layout), self.layout.images, self.convolutions, strict=True)
+        rows = observations.reshape(-1, observations.shape[-1])
+        images = zip(images_of(rows, self.layout), self.layout.images, self.convolutions, strict=True)
         features = [features_of(batch, image, convolutions) for batch, image, convolutions in images]
-        outputs: Tensor = self.mlp(torch.cat((numbers, *features), dim=-1))
+        outputs: Tensor = self.mlp(torch.cat((numbers_of(rows, self.layout), *features), dim=-1))
         return outputs.view(*observations.shape[:-1], outputs.shape[-1])
 
 

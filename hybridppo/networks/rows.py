@@ -10,8 +10,11 @@ def numbers_of(rows: Tensor, layout: RowLayout) -> Tensor:
     """The numbers of rows, `[..., num_numbers]` of float32; of those without images, the rows themselves."""
     if not layout.images:
         return rows
-    # A tensor of larger numbers may only be a view of one whose rows are as many bytes.
-    return rows[..., : layout.end_of_numbers].contiguous().view(torch.float32)
+    if not layout.num_numbers:
+        return rows.new_empty((*rows.shape[:-1], 0), dtype=torch.float32)
+    # A copy, for bytes are float32 only where each row begins at a multiple of four of them.
+    own = rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format)
+    return own.view(torch.float32)
 
 
 def images_of(rows: Tensor, layout: RowLayout) -> list[Tensor]:

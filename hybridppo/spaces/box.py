@@ -27,7 +27,7 @@ class BoxKind(Kind[gym.spaces.Box]):
 
     def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:
         super().__init__(space, path, kind_of)
-        self.image = ImageLayout.of(space)
+        self.image = ImageLayout.of(space, path)
         self.size = math.prod(space.shape)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base

@@ -1,5 +1,6 @@
 """`Dict` and `Tuple`: spaces made of others."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -23,7 +24,10 @@ class CompositeKind(Kind[Any]):
 
     def __init__(self, space: Any, path: str, kind_of: KindOf) -> None:
         super().__init__(space, path, kind_of)
-        items = space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces)
+        items = list(space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces))
+        # Spaces are equal whatever the order of their keys: what is made of them must be, too.
+        with contextlib.suppress(TypeError):  # of keys that have no order
+            items.sort(key=lambda item: item[0])
         self._parts: dict[Any, Kind[Any]] = {key: kind_of(part, f"{path}[{key!r}]") for key, part in items}
         if not self._parts:
             raise UnsupportedSpaceError(space, path, "it has no parts")

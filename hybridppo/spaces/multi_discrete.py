@@ -1,5 +1,6 @@
 """`MultiDiscrete`: several choices at once, each among its own number."""
 
+import itertools
 from typing import Any
 
 import gymnasium as gym
@@ -26,7 +27,7 @@ class MultiDiscreteKind(Kind[gym.spaces.MultiDiscrete[Any]]):
         self._starts = space.start.ravel().astype(np.int64)
         self.size = sum(self._sizes)
         ends = np.cumsum([0, *self._sizes]).tolist()
-        self._slices = [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+        self._slices = [slice(start, end) for start, end in itertools.pairwise(ends)]
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
         array = checked_whole(observations, (*rows.shape[:-1], *self.space.shape), f"its observation{self.path}")

@@ -1,5 +1,6 @@
 """How a row of an observation lies in memory: numbers of float32, then the bytes of images."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class RowLayout:
     def image_slices(self) -> list[slice]:
         """Where in a row of bytes each image is."""
         ends = np.cumsum([self.end_of_numbers, *(image.num_bytes for image in self.images)]).tolist()
-        return [slice(start, end) for start, end in zip(ends[:-1], ends[1:], strict=True)]
+        return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
     @property
     def num_features(self) -> int:

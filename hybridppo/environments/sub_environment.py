@@ -177,7 +177,7 @@ class SubEnvironment:
             return observation
         if self._encode.is_array and self._encode.image is None:
             return reshaped(self._encode.space, observation)
-        return self._encode.checked(observation)
+        return self._encode.checked(observation, bounds=False)
 
     def _failure(self, when: str, error: Exception) -> EnvError:
         return failure(self.index, self.seed, when, error)

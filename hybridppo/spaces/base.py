@@ -118,8 +118,12 @@ class Kind(ABC, Generic[SpaceT]):
         """
         raise UnsupportedSpaceError(self.space, self.path)
 
-    def checked(self, observation: Any) -> Any:
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
         """An observation as its space has it, cast where nothing is lost by it.
+
+        Args:
+            observation: a single one.
+            bounds: whether numbers are held to the bounds of their `Box`.
 
         Raises:
             BadValueError: where its shape, type or values are not those of the space.

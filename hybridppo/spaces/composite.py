@@ -56,8 +56,9 @@ class CompositeKind(Kind[Any]):
     def values(self, observations: Any) -> Sequence[Any]:  # noqa: D102 - as in the base
         return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, "its observation")))
 
-    def checked(self, observation: Any) -> Any:  # noqa: D102 - as in the base
-        return self._joined([part.checked(value) for part, value in self._items(observation, "its observation")])
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:  # noqa: D102 - as in the base
+        items = self._items(observation, "its observation")
+        return self._joined([part.checked(value, bounds=bounds) for part, value in items])
 
     def distribution(self, *, squash: bool) -> Distribution:  # noqa: D102 - as in the base
         parts = [part.distribution(squash=squash) for part in self._parts.values()]

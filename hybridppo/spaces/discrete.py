@@ -48,7 +48,7 @@ class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
     def _no_choice(self, number: Any) -> BadValueError:
         return BadValueError(f"its observation{self.path} is {number}, which is not one of its space, {self.space}")
 
-    def checked(self, observation: Any) -> Array:  # noqa: D102 - as in the base
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
         name = f"its observation{self.path}"
         array = as_numbers(name, observation)
         require_finite(name, array)

@@ -34,7 +34,7 @@ class MultiBinaryKind(Kind[gym.spaces.MultiBinary]):
             raise BadValueError(f"its observation{self.path}{at} is {array[tuple(at)]}, which is neither 0 nor 1")
         rows[...] = array.reshape(rows.shape)
 
-    def checked(self, observation: Any) -> Array:  # noqa: D102 - as in the base
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
         self.write(observation, np.empty(self.size, np.float32))
         return np.asarray(observation).astype(self.space.dtype).reshape(self.space.shape)
 

@@ -42,7 +42,7 @@ class MultiDiscreteKind(Kind[gym.spaces.MultiDiscrete[Any]]):
                     f"its observation{self.path}{at} is {number}, which is not one of its space, {self.space}"
                 )
 
-    def checked(self, observation: Any) -> Array:  # noqa: D102 - as in the base
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
         self.write(observation, np.empty(self.size, np.float32))
         return np.asarray(observation).astype(self.space.dtype).reshape(self.space.shape)
 

@@ -112,13 +112,13 @@ class ObservationEncoder:
         for (leaf, part), value in zip(self._parts, values, strict=True):
             leaf.write(value, (numbers if leaf.image is None else rows)[..., part])
 
-    def checked(self, observation: Any) -> Any:
-        """A single observation as its space has it, cast where nothing is lost by it.
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
+        """A single observation as its space has it, cast where nothing is lost by it; within its bounds, if so asked.
 
         Raises:
             BadValueError: where its shape, type or values are not those of the space.
         """
-        return self._kind.checked(observation)
+        return self._kind.checked(observation, bounds=bounds)
 
     def check_shapes(self, observations: Any, num_envs: int) -> None:
         """Refuse a batch that is not of the shape of its space.

@@ -249,7 +249,7 @@ class AngleKind(Kind[Angle]):
         radians = np.deg2rad(np.asarray(observations))
         rows[..., 0], rows[..., 1] = np.sin(radians), np.cos(radians)
 
-    def checked(self, observation: Any) -> Any:
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
         if not self.space.contains(observation):
             raise BadValueError(f"its observation{self.path} is {observation}, which is no angle")
         return observation

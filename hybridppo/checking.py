@@ -24,7 +24,6 @@ from hybridppo.environments.pickling import pack
 from hybridppo.environments.state.describing import describe
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.reporting.env_report import EnvReport
-from hybridppo.spaces.checks import checked_observation
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.validation import require_whole
@@ -91,11 +90,11 @@ class _Check:
             if not isinstance(getattr(env, kind, None), gym.Space):
                 report.add("error", f"it has no {kind}", f"set self.{kind} to a gymnasium.spaces.Space in __init__")
                 return False
-        for use in (partial(ObservationEncoder, env.observation_space), partial(distribution_for, env.action_space)):
-            try:
-                use()
-            except EnvError as error:
-                report.add("error", str(error))
+        try:
+            distribution_for(env.action_space)
+            self._encode = ObservationEncoder(env.observation_space)
+        except EnvError as error:
+            report.add("error", str(error))
         actions = env.action_space
         if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
             bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
@@ -111,10 +110,10 @@ class _Check:
 
     def _step_randomly(self, steps: int) -> None:
         env, report = self._env, self._report
-        space, actions = env.observation_space, env.action_space
+        actions, encode = env.action_space, self._encode
         actions.seed(self._seed)
         observation, info = self._reset(env, self._seed)
-        largest = np.zeros(observation.size if isinstance(space, gym.spaces.Box) else 0)
+        largest = np.zeros(encode.layout.num_numbers)
         rewards: list[float] = []
         step_seconds, reset_seconds = [], []
         length = 0
@@ -126,14 +125,11 @@ class _Check:
             start = time.perf_counter()
             result = env.step(action)
             step_seconds.append(time.perf_counter() - start)
-            observation, reward, terminated, truncated, info = checked_step(space, result)
+            observation, reward, terminated, truncated, info = checked_step(encode, result)
             report.steps += 1
             length += 1
             rewards.append(reward)
-            if isinstance(space, gym.spaces.Box):
-                largest = (
-                    np.maximum(largest, np.abs(observation.ravel())) if largest.size else np.abs(observation.ravel())
-                )
+            np.maximum(largest, np.abs(encode.layout.numbers(encode.one(observation)).ravel()), out=largest)
             if terminated or truncated:
                 report.episode_lengths.append(length)
                 length = 0
@@ -146,19 +142,18 @@ class _Check:
 
     def _judge(self, largest: Array, rewards: Array) -> None:
         """What learning often fails on."""
-        report, space = self._report, self._env.observation_space
+        report = self._report
         if not report.episode_lengths:
             report.add(
                 "warning",
                 f"no episode ended in {report.steps:,} random steps",
                 "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
             )
-        is_vector = isinstance(space, gym.spaces.Box) and space.dtype != np.uint8
-        if is_vector and largest.size and largest.max() > LARGE:
+        if largest.size and largest.max() > LARGE:
             at = int(largest.argmax())
             report.add(
                 "warning",
-                f"observation[{at}] goes up to {largest.max():g}",
+                f"observation{self._encode.names[at]} goes up to {largest.max():g}",
                 "normalise observations: gymnasium.wrappers.NormalizeObservation(env)",
             )
         if np.abs(rewards).max() > LARGE:
@@ -204,14 +199,12 @@ class _Check:
             with _global_generators(global_seed):
                 env.action_space.seed(self._seed)
                 observation, info = self._reset(env, self._seed)
-                seen = [np.copy(observation)]
+                seen = [self._encode.one(observation)]
                 for _ in range(STEPS_TO_REPEAT):
                     mask = info.get("action_mask") if isinstance(info, dict) else None
                     action = env.action_space.sample(mask) if mask is not None else env.action_space.sample()
-                    observation, reward, terminated, truncated, info = checked_step(
-                        env.observation_space, env.step(action)
-                    )
-                    seen += [np.copy(observation), np.asarray(reward)]
+                    observation, reward, terminated, truncated, info = checked_step(self._encode, env.step(action))
+                    seen += [self._encode.one(observation), np.asarray(reward)]
                     if terminated or truncated:
                         break
                 return seen
@@ -235,7 +228,7 @@ class _Check:
         result: Any = env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
-        return checked_observation(env.observation_space, result[0]), result[1]
+        return self._encode.checked(result[0]), result[1]
 
 
 @contextlib.contextmanager

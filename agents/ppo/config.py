@@ -60,6 +60,8 @@ class PPOConfig:
     """Stop an update after the pass whose mean approximate KL divergence exceeds this; None for never."""
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
+    squash_actions: bool = False
+    """Squash actions of a Box between its bounds, which must be finite then, by tanh, instead of clipping them."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
     activation: Activation = "tanh"

@@ -27,12 +27,12 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
         encode: of the observations.
         outputs: numbers that the actor gives.
     """
-    image, observation = encode.image, encode.size * encode.dtype.itemsize
-    widths = (encode.size if image is None else image.num_features, *config.hidden_sizes)
+    images, observation = encode.layout.images, encode.size * encode.dtype.itemsize
+    widths = (encode.layout.num_features, *config.hidden_sizes)
     hidden = sum(a * b + b for a, b in zip(widths, config.hidden_sizes, strict=False))
     activations = sum(config.hidden_sizes)
     at_once = activations  # the critic's for a rollout, all rows at once
-    if image is not None:
+    for image in images:
         channels = [size[2] for size in image.sizes]
         layers = zip(channels, image.convolutions, strict=False)
         hidden += sum(filters * (before * kernel**2 + 1) for before, (filters, kernel, _) in layers)

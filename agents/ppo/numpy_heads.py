@@ -1,6 +1,10 @@
-"""The last layers of an actor, with what follows from its distribution, written out by hand in NumPy."""
+"""The last layer of an actor, with what follows from its distribution, written out by hand in NumPy.
 
-from typing import Any
+Each distribution has a gradient here: what its log-probabilities and entropies are, and what comes back from them. All
+is kept transposed, `[outputs, B]`: reductions over few outputs are far faster along the first axis.
+"""
+
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,78 +12,243 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import PackedBatch
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
+from hybridppo.spaces.distributions import (
+    Categorical,
+    DiagonalGaussian,
+    Distribution,
+    JointDistribution,
+    MultiCategorical,
+    SquashedGaussian,
+)
+from hybridppo.spaces.gaussian import hermite, log_slope
 
 Array = NDArray[Any]
 
 
-class CategoricalHead:
-    """Last layer and softmax of an actor with discrete actions. Logits are kept transposed, `[A, B]`: reductions over
-    few actions are far faster along the first axis.
-    """  # noqa: D205
+class Gradient(Protocol):
+    """A distribution's gradient."""
 
-    def __init__(self, layer: nn.Linear, has_mask: bool) -> None:
+    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies `[B]`.
+
+        Args:
+            outputs: what the network gives, `[n, B]`; may be overwritten.
+            free: the outputs that depend on no observation, `[d, 1]`.
+            actions: `[B]`, or `[*action, B]`.
+        """
+        ...
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of `outputs`, `[n, B]`; that of `free` goes into `d_free`, `[d]`."""
+        ...
+
+
+class ActorHead:
+    """Last layer of an actor, the outputs that depend on no observation, and the gradient of its distribution.
+
+    Args:
+        layer: the last.
+        free: the parameters that are outputs by themselves, if any.
+        distribution: of the actions.
+        mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
+    """
+
+    def __init__(self, layer: nn.Linear, free: Tensor | None, distribution: Distribution, mask_size: int) -> None:
         self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
         self._weight_gradient = array_of(gradient_of(layer.weight))
         self._bias_gradient = array_of(gradient_of(layer.bias))
-        self._has_mask = has_mask
-        self._choices = np.arange(len(self._weight))[:, None]
+        nothing = np.zeros(0, np.float32)
+        self._free = (array_of(free) if free is not None else nothing)[:, None]
+        self._free_gradient = array_of(gradient_of(free)) if free is not None else nothing
+        self._mask_size = mask_size
+        gradient = gradient_for(distribution)
+        assert gradient is not None  # or autograd would have been taken
+        self._gradient = gradient
 
     def forward(self, last: Array, rows: "PackedBatch") -> tuple[Array, Array]:
         """Log-probabilities and entropies, `[B]`."""
-        logits = np.dot(self._weight, last.T)
-        logits += self._bias
-        if self._has_mask:
-            logits[rows.observations.T[-len(logits) :] == 0.0] = FORBIDDEN
-        logits -= np.maximum.reduce(logits)
-        exponentials = np.exp(logits)
+        outputs = np.dot(self._weight, last.T)
+        outputs += self._bias
+        if self._mask_size:
+            outputs[: self._mask_size][rows.observations.T[-self._mask_size :] == 0.0] = FORBIDDEN
+        return self._gradient.forward(outputs, self._free, rows.actions.T)
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
+        """Fill the layer's gradients, and that of `last` into `out`."""
+        d_outputs = self._gradient.backward(d_log_prob, d_entropy, self._free_gradient)
+        np.dot(d_outputs, last, out=self._weight_gradient)
+        np.add.reduce(d_outputs, axis=1, out=self._bias_gradient)
+        np.dot(d_outputs.T, self._weight, out=out)
+
+
+class CategoricalGradient:
+    """Of a softmax."""
+
+    def __init__(self, distribution: Categorical) -> None:
+        self._choices = np.arange(distribution.output_size)[:, None]
+
+    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        outputs -= np.maximum.reduce(outputs)
+        exponentials = np.exp(outputs)
         totals = np.add.reduce(exponentials)
-        self._log_probs = logits - np.log(totals)
+        self._log_probs = outputs - np.log(totals)
         self._probs = exponentials / totals
-        self._chosen = self._choices == rows.actions
+        self._chosen = self._choices == actions
         self._entropy = -np.add.reduce(self._probs * self._log_probs)
         return np.add.reduce(self._chosen * self._log_probs), self._entropy
 
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
-        """Fill the layer's gradients, and that of `last` into `out`."""
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the logits."""
         # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
-        d_logits = d_log_prob * (self._chosen - self._probs)
+        d_logits: Array = d_log_prob * (self._chosen - self._probs)
         if d_entropy:
             d_logits -= d_entropy * self._probs * (self._log_probs + self._entropy)
-        np.dot(d_logits, last, out=self._weight_gradient)
-        np.add.reduce(d_logits, axis=1, out=self._bias_gradient)
-        np.dot(d_logits.T, self._weight, out=out)
+        return d_logits
 
 
-class GaussianHead:
-    """Last layer and log standard deviations of an actor with continuous actions, kept transposed likewise."""
+class MultiCategoricalGradient:
+    """Of several choices: each run of equal ones is a softmax over an axis of its own."""
 
-    def __init__(self, layer: nn.Linear, log_std: Tensor) -> None:
-        self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
-        self._weight_gradient = array_of(gradient_of(layer.weight))
-        self._bias_gradient = array_of(gradient_of(layer.bias))
-        self._log_std, self._log_std_gradient = array_of(log_std)[:, None], array_of(gradient_of(log_std))
-        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * len(self._log_std))
+    def __init__(self, distribution: MultiCategorical) -> None:
+        self._runs = distribution.runs
+        self._size = distribution.output_size
 
-    def forward(self, last: Array, rows: "PackedBatch") -> tuple[Array, Array]:
-        """Log-probabilities and entropies, `[B]`."""
-        mean = np.dot(self._weight, last.T)
-        mean += self._bias
-        self._precision = np.exp(-self._log_std)
-        self._noise = (rows.actions.T - mean) * self._precision
-        log_scale = self._log_std.sum()
-        log_prob = -0.5 * (self._noise * self._noise).sum(0) - (log_scale + self._constant)
-        entropy = np.full(len(last), log_scale + self._constant + 0.5 * len(self._log_std), np.float32)
+    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, summed over the choices."""
+        self._kept: list[tuple[Array, Array, Array, Array]] = []
+        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
+        for count, n, logits, chosen in self._runs:
+            # [count * n, B] -> [n, count, B]
+            table = outputs[logits].reshape(count, n, -1).swapaxes(0, 1)
+            table = table - np.maximum.reduce(table)
+            exponentials = np.exp(table)
+            totals = np.add.reduce(exponentials)
+            log_probs, probs = table - np.log(totals), exponentials / totals
+            picked = np.arange(n)[:, None, None] == actions[chosen]
+            entropies = -np.add.reduce(probs * log_probs)
+            self._kept.append((log_probs, probs, picked, entropies))
+            log_prob += np.add.reduce(picked * log_probs).sum(0)
+            entropy += entropies.sum(0)
         return log_prob, entropy
 
-    def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
-        """Fill the layer's gradients, and that of `last` into `out`."""
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the logits, for each choice as for one."""
+        d_logits = np.empty((self._size, len(d_log_prob)), np.float32)
+        for (count, n, logits, _), (log_probs, probs, picked, entropies) in zip(self._runs, self._kept, strict=True):
+            d_table = d_log_prob * (picked - probs)
+            if d_entropy:
+                d_table -= d_entropy * probs * (log_probs + entropies)
+            d_logits[logits] = d_table.swapaxes(0, 1).reshape(count * n, -1)
+        return d_logits
+
+
+class GaussianGradient:
+    """Of independent normals, whose deviations depend on no observation."""
+
+    def __init__(self, distribution: DiagonalGaussian) -> None:
+        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
+
+    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        self._precision = np.exp(-free)
+        self._noise = (actions - outputs) * self._precision
+        log_scale = free.sum()
+        log_prob = -0.5 * (self._noise * self._noise).sum(0) - (log_scale + self._constant)
+        entropy = np.full(outputs.shape[1], log_scale + self._constant + 0.5 * len(free), np.float32)
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the means, and of the log standard deviations."""
         # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
         weighted = d_log_prob * self._noise
-        d_mean = weighted * self._precision
-        self._log_std_gradient[:] = (weighted * self._noise - d_log_prob).sum(1) + d_entropy * len(last)
-        np.dot(d_mean, last, out=self._weight_gradient)
-        np.add.reduce(d_mean, axis=1, out=self._bias_gradient)
-        np.dot(d_mean.T, self._weight, out=out)
+        d_mean: Array = weighted * self._precision
+        d_free[:] = (weighted * self._noise - d_log_prob).sum(1) + d_entropy * weighted.shape[1]
+        return d_mean
+
+
+class SquashedGradient:
+    """Of squashed normals: the log-probability changes by what depends on no parameter, the entropy by a mean."""
+
+    def __init__(self, distribution: SquashedGaussian) -> None:
+        self._normal = GaussianGradient(distribution)
+        self._constant = np.float32(distribution.log_half_widths)
+
+    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        log_prob, entropy = self._normal.forward(outputs, free, actions)
+        points, self._weights = hermite()
+        # [d, B] -> [d, B, nodes]
+        self._offsets = np.exp(free)[..., None] * points
+        self._numbers = outputs[..., None] + self._offsets
+        log_prob = log_prob - log_slope(actions).sum(0) - self._constant
+        entropy = entropy + (log_slope(self._numbers) * self._weights).sum((0, 2)) + self._constant
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """Likewise."""
+        d_mean = self._normal.backward(d_log_prob, d_entropy, d_free)
+        if d_entropy:
+            # d log(1 - tanh(u)^2) / d u = -2 tanh(u), where u = mean + exp(log_std) * point
+            slopes = d_entropy * np.float32(-2.0) * np.tanh(self._numbers) * self._weights
+            d_mean = d_mean + slopes.sum(2)
+            d_free += (slopes * self._offsets).sum((1, 2))
+        return d_mean
+
+
+class JointGradient:
+    """Of independent parts, each with its own outputs."""
+
+    def __init__(self, distribution: JointDistribution) -> None:
+        self._factors = distribution.factors
+        found = [gradient_for(factor.distribution) for factor in self._factors]
+        self._gradients = [gradient for gradient in found if gradient is not None]
+        self._num_network = distribution.output_size - distribution.free_size
+
+    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies, summed over the parts."""
+        log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
+        for factor, gradient in zip(self._factors, self._gradients, strict=True):
+            own = actions[factor.actions] if factor.distribution.action_shape else actions[factor.actions][0]
+            own_log_prob, own_entropy = gradient.forward(outputs[factor.outputs], free[self._free(factor.free)], own)
+            log_prob += own_log_prob
+            entropy += own_entropy
+        return log_prob, entropy
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradients of all parts."""
+        d_outputs = np.empty((self._num_network, len(d_log_prob)), np.float32)
+        for factor, gradient in zip(self._factors, self._gradients, strict=True):
+            d_own = gradient.backward(d_log_prob, d_entropy, d_free[self._free(factor.free)])
+            d_outputs[factor.outputs] = d_own
+        return d_outputs
+
+    def _free(self, part: slice) -> slice:
+        """Where a part's outputs are among those that depend on no observation."""
+        return slice(part.start - self._num_network, part.stop - self._num_network)
+
+
+GRADIENTS: dict[type, Any] = {
+    Categorical: CategoricalGradient,
+    MultiCategorical: MultiCategoricalGradient,
+    DiagonalGaussian: GaussianGradient,
+    SquashedGaussian: SquashedGradient,
+    JointDistribution: JointGradient,
+}
+"""A distribution that is not here is left to autograd."""
+
+
+def gradient_for(distribution: Distribution) -> Gradient | None:
+    """The gradient of a distribution, if it is written out here."""
+    kind = GRADIENTS.get(type(distribution))
+    return kind(distribution) if kind is not None else None
+
+
+def has_gradient(distribution: Distribution) -> bool:
+    """Whether the gradient of a distribution, and of all its parts, is written out here."""
+    if isinstance(distribution, JointDistribution):
+        return all(has_gradient(factor.distribution) for factor in distribution.factors)
+    return type(distribution) in GRADIENTS
 
 
 def gradient_of(parameter: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch, PackedBatch
-from hybridppo.agents.ppo.numpy_heads import CategoricalHead, GaussianHead, array_of, gradient_of
+from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, gradient_of, has_gradient
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.interruption import Stopped
 from hybridppo.networks.actors import GaussianActor
@@ -24,7 +24,6 @@ from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
 from hybridppo.networks.threads import one_torch_thread
-from hybridppo.spaces.distributions import Categorical, DiagonalGaussian
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -63,12 +62,8 @@ class NumpySteps:
             [array_of(layer.bias)[None, None] for layer in critic_layers],
             form.activation,
         )
-        self._head: CategoricalHead | GaussianHead
-        if isinstance(agent.distribution, DiagonalGaussian):
-            assert isinstance(actor, GaussianActor)
-            self._head = GaussianHead(actor_head, actor.log_std)
-        else:
-            self._head = CategoricalHead(actor_head, form.has_mask)
+        free = actor.log_std if isinstance(actor, GaussianActor) else None
+        self._head = ActorHead(actor_head, free, agent.distribution, form.mask_size)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
         self._value_weight_gradient = array_of(gradient_of(critic_head.weight))[0]
         self._value_bias_gradient = array_of(gradient_of(critic_head.bias))
@@ -87,10 +82,10 @@ class NumpySteps:
             not agent.has_own_loss
             and forms[0] is not None
             and forms[1] is not None
-            and forms[0].image is forms[1].image is None
+            and forms[0].layout is forms[1].layout is None
             and forms[0].activation == forms[1].activation
             and is_on_cpu(actor)
-            and isinstance(agent.distribution, (Categorical, DiagonalGaussian))
+            and has_gradient(agent.distribution)
             and [layer.weight.shape for layer in linears(actor)[:-1]]
             == [layer.weight.shape for layer in linears(critic)[:-1]]
         )

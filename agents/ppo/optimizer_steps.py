@@ -69,8 +69,8 @@ class AutogradSteps:
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values."""
         # Of images, as many at once as there are in a minibatch: where its gradient fits, they do.
-        is_image = observations.ndim > 2
-        size = max(1, self._config.minibatch_size if is_image else len(observations))
+        has_images = observations.dtype == torch.uint8
+        size = max(1, self._config.minibatch_size if has_images else len(observations))
         return torch.cat([self._critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     @torch.no_grad()

@@ -43,6 +43,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import first_of
 from hybridppo.validation import whole
 
 
@@ -50,8 +51,8 @@ class PPO:
     """PPO with separate actor and critic networks.
 
     Args:
-        observation_space: of one environment; `Box` of vectors or images, `Discrete`, or a `MaskedObservation`.
-        action_space: of one environment; `Discrete`, or `Box` of floating-point numbers.
+        observation_space: of one environment, of any kind in `hybridppo/spaces/`, or a `MaskedObservation`.
+        action_space: of one environment, likewise.
         config: the settings.
         seed: of the initial parameters and of the order of minibatches.
         loss: a loss of one's own, see `loss.py`; None for PPO's.
@@ -75,7 +76,7 @@ class PPO:
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
         self.observation_space, self.action_space = observation_space, action_space
-        self.distribution: Distribution = distribution_for(action_space)
+        self.distribution: Distribution = distribution_for(action_space, squash=config.squash_actions)
         self._encode = ObservationEncoder(observation_space)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order = np.random.default_rng(order)
@@ -126,8 +127,8 @@ class PPO:
         Args:
             observation: as the environment gives it.
             deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
-            action_mask: `[n]`, 1 for each action that is allowed: the environment's `info["action_mask"]`, where the
-                agent was trained with `action_masks=True`.
+            action_mask: what is allowed, as `action_space.sample(mask)` takes it: the environment's
+                `info["action_mask"]`, where the agent was trained with `action_masks=True`.
 
         Raises:
             EnvError: where a mask is missing, not expected, or allows nothing.
@@ -138,7 +139,7 @@ class PPO:
             actions = self.distribution.mode(outputs)
         else:
             actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
-        return self.distribution.to_env(actions)[0]
+        return first_of(self.action_space)(self.distribution.to_env(actions))
 
     def _row(self, observation: Any, action_mask: Any) -> NDArray[Any]:
         """`[1, obs]`, as the actor takes it."""
@@ -146,16 +147,24 @@ class PPO:
         if not isinstance(space, MaskedObservation):
             if action_mask is not None:
                 raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
-            return self._encode(np.asarray(observation)[None])
-        if action_mask is None or not np.any(action_mask):
-            raise EnvError(
-                "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
-                f"least one, got {shown(action_mask)}"
-            )
+            if self._encode.is_array:
+                return self._encode(np.asarray(observation)[None])
+            try:
+                return self._encode.one(observation)[None]
+            except BadValueError as error:
+                raise EnvError(f"the agent cannot act: {error}") from None
+        needs = "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
+        if action_mask is None:
+            raise EnvError(f"{needs}least one, got None")
         try:
-            return space.row(observation, action_mask)[None]
+            row = space.row(observation, action_mask)
         except BadValueError as error:
             raise EnvError(f"the agent cannot act: {error}") from None
+        try:
+            space.require_allowed(row)
+        except BadValueError:
+            raise EnvError(f"{needs}least one, got {shown(action_mask)}") from None
+        return row[None]
 
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""

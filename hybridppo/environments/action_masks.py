@@ -6,9 +6,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.errors import BadValueError, EnvError
-from hybridppo.spaces.checks import checked_observation
+from hybridppo.errors import BadValueError
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
 
 Array = NDArray[Any]
 
@@ -17,16 +17,12 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
     """An environment with the mask that it gives in `info["action_mask"]` as a part of its observations.
 
     Raises:
-        EnvError: where its actions are not choices, which alone can be masked.
+        EnvError: where there is nothing to choose in its actions, for choices alone can be masked.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
-        if not isinstance(env.action_space, gym.spaces.Discrete):
-            raise EnvError(
-                f"action_masks=True needs a Discrete action space, and this one is {env.action_space}: leave it out"
-            )
-        self._space = MaskedObservation(env.observation_space, int(env.action_space.n))
+        self._space = MaskedObservation(env.observation_space, env.action_space)
         self.observation_space = self._space
         self._has_begun = False
 
@@ -42,7 +38,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         observation, info = result
         if not self._has_begun:
             self._has_begun = True
-            observation = checked_observation(self._space.observation, observation)
+            observation = ObservationEncoder(self._space.observation).checked(observation)
         return self._row(observation, info), info
 
     def step(self, action: Any) -> Any:
@@ -61,13 +57,13 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
     def _row(self, observation: Any, info: Any, has_ended: bool = False) -> Array:
         mask = info.get("action_mask") if isinstance(info, dict) else None
         if mask is None and has_ended:
-            mask = np.zeros(self._space.num_actions, np.int8)
+            return self._space.row_without_choice(observation)
         if mask is None:
             raise BadValueError(
                 f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
                 "it there, or leave action_masks out"
             )
         row = self._space.row(observation, mask)
-        if not (has_ended or row[-self._space.num_actions :].any()):
-            raise BadValueError("its action mask allows no action, and the episode has not ended")
+        if not has_ended:
+            self._space.require_allowed(row)
         return row

@@ -48,8 +48,8 @@ class Environments(ABC):
         """Start every environment anew, the `i`-th from `seed + i`; observations `[N, obs]`."""
 
     @abstractmethod
-    def step(self, actions: Array) -> Step:
-        """Step every environment.
+    def step(self, actions: Any) -> Step:
+        """Step every environment, by a batch of actions as gymnasium's vectors have it (`Distribution.to_env`).
 
         Raises:
             EnvError: where one fails, or returns what cannot be used: which one, and when.

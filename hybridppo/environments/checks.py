@@ -7,14 +7,14 @@ microsecond); the other checks are made on the first reset and the first step.
 import traceback
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from hybridppo.errors import BadValueError, EnvError, shown
-from hybridppo.spaces.checks import as_numbers, as_scalar, checked_observation, require_finite
+from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
+from hybridppo.spaces.observations import ObservationEncoder
 
 
-def checked_step(space: gym.Space[Any], result: Any) -> tuple[Any, float, bool, bool, Any]:
+def checked_step(encode: ObservationEncoder, result: Any) -> tuple[Any, float, bool, bool, Any]:
     """What `step` returned, cast where nothing is lost by it.
 
     Raises:
@@ -27,7 +27,7 @@ def checked_step(space: gym.Space[Any], result: Any) -> tuple[Any, float, bool, 
             "observation, reward, terminated, truncated, info"
         )
     observation, reward, terminated, truncated, info = result
-    observation = checked_observation(space, observation)
+    observation = encode.checked(observation)
     number = float(as_scalar("its reward", as_numbers("its reward", reward)))
     require_finite("its reward", np.asarray(number))
     ends = [as_scalar(f"its {name}", as_numbers(f"its {name}", flag)) for name, flag in
@@ -35,28 +35,37 @@ def checked_step(space: gym.Space[Any], result: Any) -> tuple[Any, float, bool, 
     return observation, number, bool(ends[0]), bool(ends[1]), info
 
 
-def check_vector_observations(space: gym.Space[Any], num_envs: int, observations: Any) -> None:
+def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
+    """Whether a step that was checked needs no casting, so that those like it can be taken as they are."""
+    observation, reward, terminated, truncated, _ = result
+    of_space = not encode.is_array or (
+        isinstance(observation, np.ndarray)
+        and observation.shape == encode.space.shape
+        and (encode.image is None or observation.dtype == encode.dtype)
+    )
+    return of_space and all(np.ndim(value) == 0 for value in (reward, terminated, truncated))
+
+
+def check_vector_observations(encode: ObservationEncoder, num_envs: int, observations: Any) -> None:
     """Refuse what a vector environment returned as the observations of its `num_envs` environments.
 
     Raises:
         BadValueError: naming the environment where one of them is wrong.
     """
-    found, expected = np.shape(observations), (num_envs, *(space.shape or ()))
-    if found != expected:
-        raise BadValueError(f"the observations of {num_envs} environments must be of shape {expected}, not {found}")
-    for i, observation in enumerate(observations):
+    encode.check_shapes(observations, num_envs)
+    for i, observation in enumerate(encode.each(observations)):
         try:
-            checked_observation(space, observation)
+            encode.checked(observation)
         except BadValueError as error:
             raise BadValueError(f"environment {i} of the vector: {error}") from None
 
 
-def check_vector_step(space: gym.Space[Any], num_envs: int, result: Any) -> None:
+def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) -> None:
     """Likewise, for what a vector environment's first `step` returned."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise BadValueError(f"step must return five values, as gymnasium.vector.VectorEnv does, not {shown(result)}")
     observations, *arrays, _ = result
-    check_vector_observations(space, num_envs, observations)
+    check_vector_observations(encode, num_envs, observations)
     for name, array in zip(("rewards", "terminated", "truncated"), arrays, strict=True):
         if not isinstance(array, np.ndarray) or array.shape != (num_envs,) or array.dtype.kind not in "biuf":
             kind = f"of {array.dtype} and shape {array.shape}" if isinstance(array, np.ndarray) else shown(array)
@@ -74,7 +83,13 @@ def describe_error(error: Exception) -> str:
 
 def describe_action(action: Any) -> str:
     """An action, or those of a vector, in one line."""
-    return shown(np.asarray(action).tolist())
+    return shown(_plain(action))
+
+
+def _plain(action: Any) -> Any:
+    if isinstance(action, dict):
+        return {key: _plain(part) for key, part in action.items()}
+    return tuple(map(_plain, action)) if isinstance(action, tuple) else np.asarray(action).tolist()
 
 
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:

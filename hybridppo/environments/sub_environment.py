@@ -8,10 +8,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.checks import checked_step, describe_action, describe_error
+from hybridppo.environments.checks import checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
 from hybridppo.errors import BadValueError, EnvError
-from hybridppo.spaces.checks import checked_observation, is_plain, require_finite, reshaped
+from hybridppo.spaces.checks import reshaped
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -31,11 +32,21 @@ class SubEnvironment:
         make: makes it, and makes it anew.
         index: its number among the environments of the run.
         on_error: "raise", or "restart": make it anew.
+        gives_rows: whether observations that are no arrays, of any space but a `Box`, are given as rows, encoded.
     """
 
-    def __init__(self, make: Callable[[], "gym.Env[Any, Any]"], index: int, on_error: OnEnvError = "raise") -> None:
+    def __init__(
+        self,
+        make: Callable[[], "gym.Env[Any, Any]"],
+        index: int,
+        on_error: OnEnvError = "raise",
+        *,
+        gives_rows: bool = False,
+    ) -> None:
         self.env = make()
         self.index = index
+        self._encode = ObservationEncoder(self.env.observation_space)
+        self._gives_rows = gives_rows and not self._encode.is_array
         self.seed: int | None = None
         """What it was last reset with."""
         self.times_restarted = 0
@@ -46,7 +57,7 @@ class SubEnvironment:
         self.step: Callable[[Any], Any] = self._first_step
         """As the environment's own, which it is once the first step was found to need no casting."""
 
-    def reset(self, seed: int | None = None, num_steps: int = 0) -> Array:
+    def reset(self, seed: int | None = None, num_steps: int = 0) -> Any:
         """Begin an episode: its first observation, of an environment made anew where `reset` failed.
 
         Args:
@@ -63,7 +74,7 @@ class SubEnvironment:
         except Exception as error:
             return self.recover(in_reset(num_steps), error)
 
-    def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Array:
+    def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Any:
         """Raise what went wrong; or make the environment anew: the first observation of a new episode.
 
         Args:
@@ -102,7 +113,7 @@ class SubEnvironment:
         """Close the environment."""
         self.env.close()
 
-    def _make_anew(self) -> Array:
+    def _make_anew(self) -> Any:
         self.times_restarted += 1
         spaces = self.env.observation_space, self.env.action_space
         try:
@@ -120,32 +131,53 @@ class SubEnvironment:
         self.seed = int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1)
         return self._reset(self.seed)
 
-    def _reset(self, seed: int | None) -> Array:
+    def _reset(self, seed: int | None) -> Any:
         result = self.env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
-        space = self.env.observation_space
+        encode = self._encode
+        observation: Any
         if not self._is_checked:
             self._is_checked = True
-            return checked_observation(space, result[0])
-        observation = np.asarray(result[0]) if isinstance(space, gym.spaces.Discrete) else reshaped(space, result[0])
-        require_finite("its observation", observation.astype(np.float32, copy=False))
+            observation = encode.checked(result[0])
+        else:
+            observation = self._cast(result[0])
+        if self._gives_rows:
+            observation = encode.one(observation)
+        elif not encode.is_array:  # whoever encodes it will look
+            return observation
+        encode.require_finite(
+            "its observation", observation if encode.layout.images else observation.astype(np.float32, copy=False)
+        )
         return observation
 
     def _first_step(self, action: Any) -> Any:
         result = self.env.step(action)
-        checked = checked_step(self.env.observation_space, result)
-        self.step = self.env.step if is_plain(self.env.observation_space, result) else self._cast_step
-        return checked
+        observation, *others = checked_step(self._encode, result)
+        if is_plain(self._encode, result) and self._encode.is_array:
+            self.step = self.env.step
+        elif is_plain(self._encode, result) and self._gives_rows:
+            self.step = self._row_step
+        else:
+            self.step = self._cast_step
+        return (self._encode.one(observation) if self._gives_rows else observation, *others)
+
+    def _row_step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._encode.one(observation), reward, terminated, truncated, info
 
     def _cast_step(self, action: Any) -> Any:
         observation, *values, info = self.env.step(action)
-        space = self.env.observation_space
-        if not isinstance(space, gym.spaces.Discrete):
-            observation = reshaped(space, observation)
-        else:
-            observation = np.asarray(observation).item()
+        observation = self._encode.one(observation) if self._gives_rows else self._cast(observation)
         return (observation, *(np.asarray(value).item() for value in values), info)
+
+    def _cast(self, observation: Any) -> Any:
+        """An observation as its space has it; a vector's bounds are not looked at again."""
+        if self._gives_rows:
+            return observation
+        if self._encode.is_array and self._encode.image is None:
+            return reshaped(self._encode.space, observation)
+        return self._encode.checked(observation, bounds=False)
 
     def _failure(self, when: str, error: Exception) -> EnvError:
         return failure(self.index, self.seed, when, error)

@@ -14,6 +14,7 @@ from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.sub_environment import SubEnvironment, in_step
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.checks import finite_test, require_finite
+from hybridppo.spaces.registry import each_of
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -42,7 +43,7 @@ class SyncEnvironments(Environments):
         first: int = 0,
         on_error: OnEnvError = "raise",
     ) -> None:
-        copies = [SubEnvironment(make, first + i, on_error) for i in range(num_envs)]
+        copies = [SubEnvironment(make, first + i, on_error, gives_rows=True) for i in range(num_envs)]
         model = copies[0].env
         for copy in copies:
             require_same_spaces(copy.env, model, f"environment {copy.index}", f"environment {first}", num_envs)
@@ -50,17 +51,21 @@ class SyncEnvironments(Environments):
         super().__init__(num_envs, space, model.action_space)
         self.copies = copies
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
-        # Observations [N, *space] and rewards [N], as rollouts hold them, in one array for the test. Whole numbers, of
-        # a Discrete space or an image, are finite.
-        shape = (num_envs, *(space.shape or ()))
-        is_float = self._shape is not None and self.encode.image is None
+        self._each_action = each_of(model.action_space)
+        # Observations, [N, *space] of arrays and else rows [N, *obs], and rewards [N], as rollouts hold them, in one
+        # array for the test. Bytes have one of their own, for the numbers among them.
+        shape = (num_envs, *(self._shape if self._shape is not None else self.encode.shape))
+        is_float = not self.encode.layout.images
         size = int(np.prod(shape)) if is_float else 0
         self._numbers = np.zeros(size + num_envs, np.float32)
-        self._rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, space.dtype)
+        self._rows = self._numbers[:size].reshape(shape) if is_float else np.zeros(shape, np.uint8)
+        self._encoded = self.encode if self.encode.is_array else _as_it_is
         self._rewards = self._numbers[size:]
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
         self._sum = finite_test(self._numbers.size)
+        if self.encode.layout.images and self.encode.layout.num_numbers:
+            self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(num_envs))
         self._num_steps = 0
         self._started_at = [0] * num_envs  # what `_num_steps` was when the episode began
 
@@ -72,16 +77,16 @@ class SyncEnvironments(Environments):
         self._num_steps = 0
         for i in range(self.num_envs):
             self._reset(i, seed + i)
-        return self.encode(self._rows).copy()
+        return self._encoded(self._rows).copy()
 
-    def step(self, actions: Array) -> Step:
+    def step(self, actions: Any) -> Step:
         """Final observations are what `step` of the environment returned."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         shape = self._shape
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1
-        for i, (copy, action) in enumerate(zip(self.copies, actions, strict=True)):
+        for i, (copy, action) in enumerate(zip(self.copies, self._each_action(actions), strict=True)):
             try:
                 observation, rewards[i], terminated[i], truncated[i], _ = copy.step(action)
                 if shape is not None and observation.shape != shape:
@@ -97,9 +102,9 @@ class SyncEnvironments(Environments):
             for i in np.flatnonzero(terminated | truncated).tolist():
                 if not terminated[i]:
                     finals_of.append(i)
-                    finals.append(self.encode(rows[i : i + 1])[0].copy())
+                    finals.append(self._encoded(rows[i : i + 1])[0].copy())
                 self._reset(i)
-        return self.encode(rows), rewards, terminated, truncated, finals_of, finals
+        return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
 
     def state(self) -> list[EnvState]:
         """As in the base; each with what its copy knows of it."""
@@ -132,13 +137,18 @@ class SyncEnvironments(Environments):
         self._rewards[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         self._begun(i, before)
 
-    def _recover_from_numbers(self, actions: Array) -> None:
-        for i in range(self.num_envs):
+    def _sum_with_bytes(self, of_rewards: Callable[[Array], Any], of_rows: Callable[[Array], Any]) -> Any:
+        """The test of numbers, and of those that lie among the bytes of rows."""
+        flat = self._rows.reshape(-1)
+        return lambda numbers: of_rewards(numbers) + of_rows(flat)
+
+    def _recover_from_numbers(self, actions: Any) -> None:
+        for i, action in enumerate(self._each_action(actions)):
             try:
-                require_finite("its observation", self._rows[i])
+                self.encode.require_finite("its observation", self._rows[i])
                 require_finite("its reward", self._rewards[i])
             except BadValueError as error:
-                self._recover(i, actions[i], error)
+                self._recover(i, action, error)
 
     def _begun(self, i: int, times_restarted_before: int) -> None:
         self._started_at[i] = self._num_steps
@@ -148,3 +158,7 @@ class SyncEnvironments(Environments):
     def _close(self) -> None:
         for copy in self.copies:
             copy.close()
+
+
+def _as_it_is(rows: Array) -> Array:
+    return rows

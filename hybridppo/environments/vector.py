@@ -22,7 +22,7 @@ from hybridppo.environments.base import Environments, Step
 from hybridppo.environments.checks import check_vector_observations, check_vector_step, describe_action, describe_error
 from hybridppo.environments.options import MODES, AutoresetName
 from hybridppo.errors import BadValueError, EnvError, EnvStateError
-from hybridppo.spaces.checks import finite_test, require_finite
+from hybridppo.spaces.checks import require_finite
 
 Array = NDArray[Any]
 
@@ -41,8 +41,8 @@ class VectorEnvironments(Environments):
         self._first = first
         self._seed: int | None = None
         self._num_steps = 0
-        self._sum = finite_test(self.num_envs * self.encode.size, self.encode.dtype)
-        self._take_step: Callable[[Array], tuple[Any, Array, Array, Array, Any]] = self._first_step
+        self._sum = self.encode.finite_test(self.num_envs)
+        self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
         """As the vector's own, which it is once the first step was checked."""
 
     @property
@@ -53,14 +53,14 @@ class VectorEnvironments(Environments):
         self._seed, self._num_steps = seed, 0
         try:
             observations, _ = self.vector.reset(seed=seed)
-            check_vector_observations(self.observation_space, self.num_envs, observations)
+            check_vector_observations(self.encode, self.num_envs, observations)
         except EnvError:
             raise
         except Exception as error:
             raise self._failure("in their reset", error) from error
         return self._encoded(observations)
 
-    def _step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
+    def _step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         self._num_steps += 1
         try:
             return self._take_step(actions)
@@ -69,29 +69,48 @@ class VectorEnvironments(Environments):
         except Exception as error:
             raise self._failure(f"in step {self._num_steps}, with actions {describe_action(actions)}", error) from error
 
-    def _first_step(self, actions: Array) -> tuple[Any, Array, Array, Array, Any]:
+    def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         result = self.vector.step(actions)
-        check_vector_step(self.observation_space, self.num_envs, result)
+        check_vector_step(self.encode, self.num_envs, result)
         self._take_step = self.vector.step
         return result
 
-    def _encoded(self, observations: Array) -> Array:
+    def _encoded(self, observations: Any) -> Array:
         """Encoded, and refused where not finite."""
-        encoded = self.encode(observations)
+        try:
+            encoded = self.encode(observations)
+        except BadValueError:
+            self._refuse_choices(observations)
+            raise
         if not isfinite(self._sum(encoded.ravel())):
             self._refuse(encoded)
         return encoded
 
+    def _refuse_choices(self, observations: Any) -> None:
+        """Name the first environment whose observation cannot be encoded."""
+        for i, observation in enumerate(self.encode.each(observations)):
+            try:
+                self.encode.one(observation)
+            except BadValueError as error:
+                named = BadValueError(f"environment {self._first + i}: {error}")
+                raise self._failure(f"in step {self._num_steps}", named) from None
+
     def _refuse(self, encoded: Array) -> None:
         """Name the first observation that is not finite; there is none where only the sum is infinite."""
         for i, row in enumerate(encoded):
-            self._require_finite(f"the observation of environment {self._first + i}: observation", row)
+            self._require_finite_row(f"the observation of environment {self._first + i}: observation", row)
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: D102 - as in the base
         if not np.isfinite(rewards).all():
             step, env = np.argwhere(~np.isfinite(rewards))[0].tolist()
             self._num_steps += step + 1 - len(rewards)
             self._require_finite(f"the reward of environment {self._first + env}: reward", rewards[step, env])
+
+    def _require_finite_row(self, name: str, row: Array) -> None:
+        try:
+            self.encode.require_finite(name, row)
+        except BadValueError as error:
+            raise self._failure(f"in step {self._num_steps}", error) from None
 
     def _require_finite(self, name: str, values: Array) -> None:
         try:
@@ -116,25 +135,29 @@ class VectorEnvironments(Environments):
     def _close(self) -> None:
         self.vector.close()
 
+    def _final(self, observation: Any) -> Array:
+        """A final observation, encoded."""
+        try:
+            return self.encode.one(observation)
+        except BadValueError as error:
+            raise self._failure(f"in step {self._num_steps}", error) from None
+
 
 class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
 
     skips_row_after_end = True
 
-    def step(self, actions: Array) -> Step:
+    def step(self, actions: Any) -> Step:
         """The observation after an end is the final one: nothing is missing."""
         observations, rewards, terminated, truncated, _ = self._step(actions)
-        encoded = self.encode(observations)
-        if not isfinite(self._sum(encoded.ravel())):
-            self._refuse(encoded)
-        return encoded, rewards, terminated, truncated, [], []
+        return self._encoded(observations), rewards, terminated, truncated, [], []
 
 
 class SameStepEnvironments(VectorEnvironments):
     """Environments that reset within the step that ends an episode."""
 
-    def step(self, actions: Array) -> Step:
+    def step(self, actions: Any) -> Step:
         """Final observations come from the step's `infos`."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
         indices: list[int] = []
@@ -146,16 +169,16 @@ class SameStepEnvironments(VectorEnvironments):
                     f"environments {indices} were truncated and reset in the same step, but `infos` has no "
                     f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
                 )
-            finals = [self.encode(np.asarray(infos["final_obs"][i])[None])[0].copy() for i in indices]
+            finals = [self._final(infos["final_obs"][i]) for i in indices]
             for i, final in zip(indices, finals, strict=True):
-                self._require_finite(f"the final observation of environment {self._first + i}: observation", final)
+                self._require_finite_row(f"the final observation of environment {self._first + i}: observation", final)
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
 
 class ManualResetEnvironments(VectorEnvironments):
     """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
 
-    def step(self, actions: Array) -> Step:
+    def step(self, actions: Any) -> Step:
         """Final observations are what `step` returned; then the ended environments are reset."""
         observations, rewards, terminated, truncated, _ = self._step(actions)
         encoded = self._encoded(observations)

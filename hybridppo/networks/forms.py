@@ -3,15 +3,15 @@
 from torch import nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_forms.form import NumpyForm
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.rows import RowLayout
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:
     """The linear layers of an `MLP`, or of that within another network made here, first to last."""
-    found = _mlp_and_image(network)
+    found = _mlp_and_layout(network)
     assert found is not None
     return [layer for layer in found[0] if isinstance(layer, nn.Linear)]
 
@@ -21,15 +21,17 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
 
     It can for networks made here whose hidden layers have tanh or ReLU, and that have no hooks.
     """
-    found = _mlp_and_image(network)
+    found = _mlp_and_layout(network)
     if found is None:
         return None
-    mlp, image = found
+    mlp, layout = found
     has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     activations = {type(layer) for layer in mlp if not isinstance(layer, nn.Linear)}
     if has_hooks or activations not in ({nn.Tanh}, {nn.ReLU}):
         return None
-    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", isinstance(network, MaskedActor), image)
+    inner = network.mean if isinstance(network, GaussianActor) else network
+    mask_size = inner.num_actions if isinstance(inner, MaskedActor) else 0
+    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", mask_size, layout)
 
 
 def is_on_cpu(network: nn.Module) -> bool:
@@ -37,13 +39,15 @@ def is_on_cpu(network: nn.Module) -> bool:
     return all(parameter.device.type == "cpu" for parameter in network.parameters())
 
 
-def _mlp_and_image(network: nn.Module) -> tuple[MLP, ImageLayout | None] | None:
-    """The MLP of a network made here, and what images it is for, if any."""
+def _mlp_and_layout(network: nn.Module) -> tuple[MLP, RowLayout | None] | None:
+    """The MLP of a network made here, and what its rows are, where there are images in them."""
     trunk: nn.Module = network
-    if type(network) is GaussianActor:
-        trunk = network.mean
-    elif type(network) is MaskedActor:
-        trunk = network.logits
+    if type(trunk) is GaussianActor:
+        trunk = trunk.mean
+    if type(trunk) is MaskedActor:
+        trunk = trunk.logits
     if type(trunk) is ImageNetwork:
-        return trunk.mlp, trunk.image
+        return trunk.mlp, RowLayout(0, (trunk.image,), is_one_image=True)
+    if type(trunk) is JoinedNetwork:
+        return trunk.mlp, trunk.layout
     return (trunk, None) if type(trunk) is MLP else None

@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
 from hybridppo.networks.mlp import MLP, Activation
-from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
+from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import kind_of
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Observation space, action space, configuration and generator to actor and critic."""
@@ -53,7 +54,7 @@ def actor_and_critic(
     config: NetworkSettings,
     generator: torch.Generator,
 ) -> tuple[nn.Module, nn.Module]:
-    """The library's own: multilayer perceptrons, after convolutions where observations are images.
+    """The library's own: multilayer perceptrons, after convolutions where observations are images, or have some.
 
     Raises:
         EnvError: for spaces that are not supported.
@@ -71,16 +72,17 @@ def actor_and_critic(
                 generator=generator,
             )
 
-        return mlp(encode.size) if encode.image is None else ImageNetwork(encode.image, mlp, generator)
+        if encode.image is not None:
+            return ImageNetwork(encode.image, mlp, generator)
+        return JoinedNetwork(encode.layout, mlp, generator) if encode.layout.images else mlp(encode.size)
 
-    if isinstance(distribution, DiagonalGaussian):
-        actor: nn.Module = GaussianActor(network(distribution.size, ACTOR_GAIN), distribution.size)
-    elif isinstance(observation_space, MaskedObservation):
-        if observation_space.num_actions != distribution.output_size:
+    actor = network(distribution.output_size - distribution.free_size, ACTOR_GAIN)
+    if isinstance(observation_space, MaskedObservation):
+        if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
-        actor = MaskedActor(network(distribution.output_size, ACTOR_GAIN), distribution.output_size)
-    else:
-        actor = network(distribution.output_size, ACTOR_GAIN)
+        actor = MaskedActor(actor, distribution.mask_size, encode.layout)
+    if distribution.free_size:
+        actor = GaussianActor(actor, distribution.free_size)
     return actor, network(1, CRITIC_GAIN)
 
 
@@ -104,7 +106,7 @@ def checked_networks(
         raise ConfigurationError(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
         )
-    rows = torch.zeros((2, *encode.shape), dtype=torch.uint8 if encode.image is not None else torch.float32)
+    rows = torch.zeros((2, *encode.shape), dtype=torch.uint8 if encode.layout.images else torch.float32)
     for name, module, size in (("actor", made[0], distribution.output_size), ("critic", made[1], 1)):
         found = _outputs(name, module, rows)
         if not (isinstance(found, Tensor) and found.shape == (2, size)):

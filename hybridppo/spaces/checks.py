@@ -36,39 +36,7 @@ def require_finite(name: str, values: Array) -> None:
         raise BadValueError(f"{name}{at if at else ''} is {values[tuple(at)]}")
 
 
-def checked_observation(space: gym.Space[Any], observation: Any) -> Array:
-    """An observation as an array of its space's shape, cast where nothing is lost by it.
-
-    Raises:
-        BadValueError: where its shape, type or values are not those of the space.
-    """
-    array = as_numbers("its observation", observation)
-    require_finite("its observation", array)
-    if isinstance(space, gym.spaces.Discrete):
-        number = as_scalar("its observation", array)
-        if number != int(number) or not space.start <= number < space.start + space.n:
-            raise BadValueError(f"its observation is {number}, which is not one of its space, {space}")
-        return np.asarray(int(number))
-    assert isinstance(space, gym.spaces.Box)
-    array = reshaped(space, array)
-    if np.issubdtype(space.dtype, np.integer) and np.any(array != np.trunc(array)):
-        raise BadValueError(
-            f"its observation is of {array.dtype} and not whole, and its space is of {space.dtype}: give the space "
-            "the type of the observations"
-        )
-    # Rounding may take a value beyond a bound.
-    slack = [1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(b), b, 0.0))) for b in (space.low, space.high)]
-    outside = (array < space.low - slack[0]) | (array > space.high + slack[1])
-    if outside.any():
-        at = tuple(np.argwhere(outside)[0].tolist())
-        raise BadValueError(
-            f"its observation{list(at) if at else ''} is {array[at]}, outside of the bounds of its space, "
-            f"{space.low[at]} to {space.high[at]}: give the space the true bounds (-inf and inf where there are none)"
-        )
-    return array
-
-
-def reshaped(space: gym.Space[Any], observation: Any) -> Array:
+def reshaped(space: gym.Space[Any], observation: Any, name: str = "its observation") -> Array:
     """An observation as an array of the shape of its `Box`, where only dimensions of size 1 differ.
 
     Raises:
@@ -77,18 +45,53 @@ def reshaped(space: gym.Space[Any], observation: Any) -> Array:
     array, shape = np.asarray(observation), space.shape or ()
     if array.shape != shape:
         if [size for size in array.shape if size != 1] != [size for size in shape if size != 1]:
-            raise BadValueError(f"its observation is of shape {array.shape}, and that of its space is {shape}")
+            raise BadValueError(f"{name} is of shape {array.shape}, and that of its space is {shape}")
         array = array.reshape(shape)
     return array
 
 
-def is_plain(space: gym.Space[Any], result: tuple[Any, ...]) -> bool:
-    """Whether a step that was checked needs no casting, so that those like it can be taken as they are."""
-    observation, reward, terminated, truncated, _ = result
-    of_space = np.ndim(observation) == 0 if isinstance(space, gym.spaces.Discrete) else (
-        isinstance(observation, np.ndarray) and observation.shape == space.shape
-    )  # fmt: skip
-    return of_space and all(np.ndim(value) == 0 for value in (reward, terminated, truncated))
+def checked_whole(value: Any, shape: tuple[int, ...], name: str) -> Array:
+    """An array of whole numbers of this shape.
+
+    Raises:
+        BadValueError: where it is none.
+    """
+    array = as_numbers(name, value)
+    if array.shape != shape:
+        raise BadValueError(f"{name} is of shape {array.shape}, and that of its space is {shape}")
+    if array.dtype.kind == "f" and not np.array_equal(array, np.trunc(array)):
+        raise BadValueError(f"{name} is not whole: {shown(array.tolist())}")
+    return array
+
+
+def write_one_hot(indices: Array, rows: Array) -> int | None:
+    """Write choices `[...]` one-hot into rows `[..., n]`; the flat place of the first that is none of `n`, if any."""
+    n = rows.shape[-1]
+    bad = (indices < 0) | (indices >= n) | (indices != np.trunc(indices))
+    if bad.any():
+        return int(np.flatnonzero(bad.ravel())[0])
+    rows[...] = indices[..., None] == np.arange(n)
+    return None
+
+
+def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array:
+    """A mask of this shape as float32: 1 for what is allowed.
+
+    Raises:
+        BadValueError: where it is of another shape, or not of numbers.
+    """
+    try:
+        array = np.asarray(mask)
+    except ValueError:  # of a ragged one
+        array = np.array("")
+    if array.shape != shape or array.dtype.kind not in "biuf":
+        found = shown(mask) if array.dtype.kind not in "biuf" else array.tolist()
+        raise BadValueError(
+            f"{name} must be {shape[0]} truths, {which}, and is "
+            f"{found if array.size < 100 else f'of shape {array.shape}'}"
+        )
+    allowed: Array = (array != 0).astype(np.float32)
+    return allowed
 
 
 def as_numbers(name: str, value: Any) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.errors import EnvError
+from hybridppo.spaces.base import UnsupportedSpaceError
 
 SMALLEST = 3
 """Pixels that a side must have, for a convolution to see more than one at a time."""
@@ -39,24 +39,34 @@ class ImageLayout:
     channels_first: bool
 
     @classmethod
-    def of(cls, space: "gym.Space[Any]") -> "ImageLayout | None":
+    def of(cls, space: "gym.Space[Any]", path: str = "") -> "ImageLayout | None":
         """That of a space's observations; None where they are no images.
 
         Images are what three dimensions of bytes are. Their channels are the first or the last, whichever has fewer.
 
         Raises:
-            EnvError: where they are too small for a convolution.
+            UnsupportedSpaceError: where they are too small for a convolution.
         """
         if not (isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3):
             return None
         channels_first = space.shape[0] < space.shape[2]
         channels, height, width = space.shape if channels_first else (space.shape[2], *space.shape[:2])
         if min(height, width) < SMALLEST:
-            raise EnvError(
-                f"the observation space {space} is not supported: images need at least {SMALLEST} pixels a side "
-                "(gymnasium.wrappers.FlattenObservation makes a vector of it)"
-            )
+            reason = f"images need at least {SMALLEST} pixels a side (gymnasium.wrappers.FlattenObservation makes a "
+            raise UnsupportedSpaceError(space, path, f"{reason}vector of it)")
         return cls(channels, height, width, channels_first)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """As it is in an observation."""
+        if self.channels_first:
+            return self.channels, self.height, self.width
+        return self.height, self.width, self.channels
+
+    @property
+    def num_bytes(self) -> int:
+        """Of an image."""
+        return math.prod(self.shape)
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:

@@ -1,4 +1,4 @@
-"""Observations that say which actions are allowed: the mask is the last part of a row."""
+"""Observations that say which actions are allowed: the mask is the last part of a row's numbers."""
 
 from typing import Any
 
@@ -7,60 +7,101 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError
-from hybridppo.spaces.checks import checked_observation, reshaped
+from hybridppo.spaces.base import UnsupportedSpaceError
+from hybridppo.spaces.distributions import REMEDY
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import kind_of, unsupported
 
 Array = NDArray[Any]
 
 
 class MaskedObservation(gym.spaces.Box):
-    """Rows `[size + n]` of float32: an observation encoded, then 1 for every action that is allowed, 0 for the others.
+    """Rows: an observation encoded, and of every choice in an action 1 for what is allowed, 0 for the rest.
+
+    `[size + n]` of float32; with images, bytes (`RowLayout`), where the mask follows the other numbers.
 
     Args:
         observation: the space of the observations.
-        num_actions: `n`.
+        action: that of the actions; of a `Discrete`, how many there are will do.
+
+    Raises:
+        EnvError: where there is nothing to choose in an action.
     """
 
-    def __init__(self, observation: gym.Space[Any], num_actions: int) -> None:
-        encode = ObservationEncoder(observation)
-        if encode.image is not None:
-            raise EnvError(f"action_masks=True is not supported beside images, and the observations are {observation}")
-        bounds = [np.zeros(encode.size, np.float32), np.ones(encode.size, np.float32)]
-        if isinstance(observation, gym.spaces.Box):
-            bounds = [encode(bound[None])[0] for bound in (observation.low, observation.high)]
-        low, high = (
-            np.append(bound, np.full(num_actions, end, np.float32)) for bound, end in zip(bounds, (0, 1), strict=True)
-        )
-        super().__init__(low, high, dtype=np.float32)
-        self.observation, self.num_actions = observation, num_actions
-        self._encode = encode
+    def __init__(self, observation: gym.Space[Any], action: gym.Space[Any] | int) -> None:
+        action = action if isinstance(action, gym.Space) else gym.spaces.Discrete(action)
+        self._encode = encode = ObservationEncoder(observation)
+        try:
+            self._choices = kind_of(action)
+        except UnsupportedSpaceError as error:
+            raise unsupported("action", action, error, REMEDY) from None
+        parts = self._choices.mask_parts
+        if not parts:
+            raise EnvError(
+                "action_masks=True needs a Discrete action space, or another with choices (MultiDiscrete, "
+                f"MultiBinary, a Dict or Tuple with such), and this one is {action}: leave it out"
+            )
+        self.num_actions = sum(size for _, size in parts)
+        """Numbers in a mask."""
+        nothing, everything = (np.full(self.num_actions, truth, np.float32) for truth in (0, 1))
+        low, high = (np.append(bound, end) for bound, end in zip(encode.bounds, (nothing, everything), strict=True))
+        self.layout = encode.layout.with_numbers(self.num_actions)
+        if self.layout.images:
+            super().__init__(0, 255, self.layout.shape, np.uint8)
+        else:
+            super().__init__(low, high, dtype=np.float32)
+        self.bounds = low, high
+        self.names = [*encode.names, *(f" (action mask{name}[{i}])" for name, size in parts for i in range(size))]
+        self.observation, self.action = observation, action
+        self._starts = np.cumsum([0, *(size for _, size in parts[:-1])])
+
+    @property
+    def mask_sizes(self) -> list[int]:
+        """Among how many each choice is."""
+        return [size for _, size in self._choices.mask_parts]
 
     def row(self, observation: Any, mask: Any) -> Array:
-        """`[size + n]`, of an observation and its mask `[n]`.
+        """A row, of an observation and its mask, in the form that `sample` of the action space takes.
 
         Raises:
             BadValueError: where either is not of its space.
         """
-        if isinstance(self.observation, gym.spaces.Discrete):
-            observation = checked_observation(self.observation, observation)
-        else:
-            observation = reshaped(self.observation, observation)
-        return np.concatenate((self._encode(np.asarray(observation)[None])[0], self._checked(mask)))
+        return self._joined(observation, self._choices.flat_mask(mask))
 
-    def _checked(self, mask: Any) -> Array:
-        array = np.asarray(mask)
-        if array.shape != (self.num_actions,) or array.dtype.kind not in "biuf":
-            raise BadValueError(
-                f"its action mask must be {self.num_actions} truths, one for each action, and is "
-                f"{array.tolist() if array.size < 100 else f'of shape {array.shape}'}"
-            )
-        allowed: Array = (array != 0).astype(np.float32)
-        return allowed
+    def row_without_choice(self, observation: Any) -> Array:
+        """A row in which nothing is allowed, for the end of an episode."""
+        return self._joined(observation, np.zeros(self.num_actions, np.float32))
+
+    def _joined(self, observation: Any, mask: Array) -> Array:
+        row = self._encode.one(observation)
+        if not self.layout.images:
+            return np.concatenate((row, mask))
+        # The numbers, those of the mask, and what was after the numbers.
+        flat, end = row.reshape(-1), self._encode.layout.end_of_numbers
+        return np.concatenate((flat[:end], mask.view(np.uint8), flat[end:]))
+
+    def require_allowed(self, row: Array) -> None:
+        """Refuse a row in which a choice has nothing that is allowed.
+
+        Raises:
+            BadValueError: naming the first.
+        """
+        mask = self.layout.numbers(row)[-self.num_actions :]
+        allowed = np.add.reduceat(mask, self._starts)
+        if not allowed.all():
+            name = self._choices.mask_parts[int(np.flatnonzero(allowed == 0.0)[0])][0]
+            where = f" for {name}" if name else ""
+            raise BadValueError(f"its action mask allows no action{where}, and the episode has not ended")
 
     def __repr__(self) -> str:
-        return f"MaskedObservation({self.observation}, {self.num_actions})"
+        return f"MaskedObservation({self.observation}, {self._action})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaskedObservation) and (self.observation, self.num_actions) == (
-            other.observation, other.num_actions
+        return isinstance(other, MaskedObservation) and (self.observation, self._action) == (
+            other.observation, other._action
         )  # fmt: skip
+
+    @property
+    def _action(self) -> Any:
+        """What of the action space matters."""
+        return self.num_actions if isinstance(self.action, gym.spaces.Discrete) else self.action

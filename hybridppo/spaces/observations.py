@@ -1,54 +1,171 @@
-"""Observations as networks take them: rows of float32, or images of bytes."""
+"""Observations as networks take them: rows of float32, or of bytes where there are images among them."""
 
-import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.errors import EnvError
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.errors import BadValueError
+from hybridppo.spaces.base import Kind, UnsupportedSpaceError
+from hybridppo.spaces.box import is_outside
+from hybridppo.spaces.checks import finite_test
+from hybridppo.spaces.registry import kind_of, unsupported
+from hybridppo.spaces.rows import HoldsRows, RowLayout, size_of
 
 Array = NDArray[Any]
 
-
-_FLOAT32 = np.dtype(np.float32)
+REMEDY = (
+    "use a Box of vectors or images, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of those "
+    "(gymnasium.wrappers.TransformObservation makes one of most others)"
+)
 
 
 class ObservationEncoder:
-    """Observations of a space: a `Box` flattened, a `Discrete` one-hot, as float32; images (`ImageLayout`) as they are.
+    """Observations of a space as rows: `Box` flattened, choices one-hot, as float32; an image alone as it is.
+
+    Where images stand beside other things, a row is bytes: the numbers, of four bytes each, then the images.
 
     Raises:
-        EnvError: for other spaces.
+        EnvError: for spaces that are not supported.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
-        self._space = space
-        self.image = ImageLayout.of(space)
-        """How they are images, if so."""
-        self.dtype = np.dtype(np.uint8) if self.image is not None else _FLOAT32
-        self._takes_as_it_is = False
-        if isinstance(space, gym.spaces.Discrete):
-            self.shape: tuple[int, ...] = (int(space.n),)
-            """Of one observation, encoded."""
-        elif isinstance(space, gym.spaces.Box):
-            self.shape = space.shape if self.image is not None else (int(np.prod(space.shape)),)
-            self._takes_as_it_is = self.shape == space.shape
-        else:
-            raise EnvError(
-                f"the observation space {space} is not supported: use a Box of vectors or images, or a Discrete "
-                "(gymnasium.wrappers.FlattenObservation makes a Box of most others)"
-            )
-        self.size = math.prod(self.shape)
-        """Numbers in it."""
+        self.space = space
+        self._parts: list[tuple[Kind[Any], slice]] = []
+        try:
+            self._kind = kind_of(space)
+            self.layout = space.layout if isinstance(space, HoldsRows) else self._layout_of(self._kind)
+            """What a row is made of."""
+        except UnsupportedSpaceError as error:
+            raise unsupported("observation", space, error, REMEDY) from None
+        self.image = self.layout.images[0] if self.layout.is_one_image else None
+        """How they are images, if they are nothing else."""
+        self.dtype, self.shape = self.layout.dtype, self.layout.shape
+        self.size = size_of(self.shape)
+        """Numbers, or bytes, in a row."""
+        self.is_array = isinstance(space, gym.spaces.Box)
+        """Whether an observation is an array whose numbers are those of the row."""
+        self._takes_as_it_is = self.is_array and self.shape == space.shape
+        self.names, self.bounds = (space.names, space.bounds) if isinstance(space, HoldsRows) else self._numbers()
+        """Of each number of a row: where it is in an observation, and what it lies between."""
 
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *space] -> [N, *shape]`, of `dtype`."""
+    def _numbers(self) -> tuple[list[str], tuple[Array, Array]]:
+        leaves = [leaf for leaf, _ in self._parts if leaf.image is None]
+        names: list[str] = []
+        for leaf in leaves:
+            shape = leaf.space.shape if leaf.space.shape and size_of(leaf.space.shape) == leaf.size else (leaf.size,)
+            names += [f"{leaf.path}{list(place)}" for place in np.ndindex(*shape)]
+        bounds = [leaf.bounds() for leaf in leaves]
+        nothing = np.zeros(0, np.float32)
+        low, high = (np.concatenate([nothing, *(bound[end] for bound in bounds)]) for end in (0, 1))
+        return names, (low, high)
+
+    def _layout_of(self, kind: Kind[Any]) -> RowLayout:
+        images = tuple(leaf.image for leaf in kind.leaves if leaf.image is not None)
+        layout = RowLayout(sum(leaf.size for leaf in kind.leaves if leaf.image is None), images, kind.image is not None)
+        slices = iter(layout.image_slices)
+        end = 0
+        for leaf in kind.leaves:
+            if leaf.image is not None:
+                self._parts.append((leaf, next(slices)))
+            else:
+                self._parts.append((leaf, slice(end, end + leaf.size)))
+                end += leaf.size
+        leaf_writes = [type(leaf).write is not Kind.write for leaf in kind.leaves]
+        if not all(leaf_writes):
+            leaf = kind.leaves[leaf_writes.index(False)]
+            raise UnsupportedSpaceError(leaf.space, leaf.path)
+        return layout
+
+    def __call__(self, observations: Any) -> Array:
+        """A batch as gymnasium's vectors give it, `[N, *space]` or a container of such -> `[N, *shape]`, of `dtype`.
+
+        Raises:
+            BadValueError: for a choice that a space has not.
+        """
         if self._takes_as_it_is and observations.dtype is self.dtype:
-            return observations
-        if isinstance(self._space, gym.spaces.Discrete):
-            choices = np.arange(self._space.start, self._space.start + self._space.n)
-            one_hot: Array = np.asarray(observations)[..., None] == choices
-            return one_hot.astype(np.float32)
-        return np.asarray(observations).reshape(len(observations), *self.shape).astype(self.dtype, copy=False)
+            return observations  # type: ignore[no-any-return]
+        if self.is_array:
+            return np.asarray(observations).reshape(len(observations), *self.shape).astype(self.dtype, copy=False)
+        values = self._kind.values(observations)
+        rows = np.empty((len(values[0]), *self.shape), self.dtype)
+        self._write(values, rows)
+        return rows
+
+    def one(self, observation: Any) -> Array:
+        """A single observation as a row `[*shape]` of its own.
+
+        Raises:
+            BadValueError: where it is not of the space's shape, or a choice that the space has not.
+        """
+        row = np.empty(self.shape, self.dtype)
+        if self.is_array:
+            self._kind.write(observation, row.reshape(-1))
+        else:
+            self._write(self._kind.values(observation), row)
+        return row
+
+    def _write(self, values: Sequence[Any], rows: Array) -> None:
+        numbers = self.layout.numbers(rows)
+        for (leaf, part), value in zip(self._parts, values, strict=True):
+            leaf.write(value, (numbers if leaf.image is None else rows)[..., part])
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:
+        """A single observation as its space has it, cast where nothing is lost by it; within its bounds, if so asked.
+
+        Raises:
+            BadValueError: where its shape, type or values are not those of the space.
+        """
+        return self._kind.checked(observation, bounds=bounds)
+
+    def check_shapes(self, observations: Any, num_envs: int) -> None:
+        """Refuse a batch that is not of the shape of its space.
+
+        Raises:
+            BadValueError: naming the part.
+        """
+        for leaf, value in zip(self._kind.leaves, self._kind.values(observations), strict=True):
+            found, expected = np.shape(value), (num_envs, *(leaf.space.shape or ()))
+            if found != expected:
+                raise BadValueError(
+                    f"the observations{leaf.path} of {num_envs} environments must be of shape {expected}, not {found}"
+                )
+
+    def each(self, observations: Any) -> list[Any]:
+        """The single ones of a batch."""
+        return list(self._kind.each(observations))
+
+    def finite_test(self, num_rows: int) -> Callable[[Array], Any]:
+        """A number that is finite where all numbers of `num_rows` rows are, passed as one flat array."""
+        layout = self.layout
+        if not layout.images or layout.num_numbers == 0:
+            return finite_test(num_rows * self.size, self.dtype)
+        weighted_sum = finite_test(num_rows * layout.num_numbers)
+        return lambda flat: weighted_sum(layout.numbers(flat.reshape(num_rows, -1)).ravel())
+
+    def require_finite(self, name: str, row: Array) -> None:
+        """Refuse a row that holds what is no finite number.
+
+        Raises:
+            BadValueError: naming the part and the number.
+        """
+        numbers = self.layout.numbers(row).reshape(-1)
+        if not np.isfinite(numbers).all():
+            at = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise BadValueError(f"{name}{self.names[at]} is {numbers[at]}")
+
+    def warning_of_bounds(self, rows: Array) -> str | None:
+        """Which numbers of rows `[..., *shape]` lie furthest outside of the bounds of their space, if any do."""
+        low, high = self.bounds
+        if not rows.size or not (np.isfinite(low).any() or np.isfinite(high).any()):
+            return None
+        numbers = self.layout.numbers(rows).reshape(-1, self.layout.num_numbers)
+        extremes = np.stack((numbers.min(0), numbers.max(0)))
+        outside = is_outside(extremes, low, high)
+        if not outside.any():
+            return None
+        _, at = np.argwhere(outside)[0].tolist()
+        value = extremes[0, at] if outside[0, at] else extremes[1, at]
+        return f"observation{self.names[at]} was {value}, outside of the bounds of its space, {low[at]} to {high[at]}"

@@ -1,54 +1,39 @@
 """Spaces as JSON can hold them."""
 
-import math
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from numpy.typing import NDArray
 
-from hybridppo.errors import ConfigurationError
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.registry import KINDS, kind_of
 
-MOST_NUMBERS = 2**26
-"""In an observation or action whose space is read from a file: more is damage, and would only fill the memory."""
+__all__ = ["MOST_NUMBERS", "space_from_json", "space_to_json"]
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
-    """A `Box`, `Discrete` or `MaskedObservation` space as JSON can hold it."""
+    """A space of a kind that there is, or a `MaskedObservation`, as JSON can hold it."""
     if isinstance(space, MaskedObservation):
         observation = space_to_json(space.observation)
-        return {"type": "MaskedObservation", "observation": observation, "num_actions": space.num_actions}
-    if isinstance(space, gym.spaces.Discrete):
-        return {"type": "Discrete", "n": int(space.n), "start": int(space.start)}
-    assert isinstance(space, gym.spaces.Box)  # others were refused when the agent was made
-    # As text: JSON has no infinity, and not every reader of it keeps 64 bits.
-    bounds = {name: [str(x) for x in _bound(space, name)] for name in ("low", "high")}
-    return {"type": "Box", "shape": list(space.shape), "dtype": str(np.dtype(space.dtype)), **bounds}
-
-
-def _bound(space: gym.spaces.Box, name: str) -> list[Any]:
-    """A bound of every number; of an image, whose are the same, one."""
-    bound: NDArray[Any] = getattr(space, name).ravel()
-    is_same = ImageLayout.of(space) is not None and bool((bound == bound[0]).all())
-    return list(bound[:1].tolist() if is_same else bound.tolist())
+        if isinstance(space.action, gym.spaces.Discrete):  # of which only the number matters
+            return {"type": "MaskedObservation", "observation": observation, "num_actions": space.num_actions}
+        return {"type": "MaskedObservation", "observation": observation, "action": space_to_json(space.action)}
+    kind = kind_of(space)  # others were refused when the agent was made
+    return {"type": kind.type_name, **kind.to_json()}
 
 
 def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
-    """The space that `space_to_json` described."""
+    """The space that `space_to_json` described.
+
+    Raises:
+        ConfigurationError: where there is no such kind, or the space is too large to be true.
+    """
     if space["type"] == "MaskedObservation":
-        return MaskedObservation(space_from_json(space["observation"]), space["num_actions"])
-    if space["type"] == "Discrete":
-        return gym.spaces.Discrete(space["n"], start=space["start"])
-    dtype = np.dtype(space["dtype"])
-    number = int if np.issubdtype(dtype, np.integer) else float
-    shape = tuple(space["shape"])
-    if math.prod(shape) > MOST_NUMBERS:
-        raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")
-
-    def bound(values: list[str]) -> NDArray[Any]:
-        array = np.array([number(x) for x in values], dtype=dtype)
-        return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape)
-
-    return gym.spaces.Box(bound(space["low"]), bound(space["high"]), dtype=dtype.type)
+        action = space_from_json(space["action"]) if "action" in space else space["num_actions"]
+        return MaskedObservation(space_from_json(space["observation"]), action)
+    for kind in KINDS:
+        if space["type"] == kind.type_name:
+            return kind.from_json(space, space_from_json)
+    known = ", ".join(kind.type_name for kind in KINDS)
+    raise ConfigurationError(f"there is no space of type {shown(space['type'])}: the types are {known}")

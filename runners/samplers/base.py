@@ -3,6 +3,7 @@
 A sampler's work is started and finished: a runner may learn in between, where the sampler works elsewhere.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -21,9 +22,12 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, rows_that_matter
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
+
+logger = logging.getLogger(__name__)
 
 ROLLOUTS_LOST_IN_A_ROW = 3
 """How many rollouts in a row may be lost to environments that were made anew."""
@@ -36,6 +40,7 @@ class BaseSampler(ABC):
         stop: set to break off between two steps.
         buffers: the arrays that rollouts are written to, in turn; a rollout is good until its arrays' next turn.
         distribution: of the action space.
+        encode: of the observations.
         skips_row_after_end: whether environments spend the row after an episode's end on their reset.
         noise: owner of the actions' randomness; one `[T, N]` buffer is drawn from it per rollout.
     """
@@ -45,6 +50,7 @@ class BaseSampler(ABC):
         stop: Flag,
         buffers: list[RolloutBuffer],
         distribution: Distribution,
+        encode: ObservationEncoder,
         *,
         skips_row_after_end: bool,
         noise: np.random.Generator,
@@ -57,7 +63,8 @@ class BaseSampler(ABC):
         self.env_restarts = 0
         """How often an environment was made anew."""
         self._lost = 0
-        self._distribution = distribution
+        self._distribution, self._encode = distribution, encode
+        self._has_warned = False
         self._noise = noise
         self._skips_row_after_end = skips_row_after_end
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
@@ -112,6 +119,8 @@ class BaseSampler(ABC):
             raise Stopped
         self._under_way = None
         buffer = self._filled(under_way.buffer)
+        if not self._has_warned:
+            self._look_at_bounds(buffer)
         ended = buffer.terminated | buffer.truncated
         valid = self._valid_rows(ended)
         if self._skips_row_after_end:
@@ -151,6 +160,19 @@ class BaseSampler(ABC):
     @abstractmethod
     def seconds_filling(self) -> float:
         """How long the last rollout took its sampler, waited for or not."""
+
+    def _look_at_bounds(self, buffer: RolloutBuffer) -> None:
+        """Warn, once, of observations outside of the bounds of their space, which is looked at once per rollout."""
+        if buffer.restarted.any():  # rows that were lost are zeros
+            return
+        warning = self._encode.warning_of_bounds(buffer.observations)
+        if warning is not None:
+            self._has_warned = True
+            logger.warning(
+                "%s: give the space the true bounds (-inf and inf where there are none), or mend the environment. "
+                "It is learned from as it is, and this is said once",
+                warning,
+            )
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         """Draw what the actions of a rollout take."""
@@ -306,7 +328,7 @@ class BaseSampler(ABC):
         observation = tensors["observation"].numpy()
         expected = self._buffers[0].observations[0]
         require_like("observation", tensors["observation"], expected)
-        if not np.isfinite(observation).all():
+        if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are no finite numbers")
         try:
             self._load_stepper_state(environments["states"], observation)

@@ -21,8 +21,9 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.in_process import allocate
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
-from hybridppo.spaces.checks import finite_test, require_finite
+from hybridppo.spaces.checks import require_finite
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.registry import first_of
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -68,14 +69,16 @@ class EpisodeSampler(BaseSampler):
         self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
-        super().__init__(bytearray(1), buffers, distribution, skips_row_after_end=False, noise=noise)
+        encode = environments.encode
+        super().__init__(bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise)
         self._environments = environments
         space = environments.observation_space
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
-        # A vector is written as it is: at a few microseconds a step, encoding it shows.
-        is_vector = self._shape is not None and len(self._shape) == 1
-        self._encode: Callable[[Any], Array] = np.asarray if is_vector else self._encode_one
-        self._sum = finite_test(environments.encode.size, environments.encode.dtype)
+        # A vector is written as it is, and so is a row: at a few microseconds a step, encoding it shows.
+        is_row = self._shape is None or len(self._shape) == 1
+        self._to_row: Callable[[Any], Array] = np.asarray if is_row else self._encode_one
+        self._only_action = first_of(environments.action_space)
+        self._sum = encode.finite_test(1)
         self._num_episodes, self._env_seed = num_episodes, env_seed
         self._seconds = 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
@@ -113,8 +116,8 @@ class EpisodeSampler(BaseSampler):
         None does where it is told to stop: sampled again, the episodes are the same.
         """
         start, stop = time.perf_counter(), self._stop
-        encode, sample, to_env = self._encode, self._distribution.sample, self._distribution.to_env
-        copy, shape, weighted_sum = self._copy, self._shape, self._sum
+        encode, sample, to_env = self._to_row, self._distribution.sample, self._distribution.to_env
+        copy, shape, weighted_sum, only = self._copy, self._shape, self._sum, self._only_action
         last_seed, remade_before = seed + self._num_episodes - 1, copy.times_restarted
         finals: FinalObservations = []
         t = room = began = 0
@@ -130,17 +133,17 @@ class EpisodeSampler(BaseSampler):
             output = actor(buffer.observations[t])
             action = sample(output, noise[t])
             try:
-                observation, reward, terminated, truncated, _ = copy.step(to_env(action)[0])
+                observation, reward, terminated, truncated, _ = copy.step(only(to_env(action)))
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
                 rewards[t] = reward
                 observations[t + 1] = encode(observation)
                 if not (isfinite(weighted_sum(observations[t + 1])) and isfinite(reward)):
-                    require_finite("its observation", observations[t + 1])
+                    self._encode.require_finite("its observation", observations[t + 1])
                     require_finite("its reward", reward)
             except Exception as error:
                 # Raises, but where the environment is to be made anew: then the episode begins anew, and its rows.
-                when = in_step(t + 1 - began, self.env_steps + t + 1, to_env(action)[0])
+                when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(action)))
                 observations[began] = encode(copy.recover(when, error, t - began))
                 t = began
                 continue

@@ -46,7 +46,14 @@ class Sampler(BaseSampler):
         # With a thread, one to fill while the other is learned from.
         buffers = [allocate(environments, distribution, num_steps, pin_memory) for _ in range(1 + in_thread)]
         skips_row_after_end = environments.skips_row_after_end
-        super().__init__(bytearray(1), buffers, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
+        super().__init__(
+            bytearray(1),
+            buffers,
+            distribution,
+            environments.encode,
+            skips_row_after_end=skips_row_after_end,
+            noise=noise,
+        )
         self._environments = environments
         self._stepper = Stepper(environments, distribution, env_seed)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None

@@ -29,7 +29,6 @@ from hybridppo.interruption import requests_to_end
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import NEVER, Stepper
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.spaces.distributions import distribution_for
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 
@@ -112,7 +111,6 @@ def serve(connection: "Connection[Any, Any]") -> None:
             "those made in the trainer",
             setup["num_envs"],
         )
-        distribution = distribution_for(environments.action_space)
         arrays = SharedArrays(setup["layout"], setup["path"])
         buffers = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}).of(envs) for i in range(2)]
         # Views of one flat array that the trainer writes before each rollout.
@@ -120,7 +118,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         flat = np.split(arrays["parameters"], ends)
         parameters = [part.reshape(shape) for part, shape in zip(flat, setup["shapes"], strict=True)]
         stop = arrays["stop"].data
-        stepper = Stepper(environments, distribution, mine["seed"])
+        stepper = Stepper(environments, setup["distribution"], mine["seed"])
         stepper.heartbeat = arrays[f"heartbeat{mine['worker']}"].data
         connection.send(("ready", None, None))
         while True:

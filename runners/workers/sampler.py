@@ -91,7 +91,9 @@ class WorkerSampler(BaseSampler):
         self._parameters = self._arrays["parameters"]
         buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
         stop, skips_row_after_end = self._arrays["stop"].data, template.skips_row_after_end
-        super().__init__(stop, buffers, distribution, skips_row_after_end=skips_row_after_end, noise=noise)
+        super().__init__(
+            stop, buffers, distribution, template.encode, skips_row_after_end=skips_row_after_end, noise=noise
+        )
         self._seconds_filling = 0.0
         options = options if options is not None else EnvironmentOptions()
         self._restarts = options.restarts
@@ -109,6 +111,7 @@ class WorkerSampler(BaseSampler):
             "path": self._arrays.path,
             "shapes": shapes,
             "form": form,
+            "distribution": distribution,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import psutil
 import pytest
 import torch
 from processes import start_python
+from space_kinds import KINDS
 from toy_environments import Catch, ScriptedEnv
 
 import hybridppo
@@ -28,7 +30,7 @@ from hybridppo.interruption import Interruption, Stopped, requests_to_end
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.spaces.distributions import Categorical, DiagonalGaussian
+from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointDistribution
 
 CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 ITERATIONS = 24
@@ -91,6 +93,7 @@ class Stops:
         for owner, name in (
             (Categorical, "sample"),
             (DiagonalGaussian, "sample"),
+            (JointDistribution, "sample"),
             (NumpySteps, "_step"),
             (AutogradSteps, "step"),
             (WorkerSampler, "_begin"),
@@ -184,6 +187,14 @@ def test_masks_resume_exactly(options: dict[str, Any], tmp_path: Path, stops: St
 )
 def test_images_resume_exactly(options: dict[str, Any], tmp_path: Path, stops: Stops) -> None:
     assert_resumes_exactly(Catch, options, tmp_path, stops, times=3)
+
+
+@needs_signals
+@pytest.mark.parametrize("masks", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("name", ["image and vector", "dict, nested"])
+def test_spaces_made_of_others_resume_exactly(name: str, masks: bool, tmp_path: Path, stops: Stops) -> None:
+    env = partial(KINDS[name].make, masks=True) if masks else KINDS[name].make
+    assert_resumes_exactly(env, {**IN_TURN, "action_masks": masks}, tmp_path, stops, times=3)
 
 
 @needs_signals

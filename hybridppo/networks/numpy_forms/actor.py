@@ -37,11 +37,17 @@ class NumpyActor:
             before them the log standard deviations `[d]` of a Gaussian actor.
         activation: of every hidden layer.
         version: of these parameters.
-        has_mask: whether the last numbers of an observation say which outputs are allowed.
+        mask_size: how many inputs say which of the first outputs are allowed.
+        mask_end: after which input those end; None where they are the last.
     """
 
     def __init__(
-        self, parameters: Sequence[Array], activation: NumpyActivation, version: int = 0, has_mask: bool = False
+        self,
+        parameters: Sequence[Array],
+        activation: NumpyActivation,
+        version: int = 0,
+        mask_size: int = 0,
+        mask_end: int | None = None,
     ) -> None:
         self.parameters, self.activation, self.version = parameters, activation, version
         is_gaussian = len(parameters) % 2 == 1
@@ -55,7 +61,10 @@ class NumpyActor:
         self._layers, self._head = [layer.T for layer in layers[:-1]], layers[-1]
         self._multiply: Callable[..., Array] = np.matmul
         self._activate = np.tanh if activation == "tanh" else _relu
-        self._has_mask = has_mask
+        self._has_mask, self._mask_size = mask_size > 0, mask_size
+        num_inputs = weights[0].shape[1]
+        end = num_inputs if mask_end is None else mask_end
+        self._mask = slice(end - mask_size, end)
         self._num_rows = -1
 
     def __call__(self, observations: Array) -> Array:
@@ -68,7 +77,7 @@ class NumpyActor:
             self._activate(outputs, out=outputs)
         self._multiply(self._last, self._head, out=self._products)
         if self._has_mask:
-            self._means[observations[:, -self._means.shape[1] :] == 0.0] = FORBIDDEN
+            self._means[:, : self._mask_size][observations[:, self._mask] == 0.0] = FORBIDDEN
         if self._log_std is None:
             return self._means
         self._outputs[:, : self._means.shape[1]] = self._means
@@ -100,7 +109,8 @@ class NumpyActor:
         first = rows.reshape(*leading, width, sizes[0]).swapaxes(-1, -2)
         self._hidden[0] = (self._layers[0], first, outputs[0])
         if self._log_std is not None:
-            self._outputs = np.tile(self._log_std, (num_rows, 2))
+            self._outputs = np.empty((num_rows, self._head.shape[1] + len(self._log_std)), np.float32)
+            self._outputs[:, self._head.shape[1] :] = self._log_std
 
 
 @cache

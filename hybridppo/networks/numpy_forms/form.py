@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
 from hybridppo.networks.numpy_forms.images import NumpyImageActor
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
 
@@ -22,13 +22,13 @@ class NumpyForm:
 
     activation: NumpyActivation
     """Of every hidden layer."""
-    has_mask: bool = False
-    """Whether the last numbers of an observation say which outputs are allowed."""
-    image: ImageLayout | None = None
-    """How images lie in observations, where these are images."""
+    mask_size: int = 0
+    """How many of the last numbers of a row say which of the first outputs are allowed."""
+    layout: RowLayout | None = None
+    """What a row is, where there are images in it."""
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> NumpyActor | NumpyImageActor:
         """The actor, with parameters in torch's order."""
-        if self.image is not None:
-            return NumpyImageActor(self.image, parameters, self.activation, version)
-        return NumpyActor(parameters, self.activation, version, self.has_mask)
+        if self.layout is not None:
+            return NumpyImageActor(self.layout, parameters, self.activation, version, self.mask_size)
+        return NumpyActor(parameters, self.activation, version, self.mask_size)

@@ -1,4 +1,4 @@
-"""Actors of images in NumPy: the same arithmetic as `networks.ImageNetwork` to rounding, without torch.
+"""Actors of images in NumPy: the same arithmetic as `ImageNetwork` and `JoinedNetwork` to rounding, without torch.
 
 For the same two reasons as `numpy_mlp`: worker processes need not load torch, and what comes out for an image does not
 depend on how many others there are, because each passes through the convolutions by itself.
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
 from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
 
@@ -25,42 +26,69 @@ class NumpyImageActor:
     filters at once. The patches of one image stay in the cache.
 
     Args:
-        image: how images lie in observations.
+        layout: what a row is: an image, or numbers and images.
         parameters: as for `NumpyActor`, with weights `[filters, channels, kernel, kernel]` and biases `[filters]` of
-            the convolutions before those of the first layer. Copied when it is made.
+            the convolutions, image by image, before those of the first layer. Copied when it is made.
         activation: of every hidden layer; convolutions have ReLU.
         version: of these parameters.
+        mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
     """
 
     def __init__(
-        self, image: ImageLayout, parameters: Sequence[Array], activation: NumpyActivation, version: int = 0
+        self,
+        layout: RowLayout,
+        parameters: Sequence[Array],
+        activation: NumpyActivation,
+        version: int = 0,
+        mask_size: int = 0,
     ) -> None:
         self.parameters, self.version = parameters, version
-        self._channels_first = image.channels_first
-        first = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
-        end = first + 2 * len(image.convolutions)
-        self._mlp = NumpyActor([*parameters[:first], *parameters[end:]], activation, version)
-        self._layers = [
-            _Layer(*sizes, stride, weight, bias)
-            for sizes, (_, _, stride), weight, bias in zip(
-                pairwise(image.sizes), image.convolutions, parameters[first:end:2], parameters[first + 1 : end : 2],
-                strict=True,
-            )
-        ]  # fmt: skip
-        self._layers[0].weight /= np.float32(255.0)  # so that bytes need not be divided
-        self._features = np.empty((0, image.num_features), np.float32)
+        self._layout, self._num_numbers = layout, layout.num_numbers
+        first = start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
+        self._convolutions: list[tuple[ImageLayout, slice, list[_Layer]]] = []
+        column = layout.num_numbers
+        for image in layout.images:
+            end = start + 2 * len(image.convolutions)
+            features = slice(column, column + image.num_features)
+            self._convolutions.append((image, features, _layers(image, parameters[start:end])))
+            start, column = end, features.stop
+        rest = [*parameters[:first], *parameters[start:]]
+        self._mlp = NumpyActor(rest, activation, version, mask_size, layout.num_numbers)
+        self._features = np.empty((0, layout.num_features), np.float32)
 
     def __call__(self, observations: Array) -> Array:
-        """`[N, *image] -> [N, outputs]`; the result is reused by the next call."""
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
         if len(observations) != len(self._features):
             self._features = np.empty((len(observations), self._features.shape[1]), np.float32)
-        images = observations.transpose(0, 2, 3, 1) if self._channels_first else observations
-        for image, features in zip(images, self._features, strict=True):
-            values = image
-            for layer in self._layers:
-                values = layer(values)
-            features[:] = values.ravel()
+        if self._num_numbers:
+            self._features[:, : self._num_numbers] = self._layout.numbers(observations)
+        for (image, columns, layers), images in zip(self._convolutions, self._images(observations), strict=True):
+            if image.channels_first:
+                images = images.transpose(0, 2, 3, 1)
+            for values, features in zip(images, self._features[:, columns], strict=True):
+                for layer in layers:
+                    values = layer(values)
+                features[:] = values.ravel()
         return self._mlp(self._features)
+
+    def _images(self, observations: Array) -> list[Array]:
+        """The images of rows, `[N, *image]` each."""
+        if self._layout.is_one_image:
+            return [observations]
+        parts = zip(self._layout.images, self._layout.image_slices, strict=True)
+        return [observations[:, part].reshape(-1, *image.shape) for image, part in parts]
+
+
+def _layers(image: ImageLayout, parameters: Sequence[Array]) -> "list[_Layer]":
+    """The convolutions of an image."""
+    layers = [
+        _Layer(*sizes, stride, weight, bias)
+        for sizes, (_, _, stride), weight, bias in zip(
+            pairwise(image.sizes), image.convolutions, parameters[::2], parameters[1::2], strict=True
+        )
+    ]
+    layers[0].weight /= np.float32(255.0)  # so that bytes need not be divided
+    return layers
 
 
 class _Layer:

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from toy_environments import (
     MODES,
@@ -234,22 +234,32 @@ def test_environments_with_different_spaces_are_refused(differs: str, vectorizat
 @pytest.mark.parametrize(
     "space",
     [
-        Dict({"position": Box(-1, 1, (2,))}),
         Box(0, 255, (8, 2, 3), np.uint8),
-        MultiDiscrete([2, 3]),
+        gym.spaces.Text(5),
+        gym.spaces.Sequence(Discrete(2)),
+        gym.spaces.Graph(Box(-1, 1, (2,)), None),
+        gym.spaces.OneOf([Discrete(2), Discrete(3)]),
+        Dict({}),
     ],
-    ids=["dict", "image of two pixels", "multi-discrete"],
+    ids=["image of two pixels", "text", "sequence", "graph", "one of", "nothing"],
 )
-def test_unsupported_observation_spaces_are_refused_by_name(space: gym.Space[Any]) -> None:
-    with pytest.raises(EnvError) as raised:
-        make_environments(partial(make_spaces_only, space, Discrete(2)), 2)
-    assert f"observation space {space} is not supported: " in str(raised.value)
+@pytest.mark.parametrize("is_within", [False, True], ids=["alone", "within"])
+def test_unsupported_observation_spaces_are_refused_by_name(space: gym.Space[Any], is_within: bool) -> None:
+    whole = gym.spaces.Tuple((Discrete(2), Dict(odd=space))) if is_within else space
+    where = f", which is at [1]['odd'] of {whole}," if is_within else ""
+    for use in (
+        lambda: make_environments(partial(make_spaces_only, whole, Discrete(2)), 2),
+        lambda: PPO(whole, Discrete(2)),
+    ):
+        with pytest.raises(EnvError) as raised:
+            use()
+        assert f"observation space {space}{where} is not supported: " in str(raised.value)
 
 
 @pytest.mark.parametrize(
     "space",
-    [MultiDiscrete([2, 3]), Box(0, 9, (2,), np.int64), Dict({"move": Discrete(2)})],
-    ids=["multi-discrete", "integer box", "dict"],
+    [Box(0, 9, (2,), np.int64), gym.spaces.Text(5), Dict({"move": Discrete(2), "arm": gym.spaces.Text(3)})],
+    ids=["integer box", "text", "within"],
 )
 @pytest.mark.parametrize("use", ["train", "PPO", "distribution_for"])
 def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], use: str) -> None:
@@ -261,7 +271,10 @@ def test_unsupported_action_spaces_are_refused_by_name(space: gym.Space[Any], us
     }
     with pytest.raises(EnvError) as raised:
         uses[use]()
-    assert f"action space {space} is not supported: use Discrete, or a Box of floating-point" in str(raised.value)
+    which = f"{space['arm']}, which is at ['arm'] of {space}," if isinstance(space, Dict) else str(space)
+    assert f"action space {which} is not supported: use Discrete, MultiDiscrete, MultiBinary, a Box of floating-" in (
+        str(raised.value)
+    )
 
 
 def test_discrete_environments_observe_one_hot() -> None:

@@ -135,9 +135,7 @@ def test_box_actions_get_the_shape_and_type_of_the_space(dtype: Any) -> None:
     assert all(space.contains(action) for action in actions)
 
 
-@pytest.mark.parametrize(
-    "space", [gym.spaces.MultiDiscrete([2, 2]), Box(0, 9, (2,), np.int64), gym.spaces.Dict(a=Discrete(2))], ids=str
-)
+@pytest.mark.parametrize("space", [Box(0, 9, (2,), np.int64), gym.spaces.Text(3)], ids=str)
 def test_other_spaces_are_refused_by_name(space: gym.Space) -> None:
     with pytest.raises(EnvError, match=type(space).__name__):
         distribution_for(space)

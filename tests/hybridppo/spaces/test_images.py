@@ -111,11 +111,17 @@ def test_images_without_room_for_a_convolution_are_refused(shape: tuple[int, ...
         make_environments(source, 2)
 
 
-def test_masks_beside_images_are_refused() -> None:
-    with pytest.raises(
-        EnvError, match="action_masks=True is not supported beside images, and the observations are Box"
-    ):
-        MaskedObservation(image_space(6, 6, 1), 3)
+def test_a_mask_beside_an_image_leaves_it_bytes() -> None:
+    space = MaskedObservation(image_space(6, 5, 1), 3)
+    (image,) = some_images(1, (6, 5, 1))
+    row = space.row(image, [1, 0, 1])
+    assert (row.dtype, row.shape) == (np.uint8, (3 * 4 + 30,))
+    assert row in space
+    np.testing.assert_array_equal(row[:12].view(np.float32), [1, 0, 1])
+    np.testing.assert_array_equal(row[12:].reshape(6, 5, 1), image)
+    encode = ObservationEncoder(space)
+    assert encode(row[None])[0] is not None
+    assert (encode.layout.num_numbers, encode.layout.images, encode.image) == (3, (ImageLayout(1, 6, 5, False),), None)
 
 
 @pytest.mark.parametrize(

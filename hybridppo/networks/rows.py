@@ -1,0 +1,25 @@
+"""Rows of observations as tensors: their numbers, and their images."""
+
+import torch
+from torch import Tensor
+
+from hybridppo.spaces.rows import RowLayout
+
+
+def numbers_of(rows: Tensor, layout: RowLayout) -> Tensor:
+    """The numbers of rows, `[..., num_numbers]` of float32; of those without images, the rows themselves."""
+    if not layout.images:
+        return rows
+    if not layout.num_numbers:
+        return rows.new_empty((*rows.shape[:-1], 0), dtype=torch.float32)
+    # A copy, for bytes are float32 only where each row begins at a multiple of four of them.
+    own = rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format)
+    return own.view(torch.float32)
+
+
+def images_of(rows: Tensor, layout: RowLayout) -> list[Tensor]:
+    """The images of rows `[..., bytes]`, `[B, *image]` each."""
+    return [
+        rows[..., part].reshape(-1, *image.shape)
+        for image, part in zip(layout.images, layout.image_slices, strict=True)
+    ]

@@ -1,0 +1,119 @@
+"""`Box`: vectors of numbers, images of bytes, and actions that are numbers."""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.errors import BadValueError, ConfigurationError
+from hybridppo.spaces.base import FromJson, Json, Kind, KindOf, UnsupportedSpaceError
+from hybridppo.spaces.checks import as_numbers, require_finite, reshaped
+from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.spaces.images import ImageLayout
+
+Array = NDArray[Any]
+
+MOST_NUMBERS = 2**26
+"""In an observation or action whose space is read from a file: more is damage, and would only fill the memory."""
+
+
+class BoxKind(Kind[gym.spaces.Box]):
+    """Flattened to float32; images (`ImageLayout`) as the bytes that they are. Actions are drawn from normals."""
+
+    type_name = "Box"
+    of = gym.spaces.Box
+
+    def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:
+        super().__init__(space, path, kind_of)
+        self.image = ImageLayout.of(space, path)
+        self.size = math.prod(space.shape)
+
+    def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
+        array = np.asarray(observations)
+        if array.shape != (*rows.shape[:-1], *self.space.shape):
+            array = reshaped(self.space, array, f"its observation{self.path}")
+        if self.image is not None and array.dtype != np.uint8:
+            array = self.checked(array)
+        rows[...] = array.reshape(rows.shape)
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Array:  # noqa: D102 - as in the base
+        space, name = self.space, f"its observation{self.path}"
+        array = as_numbers(name, observation)
+        require_finite(name, array)
+        array = reshaped(space, array, name)
+        if np.issubdtype(space.dtype, np.integer) and np.any(array != np.trunc(array)):
+            raise BadValueError(
+                f"{name} is of {array.dtype} and not whole, and its space is of {space.dtype}: give the space "
+                "the type of the observations"
+            )
+        outside = is_outside(array, space.low, space.high) if bounds or self.image is not None else np.zeros(1)
+        if outside.any():
+            at = tuple(np.argwhere(outside)[0].tolist())
+            raise BadValueError(
+                f"{name}{list(at) if at else ''} is {array[at]}, outside of the bounds of its space, "
+                f"{space.low[at]} to {space.high[at]}: give the space the true bounds (-inf and inf where there are "
+                "none)"
+            )
+        return array
+
+    def bounds(self) -> tuple[Array, Array]:  # noqa: D102 - as in the base
+        low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
+        return low, high
+
+    def distribution(self, *, squash: bool) -> DiagonalGaussian:
+        """Normals; squashed between the bounds where that is asked for.
+
+        Raises:
+            UnsupportedSpaceError: for whole numbers, and for bounds that are infinite where actions are squashed.
+        """
+        low, high, dtype = self.space.low, self.space.high, self.space.dtype
+        if not np.issubdtype(dtype, np.floating):
+            raise UnsupportedSpaceError(self.space, self.path)
+        if not squash:
+            return DiagonalGaussian(low, high, dtype)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            reason = "squash_actions=True (--squash-actions) scales actions to finite bounds, and some of its bounds "
+            raise UnsupportedSpaceError(
+                self.space, self.path, f"{reason}are infinite: give the space finite ones, or leave squash_actions out"
+            )
+        return SquashedGaussian(low, high, dtype)
+
+    def flat_mask(self, mask: Any) -> Array:
+        """Nothing: numbers cannot be forbidden, so their mask is None, as gymnasium has it."""
+        if mask is not None:
+            raise BadValueError(f"its action mask{self.path} must be None, for a Box has no choices to allow")
+        return np.zeros(0, np.float32)
+
+    def to_json(self) -> Json:  # noqa: D102 - as in the base
+        # As text: JSON has no infinity, and not every reader of it keeps 64 bits.
+        bounds = {name: [str(x) for x in self._bound(name)] for name in ("low", "high")}
+        return {"shape": list(self.space.shape), "dtype": str(np.dtype(self.space.dtype)), **bounds}
+
+    def _bound(self, name: str) -> list[Any]:
+        """A bound of every number; of an image, whose are the same, one."""
+        bound: Array = getattr(self.space, name).ravel()
+        is_same = self.image is not None and bool((bound == bound[0]).all())
+        return list(bound[:1].tolist() if is_same else bound.tolist())
+
+    @classmethod
+    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+        dtype = np.dtype(json["dtype"])
+        number = int if np.issubdtype(dtype, np.integer) else float
+        shape = tuple(json["shape"])
+        if math.prod(shape) > MOST_NUMBERS:
+            raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")
+
+        def bound(values: list[str]) -> Array:
+            array = np.array([number(x) for x in values], dtype=dtype)
+            return np.full(shape, array[0]) if len(array) == 1 else array.reshape(shape)
+
+        return gym.spaces.Box(bound(json["low"]), bound(json["high"]), dtype=dtype.type)
+
+
+def is_outside(array: Array, low: Array, high: Array) -> Array:
+    """Where numbers lie outside of bounds, by more than rounding may take one beyond a bound."""
+    slack = [1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))) for bound in (low, high)]
+    outside: Array = (array < low - slack[0]) | (array > high + slack[1])
+    return outside

@@ -1,0 +1,132 @@
+"""Actions that are choices: one, or several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+
+
+class Categorical:
+    """`n` choices numbered from `start`, for `Discrete` spaces. Outputs are logits `[..., n]`."""
+
+    action_shape: tuple[int, ...] = ()
+    action_dtype = np.int64
+    free_size = 0
+
+    def __init__(self, n: int, start: int = 0) -> None:
+        self.output_size = self.noise_size = self.mask_size = n
+        self.start = start
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Standard Gumbel noise, `[*shape, n]`."""
+        return gumbel(generator, (*shape, self.output_size))
+
+    def sample(self, outputs: Array, noise: Array) -> Array:
+        """Gumbel-max: `argmax(logits + gumbel)` is distributed as `softmax(logits)`."""
+        actions: Array = (outputs + noise).argmax(-1)
+        return actions
+
+    def mode(self, outputs: Array) -> Array:
+        """The largest logit."""
+        actions: Array = outputs.argmax(-1)
+        return actions
+
+    def to_env(self, actions: Array) -> Array:
+        """Count from the space's own first number."""
+        return actions + self.start if self.start else actions
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """`log p[a]` and `-sum_a p[a] log p[a]`."""
+        log_probs = outputs.log_softmax(-1)
+        log_prob = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        return log_prob, -(log_probs.exp() * log_probs).sum(-1)
+
+
+class Run(NamedTuple):
+    """Neighbouring choices among equally many, which are made in one operation."""
+
+    num: int
+    n: int
+    logits: slice
+    actions: slice
+
+
+class MultiCategorical:
+    """Several choices at once, each by itself: for `MultiDiscrete`, and for `MultiBinary`, whose have two options each.
+
+    Outputs are the logits of all in turn, `[..., sum(sizes)]`. Two logits for a truth say no more than one would, but
+    so a mask forbids either of its values like any other choice.
+
+    Args:
+        start: the first number of each choice, in the shape of an action.
+        sizes: among how many each is, in the same shape.
+        dtype: of the space.
+    """
+
+    action_dtype = np.int64
+    free_size = 0
+
+    def __init__(self, sizes: Array, start: Array, dtype: Any) -> None:
+        self.sizes: list[int] = sizes.ravel().tolist()
+        self.start = start if start.any() else None
+        self.shape, self.dtype = sizes.shape, dtype
+        self.action_shape: tuple[int, ...] = (len(self.sizes),)
+        self.output_size = self.noise_size = self.mask_size = sum(self.sizes)
+        self.runs = runs(self.sizes)
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Standard Gumbel noise, `[*shape, sum(sizes)]`."""
+        return gumbel(generator, (*shape, self.output_size))
+
+    def sample(self, outputs: Array, noise: Array) -> Array:
+        """Gumbel-max for each choice."""
+        return self.mode(outputs + noise)
+
+    def mode(self, outputs: Array) -> Array:
+        """The largest logit of each choice."""
+        leading = outputs.shape[:-1]
+        actions = np.empty((*leading, len(self.sizes)), np.int64)
+        for count, n, logits, chosen in self.runs:
+            outputs[..., logits].reshape(*leading, count, n).argmax(-1, out=actions[..., chosen])
+        return actions
+
+    def to_env(self, actions: Array) -> Array:
+        """Count from the space's own first numbers, and give back its shape and type."""
+        shaped = actions.reshape(actions.shape[:-1] + self.shape)
+        return (shaped if self.start is None else shaped + self.start).astype(self.dtype, copy=False)
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over the choices, which are independent."""
+        log_probs, entropies = [], []
+        for count, n, logits, chosen in self.runs:
+            # [..., count * n] -> [..., count, n]
+            table = outputs[..., logits].reshape(*outputs.shape[:-1], count, n).log_softmax(-1)
+            log_probs.append(table.gather(-1, actions[..., chosen].unsqueeze(-1)).squeeze(-1).sum(-1))
+            entropies.append(-(table.exp() * table).sum((-1, -2)))
+        return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
+
+
+def runs(sizes: Sequence[int]) -> list[Run]:
+    """The runs of equal sizes."""
+    found, logit, action = [], 0, 0
+    for n, group in groupby(sizes):
+        count = len(list(group))
+        found.append(Run(count, n, slice(logit, logit + count * n), slice(action, action + count)))
+        logit, action = logit + count * n, action + count
+    return found
+
+
+def gumbel(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Standard Gumbel noise."""
+    exponential = generator.standard_exponential(shape, dtype=np.float32)
+    # An exact zero would be an infinite Gumbel: not wrong, but its logarithm would warn.
+    return -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))

@@ -1,0 +1,119 @@
+"""`Dict` and `Tuple`: spaces made of others."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.errors import BadValueError, shown
+from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf, UnsupportedSpaceError
+from hybridppo.spaces.joint import JointDistribution
+
+Array = NDArray[Any]
+
+
+class CompositeKind(Kind[Any]):
+    """Parts, each by a key: what `Dict` and `Tuple` have in common. A mask is a container of masks, likewise."""
+
+    type_name = ""
+    container: type[Any] = object
+
+    def __init__(self, space: Any, path: str, kind_of: KindOf) -> None:
+        super().__init__(space, path, kind_of)
+        items = list(space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces))
+        # Spaces are equal whatever the order of their keys: what is made of them must be, too.
+        with contextlib.suppress(TypeError):  # of keys that have no order
+            items.sort(key=lambda item: item[0])
+        self._parts: dict[Any, Kind[Any]] = {key: kind_of(part, f"{path}[{key!r}]") for key, part in items}
+        if not self._parts:
+            raise UnsupportedSpaceError(space, path, "it has no parts")
+        self._leaves = [leaf for part in self._parts.values() for leaf in part.leaves]
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        """A value of the space from those of its parts."""
+        raise NotImplementedError
+
+    def _items(self, value: Any, name: str) -> Iterator[tuple[Kind[Any], Any]]:
+        """The parts, with what a value has for each."""
+        if not isinstance(value, self.container):
+            raise BadValueError(
+                f"{name}{self.path} must be a {self.container.__name__}, as its space is a "
+                f"{type(self.space).__name__}, and is {shown(value)}"
+            )
+        keys = value.keys() if isinstance(value, dict) else range(len(value))
+        if keys != self._parts.keys() and set(keys) != set(self._parts):
+            raise BadValueError(f"{name}{self.path} has the parts {list(keys)}, and its space {list(self._parts)}")
+        return ((part, value[key]) for key, part in self._parts.items())
+
+    @property
+    def leaves(self) -> Sequence[Kind[Any]]:  # noqa: D102 - as in the base
+        return self._leaves
+
+    def values(self, observations: Any) -> Sequence[Any]:  # noqa: D102 - as in the base
+        return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, "its observation")))
+
+    def checked(self, observation: Any, *, bounds: bool = True) -> Any:  # noqa: D102 - as in the base
+        items = self._items(observation, "its observation")
+        return self._joined([part.checked(value, bounds=bounds) for part, value in items])
+
+    def distribution(self, *, squash: bool) -> Distribution:  # noqa: D102 - as in the base
+        parts = [part.distribution(squash=squash) for part in self._parts.values()]
+        return JointDistribution(parts, self._joined)
+
+    @property
+    def each(self) -> Callable[[Any], Iterator[Any]]:  # noqa: D102 - as in the base
+        return self._each
+
+    def _each(self, batch: Any) -> Iterator[Any]:
+        singles = [part.each(batch[key]) for key, part in self._parts.items()]
+        return (self._joined(values) for values in zip(*singles, strict=True))
+
+    @property
+    def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
+        return [choice for part in self._parts.values() for choice in part.mask_parts]
+
+    def flat_mask(self, mask: Any) -> Array:
+        """Those of the parts in turn; None allows everything."""
+        if mask is None:
+            return np.ones(sum(size for _, size in self.mask_parts), np.float32)
+        return np.concatenate([part.flat_mask(value) for part, value in self._items(mask, "its action mask")])
+
+
+class DictKind(CompositeKind):
+    """Parts by name."""
+
+    type_name = "Dict"
+    of = gym.spaces.Dict
+    container = dict
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        return dict(zip(self._parts, parts, strict=True))
+
+    def to_json(self) -> Json:  # noqa: D102 - as in the base
+        return {"spaces": [[key, {"type": part.type_name, **part.to_json()}] for key, part in self._parts.items()]}
+
+    @classmethod
+    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+        return gym.spaces.Dict([(key, from_json(part)) for key, part in json["spaces"]])
+
+
+class TupleKind(CompositeKind):
+    """Parts by number."""
+
+    type_name = "Tuple"
+    of = gym.spaces.Tuple
+    container = tuple
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        return tuple(parts)
+
+    def to_json(self) -> Json:  # noqa: D102 - as in the base
+        return {"spaces": [{"type": part.type_name, **part.to_json()} for part in self._parts.values()]}
+
+    @classmethod
+    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+        return gym.spaces.Tuple([from_json(part) for part in json["spaces"]])

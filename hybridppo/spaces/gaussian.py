@@ -1,0 +1,125 @@
+"""Actions that are numbers: normals, clipped to the bounds of their space, or squashed between them."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+
+_LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+NODES = 20
+"""Points of the quadrature for the entropy of squashed actions."""
+
+
+class DiagonalGaussian:
+    """Independent normals, for `Box` spaces. Outputs are means and log standard deviations `[..., 2 * d]`.
+
+    The environment gets actions clipped to the bounds of its space (nothing is ever scaled by them, so
+    they may be infinite); probabilities belong to the actions as drawn, as in CleanRL and
+    stable-baselines3.
+    """
+
+    action_dtype = np.float32
+    mask_size = 0
+
+    def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
+        self.shape = low.shape
+        self.size = self.free_size = int(np.prod(low.shape))
+        self.action_shape: tuple[int, ...] = (self.size,)
+        self.output_size, self.noise_size = 2 * self.size, self.size
+        self.low, self.high, self.dtype = low, high, dtype
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Standard normal noise, `[*shape, d]`."""
+        return generator.standard_normal((*shape, self.size), dtype=np.float32)
+
+    def sample(self, outputs: Array, noise: Array) -> Array:
+        """`mean + exp(log_std) * noise`."""
+        actions: Array = outputs[..., : self.size] + np.exp(outputs[..., self.size :]) * noise
+        return actions
+
+    def mode(self, outputs: Array) -> Array:
+        """The mean."""
+        return outputs[..., : self.size]
+
+    def to_env(self, actions: Array) -> Array:
+        """Clip to the space's bounds and give back its shape and type."""
+        shaped = actions.reshape(actions.shape[:-1] + self.shape)
+        return np.clip(shaped, self.low, self.high).astype(self.dtype, copy=False)
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over the `d` independent dimensions."""
+        mean, log_std = outputs[..., : self.size], outputs[..., self.size :]
+        noise = (actions - mean) * (-log_std).exp()
+        # log p = -noise^2 / 2 - log std - log sqrt(2 pi), summed over dimensions
+        log_scale = log_std.sum(-1)
+        log_prob = -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI
+        # H = 1/2 + log sqrt(2 pi) + log std, likewise
+        return log_prob, log_scale + self.size * (0.5 + _LOG_SQRT_TWO_PI)
+
+
+class SquashedGaussian(DiagonalGaussian):
+    """Normals `u`, of which the environment gets `low + (high - low) * (tanh(u) + 1) / 2`; the bounds are finite.
+
+    Actions are stored as `u`, from which the log-probability of what the environment got is exact:
+    `log p(a) = log N(u) - sum log |da / du|`, with `da / du = (high - low) / 2 * (1 - tanh(u)^2)` (Haarnoja et al.,
+    "Soft Actor-Critic", 2018, appendix C). The entropy has no closed form: `H(a) = H(u) + E log |da / du|`, of which
+    the expectation is taken by Gauss-Hermite quadrature, so it is exact to a thousandth and not random.
+    """
+
+    def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
+        super().__init__(low, high, dtype)
+        self.half_width = (0.5 * (high.astype(np.float64) - low.astype(np.float64))).astype(np.float32)
+        self.center = (0.5 * (high.astype(np.float64) + low.astype(np.float64))).astype(np.float32)
+        # Where a bound is given twice, there is nothing to choose, and no logarithm of its width.
+        widths = self.half_width[self.half_width > 0.0]
+        self.log_half_widths = float(np.log(widths.astype(np.float64)).sum())
+
+    def to_env(self, actions: Array) -> Array:
+        """Squash between the space's bounds, which rounding might leave by a bit, and give back its shape and type."""
+        shaped = actions.reshape(actions.shape[:-1] + self.shape)
+        scaled = self.center + self.half_width * np.tanh(shaped)
+        bounded: Array = np.clip(scaled, self.low, self.high).astype(self.dtype, copy=False)
+        return bounded
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Those of the normals, and what squashing adds."""
+        import torch
+
+        log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
+        points, weights = (torch.as_tensor(array, device=outputs.device) for array in hermite())
+        mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
+        # [..., d, 1] -> [..., d, nodes]
+        slopes = (_log_slope(mean + log_std.exp() * points) * weights).sum((-1, -2))
+        return (
+            log_prob - _log_slope(actions).sum(-1) - self.log_half_widths,
+            entropy + slopes + self.log_half_widths,
+        )
+
+
+def _log_slope(numbers: Tensor) -> Tensor:
+    """`log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2 u))`, which never takes the logarithm of 0."""
+    from torch.nn.functional import softplus
+
+    return 2.0 * (math.log(2.0) - numbers - softplus(-2.0 * numbers))
+
+
+def log_slope(numbers: Array) -> Array:
+    """The same in NumPy."""
+    slopes: Array = np.float32(2.0) * (np.float32(math.log(2.0)) - numbers - np.logaddexp(np.float32(0), -2 * numbers))
+    return slopes
+
+
+@cache
+def hermite() -> tuple[Array, Array]:
+    """Points and weights `[NODES]` for the expectation over a standard normal."""
+    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    return points.astype(np.float32), (weights / weights.sum()).astype(np.float32)

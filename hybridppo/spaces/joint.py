@@ -1,0 +1,125 @@
+"""Actions made of several, each drawn from a distribution of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.spaces.base import Distribution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+
+
+class Factor(NamedTuple):
+    """An independent part of an action, and where it is in the whole."""
+
+    distribution: Distribution
+    outputs: slice
+    """What the network gives for it."""
+    free: slice
+    """Its outputs that depend on no observation."""
+    noise: slice
+    actions: slice
+
+
+class JointDistribution:
+    """Independent parts: log-probabilities and entropies add.
+
+    Outputs are what the network gives for each part, those that a mask may forbid before the others; then what depends
+    on no observation. Actions are one flat row: whole numbers, or float32 where a part has such.
+
+    Args:
+        parts: of the action, which may be made of several themselves.
+        join: what the environment takes, from what it takes of each part.
+    """
+
+    def __init__(self, parts: Sequence[Distribution], join: Callable[[Sequence[Any]], Any]) -> None:
+        self._parts, self._join = parts, join
+        leaves = [leaf for part in parts for leaf in leaves_of(part)]
+        self.output_size = sum(leaf.output_size for leaf in leaves)
+        self.free_size = sum(leaf.free_size for leaf in leaves)
+        self.mask_size = sum(leaf.mask_size for leaf in leaves)
+        self.noise_size = sum(leaf.noise_size for leaf in leaves)
+        widths = [int(np.prod(leaf.action_shape)) for leaf in leaves]
+        self.action_shape: tuple[int, ...] = (sum(widths),)
+        self.action_dtype: Any = (
+            np.int64 if all(np.issubdtype(leaf.action_dtype, np.integer) for leaf in leaves) else np.float32
+        )
+        sizes = [leaf.output_size - leaf.free_size for leaf in leaves]
+        order = sorted(range(len(leaves)), key=lambda i: leaves[i].mask_size == 0)
+        outputs = dict(zip(order, _slices([sizes[i] for i in order]), strict=True))
+        free = _slices([leaf.free_size for leaf in leaves], first=sum(sizes))
+        noise, actions = _slices([leaf.noise_size for leaf in leaves]), _slices(widths)
+        self.factors = [Factor(leaf, outputs[i], free[i], noise[i], actions[i]) for i, leaf in enumerate(leaves)]
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """That of each part, `[*shape, noise]`."""
+        return np.concatenate([f.distribution.draw_noise(generator, shape) for f in self.factors], axis=-1)
+
+    def sample(self, outputs: Array, noise: Array) -> Array:
+        """Each part by its own slice of outputs and noise."""
+        actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
+        for f in self.factors:
+            drawn = f.distribution.sample(_own(outputs, f, np.concatenate), noise[..., f.noise])
+            actions[..., f.actions] = drawn.reshape(*outputs.shape[:-1], -1)
+        return actions
+
+    def mode(self, outputs: Array) -> Array:
+        """Likewise."""
+        actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
+        for f in self.factors:
+            best = f.distribution.mode(_own(outputs, f, np.concatenate))
+            actions[..., f.actions] = best.reshape(*outputs.shape[:-1], -1)
+        return actions
+
+    def to_env(self, actions: Array) -> Any:
+        """A container of what the parts take, as gymnasium's vectors have it: of arrays, `[N, ...]` each."""
+        parts, start = [], 0
+        for part in self._parts:
+            width = int(np.prod(part.action_shape))
+            own = actions[..., start : start + width].astype(part.action_dtype, copy=False)
+            parts.append(part.to_env(own.reshape(*actions.shape[:-1], *part.action_shape)))
+            start += width
+        return self._join(parts)
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Sums over the parts."""
+        import torch
+
+        found = []
+        for f in self.factors:
+            own = actions[..., f.actions].reshape(*actions.shape[:-1], *f.distribution.action_shape)
+            found.append(f.distribution.log_prob_and_entropy(_own(outputs, f, torch.cat), _typed(own, f.distribution)))
+        log_probs, entropies = zip(*found, strict=True)
+        return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
+
+
+def leaves_of(distribution: Distribution) -> list[Distribution]:
+    """The independent parts of a distribution, in the order of its actions; itself where it is none of parts."""
+    if isinstance(distribution, JointDistribution):
+        return [factor.distribution for factor in distribution.factors]
+    return [distribution]
+
+
+def _own(outputs: Any, factor: Factor, concatenate: Any) -> Any:
+    """A part's own outputs, `[..., output_size]`."""
+    network = outputs[..., factor.outputs]
+    return concatenate((network, outputs[..., factor.free]), -1) if factor.distribution.free_size else network
+
+
+def _typed(actions: Tensor, distribution: Distribution) -> Tensor:
+    """Actions in the type that a part has."""
+    return actions.long() if np.issubdtype(distribution.action_dtype, np.integer) else actions.float()
+
+
+def _slices(sizes: Sequence[int], first: int = 0) -> list[slice]:
+    """Neighbouring slices of these sizes."""
+    ends = list(accumulate(sizes, initial=first))
+    return [slice(start, end) for start, end in pairwise(ends)]

@@ -1,0 +1,159 @@
+"""What holds for every kind of space: where it is sampled and learned changes nothing, and its optimum is learned."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from space_kinds import KINDS, KindOfSpace
+
+import hybridppo
+from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.spaces.serialization import space_from_json, space_to_json
+
+SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 4 * 16 * 4
+
+VARIANTS = [
+    pytest.param(name, masks, id=f"{name}, masked" if masks else name)
+    for name, kind in KINDS.items()
+    for masks in ((False, True) if kind.has_masks else (False,))
+]
+every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
+
+
+def source_of(kind: KindOfSpace, masks: bool) -> Any:
+    return partial(kind.make, masks=True) if masks else kind.make
+
+
+def train(name: str, masks: bool, config: PPOConfig = SMALL, **options: Any) -> hybridppo.TrainResult:
+    kind = KINDS[name]
+    arguments: dict[str, Any] = {"env": source_of(kind, masks), "placement": SingleDevice("cpu"), "seed": 0} | options
+    return hybridppo.train(
+        **{"total_steps": STEPS, **arguments},
+        config=replace(config, **kind.config),
+        action_masks=masks,
+        progress=False,
+    )
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
+    "two workers": {"num_workers": 2},
+}
+
+
+@every_kind
+def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
+    expected = values_of(train(name, masks))
+    assert not torch.equal(values_of(train(name, masks, seed=1)), expected)
+    for way, options in WAYS.items():
+        assert torch.equal(values_of(train(name, masks, **options)), expected), way
+
+
+@pytest.mark.parametrize(
+    ("name", "masks"),
+    [("image and vector", True), ("dict, nested", True), ("multi-binary", False), ("discrete", False)],
+)
+def test_a_process_each_changes_nothing(name: str, masks: bool) -> None:
+    expected = values_of(train(name, masks))
+    assert torch.equal(values_of(train(name, masks, vectorization="async")), expected)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_gymnasiums_vector_of_it_changes_nothing(name: str) -> None:
+    def vector() -> SyncVectorEnv:
+        return SyncVectorEnv([KINDS[name].make] * 4, autoreset_mode=AutoresetMode.DISABLED)
+
+    assert torch.equal(values_of(train(name, False, env=vector)), values_of(train(name, False)))
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("name", ["image and vector", "dict, nested", "multi-discrete"])
+def test_every_mode_of_reset(name: str, mode: AutoresetMode) -> None:
+    def vector() -> SyncVectorEnv:
+        return SyncVectorEnv([KINDS[name].make] * 4, autoreset_mode=mode)
+
+    assert train(name, False, env=vector).metrics["episodes"] >= STEPS // 9
+
+
+@every_kind
+def test_stopped_and_resumed_it_goes_on_exactly(name: str, masks: bool, tmp_path: Path) -> None:
+    expected = train(name, masks)
+    run = tmp_path / "run"
+    assert torch.equal(values_of(train(name, masks, run_dir=run, checkpoint_seconds=0)), values_of(expected))
+    *_, before, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)  # as if it had been stopped before
+    assert int(before.name) < STEPS
+    again = hybridppo.resume(run, env=source_of(KINDS[name], masks), progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+@every_kind
+def test_an_agent_acts_in_it_once_loaded(name: str, masks: bool, tmp_path: Path) -> None:
+    kind = KINDS[name]
+    result = train(name, masks, run_dir=tmp_path / "run", evaluation_episodes=2)
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean <= kind.best
+    agent = hybridppo.load(tmp_path / "run")
+    env: gym.Env = source_of(kind, masks)()
+    for deterministic in (True, False):
+        observation, info = env.reset(seed=3)
+        for _ in range(8):
+            action = agent.act(observation, deterministic=deterministic, action_mask=info.get("action_mask"))
+            assert env.action_space.contains(action)
+            observation, _, _, _, info = env.step(action)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_its_space_as_json(name: str) -> None:
+    env = KINDS[name].make()
+    for space in (env.observation_space, env.action_space):
+        as_json = space_to_json(space)
+        assert space_from_json(as_json) == space
+        assert space_to_json(space_from_json(as_json)) == as_json
+
+
+@every_kind
+def test_by_hand_is_autograd(name: str, masks: bool) -> None:
+    """The agreement of the two is looked at in every run; here over whole updates."""
+    results = [train(name, masks, replace(SMALL, fast_updates=fast), total_steps=STEPS // 2) for fast in (True, False)]
+    has_images = "image" in name
+    forms = [type(result.agent._steps) for result in results]
+    assert forms == [AutogradSteps if has_images else NumpySteps, AutogradSteps]
+    torch.testing.assert_close(values_of(results[0]), values_of(results[1]), rtol=0.0, atol=2e-4)
+
+
+@pytest.mark.slow
+@every_kind
+def test_its_optimum_is_learned(name: str, masks: bool) -> None:
+    config = PPOConfig(
+        num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0,
+        entropy_coef=0.001, clip_range_vf=None,
+    )  # fmt: skip
+    kind = KINDS[name]
+    result = train(name, masks, config, total_steps=60_000, evaluation_episodes=32)
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean > kind.best - 0.8
+
+
+@pytest.mark.parametrize("name", ["multi-discrete", "image and vector", "dict, nested", "multi-binary"])
+@pytest.mark.parametrize("steps", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_what_a_mask_forbids_is_never_done(name: str, steps: int) -> None:
+    """The environments raise where it is."""
+    result = train(name, True, replace(SMALL, num_steps=50, num_minibatches=4), total_steps=steps)
+    assert result.metrics["env_steps"] >= steps
+    assert np.isfinite(values_of(result).numpy()).all()

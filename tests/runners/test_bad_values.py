@@ -1,0 +1,152 @@
+"""What an environment returns is held to its space at every step, not only at the first."""
+
+import re
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from toy_environments import FaultyEnv
+
+import hybridppo
+from hybridppo import EnvError, PPOConfig
+from hybridppo.training import _seed
+
+SMALL = PPOConfig(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+EPISODES = PPOConfig(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+SPACE = Dict(camera=Box(0, 255, (3, 3, 1), np.uint8), room=Discrete(25), speed=Tuple((Box(-1.0, 1.0, (2,)),)))
+WAYS: dict[str, dict[str, Any]] = {
+    "in turn": {},
+    "workers": {"num_workers": 2},
+    "a process each": {"vectorization": "async"},
+    "whole episodes": {"config": EPISODES},
+}
+SECOND_SEED = _seed(0, "environments") + 1
+"""What environment 1 of a training with seed 0 is reset with, or its second episode."""
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def train(env: Any, **options: Any) -> hybridppo.TrainResult:
+    return hybridppo.train(
+        env, **{"total_steps": 100, "seed": 0, "placement": "cpu", "progress": False, "config": SMALL} | options
+    )
+
+
+def good(**changes: Any) -> dict[str, Any]:
+    speed = (np.array([0.5, -0.5], np.float32),)
+    return {"camera": np.zeros((3, 3, 1), np.uint8), "room": 3, "speed": speed, **changes}
+
+
+def make(step: int, observation: Any, usual: Any = None, space: gym.Space = SPACE) -> FaultyEnv:
+    """All is well but for the observation of one step in one environment's episodes, or in one of many."""
+
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        return (observation, *result[1:]) if env.seed == SECOND_SEED and env.episode_steps == step else result
+
+    return FaultyEnv(fault, observation_space=space, good=good() if usual is None else usual)
+
+
+@pytest.mark.parametrize(
+    ("way", "room"),
+    [("in turn", 1_000_000), ("in turn", -1), ("workers", -1), ("a process each", 25), ("whole episodes", 25)],
+)
+def test_a_choice_that_there_is_not(way: str, room: int) -> None:
+    words = rf"environment [01] .*step 7.* its observation is {room}, which is not one of its space, Discrete\(25\)"
+    with pytest.raises(EnvError, match=words):
+        train(partial(make, 7, room, usual=3, space=Discrete(25)), **WAYS[way])
+    words = rf"environment [01] .*step 7.* its observation\['room'\] is {room}, which is not one of its space"
+    with pytest.raises(EnvError, match=words):
+        train(partial(make, 7, good(room=room)), **WAYS[way])
+
+
+@every_way
+def test_a_number_that_is_not_finite_is_named_by_key(way: str) -> None:
+    bad = good(speed=(np.array([0.5, np.nan], np.float32),))
+    with pytest.raises(EnvError, match=r"environment [01].*\['speed'\]\[0\]\[1\] is nan"):
+        train(partial(make, 7, bad), **WAYS[way])
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_a_vector_that_the_user_made(mode: AutoresetMode) -> None:
+    def vector(observation: Any) -> SyncVectorEnv:
+        return SyncVectorEnv([partial(make, 7, observation)] * 3, autoreset_mode=mode)
+
+    for bad, words in (
+        (good(room=30), r"step 7: environment 1: its observation\['room'\] is 30, which is not one of its space"),
+        (
+            good(speed=(np.array([np.inf, 0.0]),)),
+            r"step 7: the observation of environment 1: .*\['speed'\]\[0\]\[0\] is",
+        ),
+    ):
+        with pytest.raises(EnvError, match=words):
+            train(partial(vector, bad))
+
+
+@pytest.mark.parametrize(
+    ("observation", "words"),
+    [
+        (good(camera=np.zeros((3, 4, 1), np.uint8)), r"its observation\['camera'\] is of shape \(3, 4, 1\)"),
+        ({"room": 3}, r"its observation has the parts \['room'\], and its space \['camera', 'room', 'speed'\]"),
+        (3, "its observation must be a dict"),
+        (None, "its observation must be a dict"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 7])
+def test_what_is_not_of_its_space(observation: Any, words: str, step: int) -> None:
+    with pytest.raises(EnvError, match=words):
+        train(partial(make, step, observation))
+
+
+@pytest.mark.parametrize(
+    "bad", [good(room=30), good(speed=(np.array([np.nan, 0.0]),)), 3], ids=["room", "nan", "no dict"]
+)
+def test_restarted_it_goes_on(bad: Any) -> None:
+    result = train(partial(make, 7, bad), on_env_error="restart", total_steps=150)
+    assert result.metrics["env_restarts"] > 0
+
+
+@pytest.mark.parametrize("way", ["in turn", "a process each", "whole episodes"])
+def test_a_choice_in_an_array_is_cast_at_any_step(way: str) -> None:
+    plain = train(partial(make, 7, 3, usual=3, space=Discrete(25)), **WAYS[way])
+    cast = train(partial(make, 7, np.array([3]), usual=3, space=Discrete(25)), **WAYS[way])
+    assert (cast.agent.parameters.values == plain.agent.parameters.values).all()
+
+
+@pytest.mark.parametrize("way", ["in turn", "whole episodes"])
+def test_a_reward_in_an_array_later_on_is_cast_or_refused(way: str) -> None:
+    def fault(env: FaultyEnv, result: Any) -> Any:
+        return (result[0], np.array([1.0]), *result[2:]) if env.steps == 7 and env.episode_steps else result
+
+    if np.lib.NumpyVersion(np.__version__) < "2.4.0":
+        train(partial(FaultyEnv, fault), **WAYS[way])
+        return
+    with pytest.raises(EnvError, match=r"environment 0 .* step 7"):
+        train(partial(FaultyEnv, fault), **WAYS[way])
+
+
+@pytest.mark.parametrize("way", ["in turn", "a process each", "whole episodes"])
+@pytest.mark.parametrize(
+    ("space", "usual", "bad", "name"),
+    [
+        (Box(-1.0, 1.0, (2,)), (0.5, 0.5), np.array([0.0, 300.0], np.float32), r"observation\[1\]"),
+        (SPACE, good(), good(speed=(np.array([300.0, 0.0], np.float32),)), r"observation\['speed'\]\[0\]\[0\]"),
+    ],
+    ids=["box", "part"],
+)
+def test_numbers_out_of_bounds_are_warned_of_once(
+    way: str, space: gym.Space, usual: Any, bad: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(partial(make, 7, bad, usual, space), total_steps=300, **WAYS[way])
+    warnings = [record.getMessage() for record in caplog.records if "bounds" in record.getMessage()]
+    assert len(warnings) == 1
+    assert pytest.approx(300.0) == float(warnings[0].split(" was ")[1].split(",")[0])
+    assert re.search(name, warnings[0])
+
+
+def test_within_the_bounds_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    train("CartPole-v1", total_steps=500)
+    train(partial(make, 10**6, good()))
+    assert [record for record in caplog.records if "bounds" in record.getMessage()] == []

@@ -3,7 +3,7 @@
     python benchmarks/placements.py
     python benchmarks/placements.py --hidden-sizes 64,64 1024,1024 --seconds 5
 
-On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap, with gradient steps eager and captured as CUDA
+On a machine with a CUDA device: cpu, cuda, migrate, hybrid and overlap, with optimizer steps eager and captured as CUDA
 graphs. Without one: cpu, and overlap of two cores.
 Results go to results/placements.json, or to results/placements-cuda.json where there is a CUDA device.
 """
@@ -26,7 +26,7 @@ def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: 
     for cuda_graphs in (False, True) if torch.cuda.is_available() else (False,):
         config = PPOConfig(num_envs=num_envs, hidden_sizes=hidden_sizes, cuda_graphs=cuda_graphs)
         rows = measure_placements(env_id, config, seconds=seconds)
-        steps = ", captured gradient steps" if cuda_graphs else ""
+        steps = ", captured optimizer steps" if cuda_graphs else ""
         print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}{steps}\n\n{as_markdown(rows)}")
         cases.append({"env_id": env_id, "config": config.to_json(), "rows": rows})
     return cases

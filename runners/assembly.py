@@ -92,7 +92,7 @@ def make_sampler(
 
 
 def _one_by_itself(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> Environments:
-    """The environments as given, or made anew where they are a vectorised form, which would not give its one out."""
+    """The environments as given, or made again where they are a vectorised form, which would not give its one out."""
     if environments.envs is not None or options.vectorization != "auto":
         return environments
     return make_environments(source, environments.num_envs, options, vectorization="sync")

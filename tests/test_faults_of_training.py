@@ -65,7 +65,7 @@ def test_loss_not_finite_of_a_huge_learning_rate_stops_training(fast_updates: bo
         train(config=config, placement=placement)
     message = str(error.value)
     assert "training stopped in iteration 1: the first quantity that is not finite is " in message
-    assert re.search(r"(policy_loss|value_loss|entropy|grad_norm) \((nan|-?inf)\) in minibatch 2 of pass 1", message)
+    assert re.search(r"(policy_loss|value_loss|entropy|grad_norm) \((nan|-?inf)\) in minibatch 2 of epoch 1", message)
     assert "learning_rate is 1e+30" in message
 
 

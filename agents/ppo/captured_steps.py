@@ -1,4 +1,4 @@
-"""The gradient steps of PPO recorded once as a CUDA graph, and replayed: one launch a minibatch instead of a hundred.
+"""The optimizer steps of PPO recorded once as a CUDA graph, and replayed: one launch a minibatch instead of a hundred.
 
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
@@ -54,7 +54,7 @@ class CapturedSteps:
         return self._plain.values(observations)
 
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One gather for the pass; each minibatch is copied to where its recording looks for it."""
+        """One gather for the epoch; each minibatch is copied to where its recording looks for it."""
         self._clip_range.fill_(clip_range)
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
         statistics: list[Tensor] = []

@@ -28,9 +28,9 @@ class PPOConfig:
     """Whole episodes per rollout, one after the other, of a single environment (num_envs=1), however many steps they
     take; None for rollouts of num_steps."""
     num_epochs: int = 4
-    """Passes over each rollout."""
+    """Epochs: how often each rollout is learned from."""
     num_minibatches: int = 4
-    """Minibatches per pass; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
+    """Minibatches per epoch; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
     differ by at most one."""
     learning_rate: float = 2.5e-4
     """Adam's step size."""
@@ -57,7 +57,7 @@ class PPOConfig:
     max_grad_norm: float = 0.5
     """Norm above which the gradient of actor and critic together is scaled down."""
     target_kl: float | None = None
-    """Stop an update after the pass whose mean approximate KL divergence exceeds this; None for never."""
+    """Stop an update after the epoch whose mean approximate KL divergence exceeds this; None for never."""
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
     squash_actions: bool = False
@@ -70,10 +70,10 @@ class PPOConfig:
     """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
     cuda_graphs: bool = False
-    """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
+    """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
     launch."""
     precision: Precision = "fp32"
-    """In which numbers the gradient steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
+    """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
     made for it: tensor cores, AVX512-BF16 or AMX."""
     torch_threads: int | None = 1
     """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other. Another number is
@@ -121,12 +121,12 @@ class PPOConfig:
 
     @property
     def batch_size(self) -> int:
-        """Rows of a rollout, where rollouts are not whole episodes."""
+        """Samples of a rollout, where rollouts are not whole episodes."""
         return self.num_envs * self.num_steps
 
     @property
     def minibatch_size(self) -> int:
-        """Rows of a minibatch, where every row is a step."""
+        """Samples of a minibatch, where every row of a rollout is a step."""
         return self.batch_size // self.num_minibatches
 
     def _check_types(self) -> None:

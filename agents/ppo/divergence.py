@@ -22,8 +22,8 @@ def divergence(
         config: for the settings that are the usual causes.
         rollout: learned from.
         batch: made of it.
-        epochs: of each pass the statistics of its minibatches, `[M, len(STATISTICS)]`.
-        parameters: `[P]`, after the last gradient step.
+        epochs: of each epoch the statistics of its minibatches, `[M, len(STATISTICS)]`.
+        parameters: `[P]`, after the last optimizer step.
     """
     what = next(_quantities(rollout, batch, epochs, parameters), "the sum of a statistic over the minibatches")
     rewards, observations = _extremes(rollout.rewards), _extremes(batch.observations)
@@ -51,9 +51,9 @@ def _quantities(rollout: Rollout, batch: Batch, epochs: list[Tensor], parameters
     for number, epoch in enumerate(epochs, start=1):
         for row, column in (~epoch.isfinite()).nonzero().tolist():
             value = float(epoch[row, column])
-            yield f"{STATISTICS[column]} ({value:g}) in minibatch {row + 1} of pass {number}"
+            yield f"{STATISTICS[column]} ({value:g}) in minibatch {row + 1} of epoch {number}"
     if not bool(torch.dot(parameters, parameters).isfinite()):
-        yield f"the norm of the parameters after the last gradient step ({_worst(parameters)} among them)"
+        yield f"the norm of the parameters after the last optimizer step ({_worst(parameters)} among them)"
 
 
 def _worst(tensor: Tensor) -> str:

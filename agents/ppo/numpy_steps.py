@@ -1,4 +1,4 @@
-"""The gradient steps of PPO written out by hand in NumPy, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
+"""The optimizer steps of PPO written out by hand in NumPy, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
 
 For small networks most of torch's time is overhead; for large ones, this form keeps a minibatch's activations in the
 cache closest to a core.
@@ -106,7 +106,7 @@ class NumpySteps:
         return torch.from_numpy(values)
 
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """Two gathers for the pass; minibatches are views."""
+        """Two gathers for the epoch; minibatches are views."""
         if self._packed is None or self._packed.batch is not batch:
             self._packed = PackedBatch.of(batch)
         shuffled = self._packed.gather(order)

@@ -41,7 +41,7 @@ class OptimizerSteps(Protocol):
         ...
 
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One pass over the batch: its rows in this order, cut into minibatches of these sizes, a step on each.
+        """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
 
         Returns:
             `STATISTICS` of every step, `[len(sizes), 6]`, on the agent's device.
@@ -79,7 +79,7 @@ class AutogradSteps:
         return self._distribution.log_prob_and_entropy(self._actor(batch.observations), batch.actions)[0]
 
     def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One gather for the pass; minibatches are views."""
+        """One gather for the epoch; minibatches are views."""
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
         statistics: list[Tensor] = []
         for minibatch in shuffled.split(sizes):

@@ -6,7 +6,7 @@
 Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with the details that the field's
 implementations share: Huang et al., "The 37 Implementation Details of PPO", 2022. Where implementations differ:
 values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
-mean over a pass, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
+mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 """
 
 import math
@@ -181,7 +181,7 @@ class PPO:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
     def update(self, rollout: Rollout) -> Metrics:
-        """`num_epochs` passes over the rollout in freshly shuffled minibatches, by clipped surrogate.
+        """`num_epochs` epochs over the rollout in freshly shuffled minibatches, by clipped surrogate.
 
         Raises:
             TrainingError: where a loss, a gradient or the parameters are no finite numbers any more: the agent is
@@ -237,7 +237,7 @@ class PPO:
         return flat.dot(flat).reshape(1)
 
     def _optimizer_steps(self) -> OptimizerSteps:
-        """The fastest form of the gradient steps for where the parameters are now."""
+        """The fastest form of the optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)
             self._steps = self._form_of_steps()(self)
@@ -254,7 +254,7 @@ class PPO:
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         if self.config.target_kl is None:
             return False
-        # Waits for the device, once a pass: whether there is another depends on it.
+        # Waits for the device, once an epoch: whether there is another depends on it.
         return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
 
     @torch.no_grad()

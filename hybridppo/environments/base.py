@@ -33,7 +33,7 @@ class Environments(ABC):
         self.observation_space, self.action_space = observation_space, action_space
         self.encode = ObservationEncoder(observation_space)
         self.restarted: dict[int, int] = {}
-        """Which environments were made anew in the last step, and how often. Where that step ended no episode, it
+        """Which environments were restarted in the last step, and how often. Where that step ended no episode, it
         is none, and the episode that it belonged to is broken off."""
         self._closed = False
         self._began: list[Digests] = []

@@ -1,6 +1,6 @@
 """In which numbers the learner multiplies matrices: float32, or bfloat16 where the hardware is made for it.
 
-With bfloat16 only the products of the gradient steps are rounded, to 8 significant bits; parameters, activations,
+With bfloat16 only the products of the optimizer steps are rounded, to 8 significant bits; parameters, activations,
 losses, gradients, the optimizer and the values that returns are made of stay float32. (Where torch differentiates, its
 autocast rounds activations and outputs as well.)
 """

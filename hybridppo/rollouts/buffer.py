@@ -32,7 +32,7 @@ class RolloutBuffer:
     terminated: Array
     truncated: Array
     restarted: Array
-    """`[T, N]`: how often the environment was made anew in the step, see `Environments.restarted`."""
+    """`[T, N]`: how often the environment was restarted in the step, see `Environments.restarted`."""
     noise: Array
     """`[T, N, noise]`, drawn beforehand."""
 

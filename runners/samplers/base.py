@@ -30,7 +30,7 @@ Array = NDArray[Any]
 logger = logging.getLogger(__name__)
 
 ROLLOUTS_LOST_IN_A_ROW = 3
-"""How many rollouts in a row may be lost to environments that were made anew."""
+"""How many rollouts in a row may be lost to environments that were restarted."""
 
 
 class BaseSampler(ABC):
@@ -61,7 +61,7 @@ class BaseSampler(ABC):
         self.statistics = EpisodeStatistics(self.num_envs)
         self.env_steps = 0
         self.env_restarts = 0
-        """How often an environment was made anew."""
+        """How often an environment was restarted."""
         self._lost = 0
         self._distribution, self._encode = distribution, encode
         self._has_warned = False
@@ -234,7 +234,7 @@ class BaseSampler(ABC):
         return valid
 
     def _break_off(self, buffer: RolloutBuffer, ended: Array, valid: Array) -> Array | None:
-        """Where environments were made anew before their episode had ended, `[T, N]`, with no such row left valid."""
+        """Where environments were restarted before their episode had ended, `[T, N]`, with no such row left valid."""
         if not buffer.restarted.any():
             return None
         self.env_restarts += int(buffer.restarted.sum())

@@ -118,7 +118,7 @@ class EpisodeSampler(BaseSampler):
         start, stop = time.perf_counter(), self._stop
         encode, sample, to_env = self._to_row, self._distribution.sample, self._distribution.to_env
         copy, shape, weighted_sum, only = self._copy, self._shape, self._sum, self._only_action
-        last_seed, remade_before = seed + self._num_episodes - 1, copy.times_restarted
+        last_seed, restarted_before = seed + self._num_episodes - 1, copy.times_restarted
         finals: FinalObservations = []
         t = room = began = 0
         buffer.observations[0] = encode(copy.reset(seed, self.env_steps))
@@ -142,7 +142,7 @@ class EpisodeSampler(BaseSampler):
                     self._encode.require_finite("its observation", observations[t + 1])
                     require_finite("its reward", reward)
             except Exception as error:
-                # Raises, but where the environment is to be made anew: then the episode begins anew, and its rows.
+                # Raises, but where the environment is to be restarted: then the episode begins anew, and its rows.
                 when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(action)))
                 observations[began] = encode(copy.recover(when, error, t - began))
                 t = began
@@ -159,7 +159,7 @@ class EpisodeSampler(BaseSampler):
                 seed, began = seed + 1, t
                 observations[t] = encode(copy.reset(seed, self.env_steps + t))
         # Where an episode ends, a restart breaks none off: that has happened, and is only counted.
-        buffer.restarted[t - 1] = copy.times_restarted - remade_before
+        buffer.restarted[t - 1] = copy.times_restarted - restarted_before
         self._seconds = time.perf_counter() - start
         return buffer, t, finals
 

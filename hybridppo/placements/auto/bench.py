@@ -42,7 +42,7 @@ SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
 SECONDS_TO_START_A_WORKER = 0.2
 """What to set aside for one before the first was started."""
 SECONDS_WORTH_THREADS = 2e-3
-"""A gradient step shorter than this gains nothing from a second thread."""
+"""An optimizer step shorter than this gains nothing from a second thread."""
 SECONDS_UNTIL_THREADS_SETTLE = 0.05
 """New threads may begin on a core that is busy."""
 SECONDS_FOR_SHORT_STEPS = 0.2
@@ -70,7 +70,7 @@ class Bench:
         self._environments = self._make(work.num_envs)
         made = time.perf_counter()
         self._seconds_to_make = made - self._start
-        # Nobody knows how many passes target_kl would leave: all are counted.
+        # Nobody knows how many epochs target_kl would leave: all are counted.
         self._agent = self._make_agent(replace(config, target_kl=None))
         self._seconds_to_make_an_agent = time.perf_counter() - made
         self.figures: Figures | None = None
@@ -226,7 +226,7 @@ class Bench:
             self._measured(step={**self.figures.step, share: step})
 
     def measure_threads(self, any_threads: bool) -> None:
-        """Gradient steps on the CPU with more torch threads, against those with the configured number."""
+        """Optimizer steps on the CPU with more torch threads, against those with the configured number."""
         assert self.figures is not None
         work, config = self._work, self._config
         update = self.figures.update[work.torch_threads]
@@ -238,19 +238,19 @@ class Bench:
         # Of short steps, medians of several; a long one is a median by itself.
         if not self._can_afford(max(4 * step, min(10 * step, SECONDS_FOR_SHORT_STEPS)), "torch threads"):
             return
-        pass_over_one = partial(self.time, lambda: self._one.update(self._one_learned))
+        one_epoch = partial(self.time, lambda: self._one.update(self._one_learned))
         with single_epoch(self._one):
-            reference = stable_median(pass_over_one, 0.1 * self._left_now())
+            reference = stable_median(one_epoch, 0.1 * self._left_now())
             for threads in sorted(counts):
                 few = max(2 * reference, min(4 * reference, SECONDS_FOR_SHORT_STEPS))
                 if not self._can_afford(few, f"{threads} torch threads"):
                     return
                 with limit_threads(threads):
-                    seconds, until = pass_over_one(), time.perf_counter() + SECONDS_UNTIL_THREADS_SETTLE
+                    seconds, until = one_epoch(), time.perf_counter() + SECONDS_UNTIL_THREADS_SETTLE
                     while seconds < self._left_now() and time.perf_counter() < until:
-                        seconds = pass_over_one()
+                        seconds = one_epoch()
                     if seconds < self._left_now():  # else it is no candidate, and may be many times slower
-                        seconds = stable_median(pass_over_one, 0.2 * self._left_now())
+                        seconds = stable_median(one_epoch, 0.2 * self._left_now())
                 self._measured(update={**self.figures.update, threads: update * seconds / reference})
 
     def measure_accelerator(self, device: str | None) -> None:
@@ -362,7 +362,7 @@ class Bench:
 
 @contextlib.contextmanager
 def single_epoch(agent: PPO) -> Iterator[None]:
-    """Within it, the agent's updates are one pass long."""
+    """Within it, the agent's updates are one epoch long."""
     config = agent.config
     agent.config = replace(config, num_epochs=1)
     try:

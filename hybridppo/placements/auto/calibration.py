@@ -26,7 +26,7 @@ from hybridppo.placements.auto.timing import generators_untouched
 MAX_SHARE = 0.05
 """Of the run that it is for."""
 MIN_MINIBATCHES = 60
-"""A run with fewer in all its rollouts is over before a calibration has paid for itself: that passes over three."""
+"""A run with fewer in all its rollouts is over before a calibration has paid for itself: that goes over three."""
 
 
 def cpu_cores() -> int:

@@ -70,10 +70,10 @@ def test_loss_not_finite_of_a_huge_learning_rate_stops_training(fast_updates: bo
 
 
 def test_loss_not_finite_of_a_huge_learning_rate_is_found_before_anything_acts_on_it() -> None:
-    # One gradient step, the last of its update: no loss comes after it, and the next actions would be.
+    # One optimizer step, the last of its update: no loss comes after it, and the next actions would be.
     config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=1, learning_rate=1e25)
     with pytest.raises(
-        TrainingError, match=r"iteration 1: .* is the norm of the parameters after the last gradient step"
+        TrainingError, match=r"iteration 1: .* is the norm of the parameters after the last optimizer step"
     ):
         train("Pendulum-v1", config)
 

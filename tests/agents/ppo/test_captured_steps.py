@@ -1,4 +1,4 @@
-"""Recorded gradient steps against those that are not recorded; on the CPU, recording is pretended."""
+"""Recorded optimizer steps against those that are not recorded; on the CPU, recording is pretended."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -13,7 +13,7 @@ another, and a fallback for the operations that have no such tensor among their 
 Stricter than CUDA in one thing: an index that lies on the CPU is refused, which CUDA would copy.
 
 What it cannot show: anything that is asynchronous (streams, events, copies from page-locked memory that are not over
-yet), CUDA graphs and what they want to lie on the device beyond what an operation asks (a learning rate), autocast,
+yet), CUDA graphs and what only they want on the device (a learning rate, which operations take from the CPU), autocast,
 more than one such device, another rounding, and whether any of it is fast.
 """
 

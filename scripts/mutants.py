@@ -10,7 +10,6 @@ docs/testing.md. Exit code 1 where any survives. Needs a system with `fork`.
 """
 
 import argparse
-import ast
 import hashlib
 import json
 import multiprocessing
@@ -21,119 +20,63 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import gymnasium as gym  # noqa: F401 - these are loaded once, for every mutant's process to begin with
+import gymnasium as gym  # noqa: F401 - loaded once, as the others, for every mutant's process to begin with
 import pytest
 import torch
+from mutations import Mutant, mutants_of
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
-RESUME = "tests/hybridppo/test_resume.py::test_"
-SOME_TRAINING = ("tests/hybridppo/test_golden.py", "tests/runners/samplers/test_episode_sampler.py")
-RESTARTS = tuple(
-    f"tests/runners/test_environment_faults.py::test_restart_{what}"
-    for what in (
-        "drops_the_partial_episode_and_counts_it", "forgets_what_an_episode_gained_in_rollouts_before",
-        "after_an_episode_drops_nothing", "with_no_step_left_is_an_error", "with_no_step_left_samples_again",
-    )
-)  # fmt: skip
-TESTS: dict[str, tuple[str, ...]] = {
-    # Whose mistakes each test is to see: of the rows that fit a file, the longest. The quickest tests come first.
-    "hybridppo/spaces": ("tests/hybridppo/spaces", "tests/agents/ppo/test_ppo.py", "tests/runners/test_evaluation.py"),
-    "hybridppo/rollouts": ("tests/hybridppo/rollouts", "tests/agents/ppo/test_ppo.py", "tests/runners/samplers"),
-    "hybridppo/networks/numpy_forms": ("tests/hybridppo/networks", "tests/hybridppo/spaces", *SOME_TRAINING),
-    "agents/ppo": (
-        "tests/agents/ppo", *SOME_TRAINING, RESUME + "an_update_that_is_broken_off_leaves_the_agent_as_it_was"
-    ),
-    "agents/ppo/losses.py": ("tests/agents/ppo/test_losses.py", "tests/agents/ppo"),
-    "runners/samplers": ("tests/runners/samplers", "tests/hybridppo/test_seeds.py", *RESTARTS),
-    "runners/samplers/stepping.py": (
-        "tests/runners/samplers", "tests/runners/test_environment_faults.py::test_slow_steps_are_no_hang",
-        "tests/hybridppo/environments/test_env_state.py", RESUME + "ten_stops_change_nothing",
-    ),
-    "hybridppo/placements": (
-        "tests/hybridppo/placements/test_mirroring.py", "tests/hybridppo/placements/test_placements.py",
-        "tests/runners/test_accounting.py",
-    ),
-    "hybridppo/placements/auto": ("tests/hybridppo/placements",),
-}  # fmt: skip
+# Of each room, or file, the tests that are to see its mistakes, the quickest first; the longest row that fits holds.
+TESTS: dict[str, str] = {
+    "hybridppo/spaces": "hybridppo/spaces agents/ppo/test_ppo.py runners/test_evaluation.py",
+    "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",
+    "hybridppo/networks/numpy_forms": "hybridppo/networks hybridppo/spaces hybridppo/test_golden.py",
+    "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
+    "hybridppo/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
+    "agents/ppo/losses.py": "agents/ppo/test_losses.py agents/ppo",
+    "runners/samplers": "runners/samplers hybridppo/test_seeds.py "
+    "runners/test_environment_faults.py::test_restart_drops_the_partial_episode_and_counts_it "
+    "runners/test_environment_faults.py::test_restart_forgets_what_an_episode_gained_in_rollouts_before "
+    "runners/test_environment_faults.py::test_restart_after_an_episode_drops_nothing "
+    "runners/test_environment_faults.py::test_restart_with_no_step_left_is_an_error "
+    "runners/test_environment_faults.py::test_restart_with_no_step_left_samples_again",
+    "runners/samplers/stepping.py": "runners/samplers hybridppo/environments/test_env_state.py "
+    "runners/test_environment_faults.py::test_slow_steps_are_no_hang "
+    "hybridppo/test_resume.py::test_an_environment_that_was_changed_starts_new_episodes "
+    "hybridppo/test_resume.py::test_ten_stops_change_nothing",
+    "hybridppo/placements": "hybridppo/placements/test_mirroring.py hybridppo/placements/test_placements.py "
+    "runners/test_accounting.py",
+    "hybridppo/placements/auto": "hybridppo/placements",
+}
 NOT_BY_DEFAULT = ("hybridppo/placements/auto", "agents/ppo/captured_steps.py", "agents/ppo/config.py")
-SWAPS: dict[type[ast.AST], type[Any]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.And: ast.Or, ast.Or: ast.And,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
-}  # fmt: skip
+END = os.pipe()
 LARGEST_MEMORY = 8 * 2**30  # of a process: a mistake may well ask for more and more
-
-
-class Mutant(NamedTuple):
-    """A change of the bytes from `start` to `end` of a file."""
-
-    path: str
-    line: int
-    start: int
-    end: int
-    before: str
-    after: str
-
-
-def mutants_of(path: str, source: bytes) -> Iterator[Mutant]:
-    """Every mutant of a file."""
-    lines = source.splitlines(keepends=True)
-    starts = [sum(map(len, lines[:i])) for i in range(len(lines) + 1)]
-    for node, after in _changes(ast.parse(source)):
-        start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
-        yield Mutant(path, node.lineno, start, end, source[start:end].decode(), after)
-
-
-def _changes(node: Any) -> Iterator[tuple[Any, str]]:
-    """Pieces of a tree, each with what to write instead; neither types, nor what is only said."""
-    kind, operator = type(node), type(getattr(node, "op", None))
-    if kind in (ast.JoinedStr, ast.Assert) or (kind is ast.If and "TYPE_CHECKING" in ast.unparse(node.test)):
-        return
-    if kind is ast.Compare:
-        for i, one in enumerate(node.ops):
-            ops = [*node.ops[:i], SWAPS[type(one)](), *node.ops[i + 1 :]]
-            yield node, f"({ast.unparse(ast.Compare(node.left, ops, node.comparators))})"
-    elif operator in SWAPS:  # of two numbers, of truths, or in an assignment
-        other = ast.unparse(kind(**{**vars(node), "op": SWAPS[operator]()}))
-        yield node, other if kind is ast.AugAssign else f"({other})"
-    elif kind is ast.UnaryOp:
-        yield node, f"({ast.unparse(node.operand)})"
-    elif kind is ast.Constant and type(node.value) in (bool, int, float):
-        yield node, str(_other(node.value))
-    elif kind in (ast.If, ast.IfExp, ast.While) and type(node.test) in (ast.Name, ast.Attribute, ast.Call):
-        yield node.test, f"(not {ast.unparse(node.test)})"
-    # Without a local name the rest fails by itself: only what others see is worth leaving out.
-    is_seen = kind is ast.Assign and type(node.targets[0]) in (ast.Attribute, ast.Subscript)
-    is_call = kind is ast.Expr and type(node.value) is ast.Call
-    if is_seen or is_call or kind in (ast.AugAssign, ast.Raise, ast.Continue, ast.Break):
-        yield node, "pass"
-    for name, value in ast.iter_fields(node) if kind is not ast.Raise else ():
-        if name not in ("annotation", "returns", "decorator_list"):
-            for child in value if isinstance(value, list) else [value]:
-                yield from _changes(child) if isinstance(child, ast.AST) else ()
-
-
-def _other(value: Any) -> Any:
-    return not value if isinstance(value, bool) else value + 1 if isinstance(value, int) else 2.0 * value or 1.0
 
 
 def tests_of(mutant: Mutant) -> tuple[str, ...]:
     """The tests that are to see a mistake in its file."""
-    return TESTS[max((room for room in TESTS if mutant.path.startswith(room)), key=len)]
+    room = max((room for room in TESTS if mutant.path.startswith(room)), key=len)
+    return tuple(f"tests/{test}" for test in TESTS[room].split())
+
+
+def _end_with_the_script() -> None:
+    os.read(END[0], 1)  # nothing is ever written: it returns when the script's end of the pipe is gone
+    os.killpg(0, signal.SIGKILL)
 
 
 def _run(tree: Path, tests: tuple[str, ...]) -> None:
     """In a process of its own: the tests of a tree. Its exit code is pytest's."""
     os.setsid()
+    os.close(END[1])
+    threading.Thread(target=_end_with_the_script, daemon=True).start()
     os.chdir(tree)
     resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_MEMORY, LARGEST_MEMORY))
     # A file may change twice within a second and keep its size: bytecode would be taken for that of the next mutant.
@@ -168,12 +111,16 @@ class Tree:
         code = self.process.exitcode
         if code is None and time.monotonic() < self.began + self.seconds:
             return None
-        with suppress(ProcessLookupError):  # and whatever they have started
+        self.end()
+        return "timeout" if code is None else "survived" if code == 0 else "killed"
+
+    def end(self) -> None:
+        """Kill them, and whatever they have started; without the mutant, the tree is ready for the next."""
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid or 0, signal.SIGKILL)
         self.process.join()
         if self.mutant is not None:
             shutil.copy(ROOT / self.mutant.path, self.path / self.mutant.path)
-        return "timeout" if code is None else "survived" if code == 0 else "killed"
 
 
 def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.Namespace) -> None:
@@ -188,7 +135,8 @@ def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.N
                 raise SystemExit("these tests fail without a mutant:\n" + (trees[0].path / "log").read_text())
             limits[tests] = 30.0 + 4.0 * (time.monotonic() - trees[0].began)
         left, running = list(mutants), dict[Tree, str]()
-        with tqdm(total=len(left), desc="mutants") as bar:
+        with tqdm(total=len(left), desc="mutants") as bar, ExitStack() as stack:
+            stack.callback(lambda: [tree.end() for tree in running])  # where this is interrupted
             while left or running:
                 for tree in trees:
                     if left and tree not in running:

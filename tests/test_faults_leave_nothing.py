@@ -22,6 +22,7 @@ from toy_environments import FailingEnv, raise_an_error
 import hybridppo
 from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
 
 ROOT = Path(__file__).parents[1]
@@ -99,7 +100,7 @@ def test_close_twice_or_after_a_crash_is_safe(way: str) -> None:
             placement,
             num_steps=CONFIG.num_steps,
             num_workers=options["num_workers"],
-            options={"vectorization": options["vectorization"]},
+            options=EnvironmentOptions(vectorization=options["vectorization"]),
             env_seed=0,
             noise=np.random.default_rng(0),
         )

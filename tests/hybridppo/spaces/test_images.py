@@ -332,10 +332,10 @@ def test_gymnasium_makes_such_images(stack: bool) -> None:
 
 
 def test_catch_is_learned() -> None:
-    config = PPOConfig(num_envs=16, num_steps=64, hidden_sizes=(64,), activation="relu", learning_rate=1e-3)
-    result = train(total_steps=40_000, config=config, evaluation_episodes=100)
+    config = PPOConfig(num_envs=16, num_steps=32, hidden_sizes=(32,), activation="relu", learning_rate=3e-3)
+    result = train(total_steps=15_000, config=config, evaluation_episodes=100)
     assert result.evaluation is not None
-    assert result.evaluation.return_mean >= 0.75  # 0.16 at random; 0.82 to 0.96 with 8 seeds
+    assert result.evaluation.return_mean >= 0.75  # 0.16 at random; 0.87 to 1 with 4 seeds
 
 
 # The space in a file

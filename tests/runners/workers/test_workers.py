@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -137,15 +139,15 @@ class Told(gym.Env[Any, Any]):
         return np.array([self.number, self.steps], np.float32), 1.0, False, self.steps == 3 + self.number, {}
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 5])
+@pytest.mark.parametrize("num_workers", [2, 4])
 def test_final_observations_belong_to_the_environments_whose_episodes_were_truncated(num_workers: int) -> None:
     environments = make_environments(Told, SMALL.num_envs)
     agent = PPO(environments.observation_space, environments.action_space, SMALL)
     placement = SingleDevice("cpu")
     placement.prepare(agent)
     sampler = make_sampler(
-        Told, environments, agent, placement, num_steps=SMALL.num_steps, num_workers=num_workers, options={},
-        env_seed=0, noise=np.random.default_rng(0),
+        Told, environments, agent, placement, num_steps=SMALL.num_steps, num_workers=num_workers,
+        options=EnvironmentOptions(), env_seed=0, noise=np.random.default_rng(0),
     )  # fmt: skip
     with placement.sampling(agent) as actor:
         rollout = sampler.collect(actor)
@@ -189,7 +191,7 @@ def test_overlap_gives_the_same_in_a_thread_and_in_a_process() -> None:
 
 
 def test_overlap_samples_other_networks_in_a_thread() -> None:
-    _, iterations = train(placement=Mirrored("cpu", "cpu", max_lag=1), config=PPOConfig(activation="elu"))
+    _, iterations = train(placement=Mirrored("cpu", "cpu", max_lag=1), config=replace(SMALL, activation="elu"))
     assert iterations[-1]["policy_lag"] == 1
 
 

@@ -1,0 +1,43 @@
+"""The mistakes that mutation testing makes are ones that a file might have, and nothing else."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from scripts.mutations import mutants_of
+
+ROOT = Path(__file__).parents[1]
+
+
+def changes(source: str) -> list[tuple[str, str]]:
+    return [(mutant.before, mutant.after) for mutant in mutants_of("a.py", source.encode())]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b", [("a < b", "(a <= b)")]),
+        ("0 < a <= b", [("0 < a <= b", "(0 <= a <= b)"), ("0 < a <= b", "(0 < a < b)"), ("0", "1")]),
+        ("a - 0.5", [("a - 0.5", "(a + 0.5)"), ("0.5", "1.0")]),
+        ("a += b", [("a += b", "a -= b"), ("a += b", "pass")]),
+        ("a and not b", [("a and not b", "(a or not b)"), ("not b", "(b)")]),
+        ("f(True)", [("f(True)", "pass"), ("True", "False")]),
+        ("if f(a):\n  g = a", [("f(a)", "(not f(a))")]),
+        ("a.b = c", [("a.b = c", "pass")]),
+        ("raise E(f'{a + 1}')", [("raise E(f'{a + 1}')", "pass")]),
+        ("é = ü * 2  # letters of two bytes", [("ü * 2", "(ü / 2)"), ("2", "3")]),
+        ("'said'\na: int = b\ndef f(a: X | Y) -> X | Y: return a", []),
+    ],
+)
+def test_what_is_changed(source: str, expected: list[tuple[str, str]]) -> None:
+    assert changes(source) == expected
+
+
+@pytest.mark.parametrize("path", ["agents/ppo/ppo.py", "runners/samplers/base.py", "hybridppo/spaces/distributions.py"])
+def test_each_is_python_and_another_than_the_file(path: str) -> None:
+    source = (ROOT / path).read_bytes()
+    for mutant in mutants_of(path, source):
+        changed = source[: mutant.start] + mutant.after.encode() + source[mutant.end :]
+        assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(source))
+        assert source[: mutant.start].count(b"\n") + 1 == mutant.line

@@ -106,6 +106,21 @@ def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
         torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: type) -> None:
+    config = PPOConfig(value_coef=1e-9, entropy_coef=0.0, normalize_advantage=False, clip_range_vf=None)
+    agent, steep = (
+        make_agent(DISCRETE, config),
+        make_agent(DISCRETE, replace(config, value_coef=1.0, max_grad_norm=1e6)),
+    )
+    batch = make_batch(agent, 200)
+    batch = replace(batch, advantages=torch.zeros_like(batch.advantages))
+    norm = one_step(form(agent), batch)[STATISTICS.index("grad_norm")]
+    assert 0.0 < norm < 1e-7
+    one_step(form(steep), batch)
+    torch.testing.assert_close(1e9 * agent.parameters.gradient, steep.parameters.gradient, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
 def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:

@@ -47,6 +47,7 @@ class SubEnvironment:
         self.index = index
         self._encode = ObservationEncoder(self.env.observation_space)
         self._gives_rows = gives_rows and not self._encode.is_array
+        self._row = self._encode.row_maker()
         self.seed: int | None = None
         """What it was last reset with."""
         self.times_restarted = 0
@@ -164,7 +165,7 @@ class SubEnvironment:
 
     def _row_step(self, action: Any) -> Any:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._encode.one(observation), reward, terminated, truncated, info
+        return self._row(observation), reward, terminated, truncated, info
 
     def _cast_step(self, action: Any) -> Any:
         observation, *values, info = self.env.step(action)

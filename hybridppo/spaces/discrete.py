@@ -32,7 +32,7 @@ class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
             index = number - self._start
             if not 0 <= index < self.size:
                 raise self._no_choice(number)
-            rows[:] = 0.0
+            rows.fill(0.0)
             rows[index] = 1.0
             return
         array = as_numbers(f"its observation{self.path}", observations)

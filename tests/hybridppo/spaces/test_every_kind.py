@@ -145,7 +145,7 @@ def test_its_optimum_is_learned(name: str, masks: bool) -> None:
         entropy_coef=0.001, clip_range_vf=None,
     )  # fmt: skip
     kind = KINDS[name]
-    result = train(name, masks, config, total_steps=60_000, evaluation_episodes=32)
+    result = train(name, masks, config, total_steps=40_000, evaluation_episodes=32)
     assert result.evaluation is not None
     assert result.evaluation.return_mean > kind.best - 0.8
 

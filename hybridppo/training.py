@@ -27,6 +27,7 @@ from hybridppo.environments.options import WORKER_TIMEOUT, AutoresetName, EnvSou
 from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption, Stopped
+from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
@@ -309,7 +310,8 @@ def _run(
     """Train to the end of `settings`, from the start or from a checkpoint; evaluate; write the result."""
     config, seed = agent.config, settings["seed"]
     memory = _explaining_memory(config, agent.observation_space, agent.action_space)
-    with limit_threads(config.torch_threads or 1), memory:
+    products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
+    with limit_threads(config.torch_threads or 1), memory, products:
         placement.prepare(agent)
         sampler = make_sampler(
             env,
@@ -444,7 +446,8 @@ def evaluate_agent(
     )
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
-        with bar, placement.evaluating(agent) as actor:
+        products = float32_products(agent.config.precision, placement.sampling_device)
+        with bar, products, placement.evaluating(agent) as actor:
             return run_episodes(
                 actor,
                 agent.distribution,

@@ -50,6 +50,7 @@ def make_sampler(
         noise: owner of the actions' randomness.
     """
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
+    pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -62,7 +63,7 @@ def make_sampler(
             num_episodes=num_episodes,
             env_seed=env_seed,
             noise=noise,
-            pin_memory=placement.pins_rollouts,
+            pin_for=pin_for,
             in_thread=overlaps,
         )
     if num_workers is None:
@@ -81,7 +82,7 @@ def make_sampler(
             noise=noise,
             options=options,
             timeout=worker_timeout,
-            pin_memory=placement.pins_rollouts,
+            pin_for=pin_for,
         )
     return Sampler(
         environments,
@@ -89,7 +90,7 @@ def make_sampler(
         num_steps=num_steps,
         env_seed=env_seed,
         noise=noise,
-        pin_memory=placement.pins_rollouts,
+        pin_for=pin_for,
         in_thread=overlaps,
     )
 

@@ -10,22 +10,20 @@ hand.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.losses import approx_kl, clip_fraction, clipped_value_loss, normalize, policy_loss, value_loss
+from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.interruption import Stopped
 from hybridppo.networks.precision import autocast
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
 
-
-Array = NDArray[Any]
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 """What a step measures, in order; `grad_norm` is that before it was scaled down."""
@@ -42,7 +40,11 @@ class OptimizerSteps(Protocol):
         """The critic's values `[B]` of observations `[B, obs]`, without a gradient."""
         ...
 
-    def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def metrics(self) -> dict[str, float]:
+        """What else is to be told of the update that has ended."""
+        ...
+
+    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One pass over the batch: its rows in this order, cut into minibatches of these sizes, a step on each.
 
         Returns:
@@ -75,7 +77,11 @@ class AutogradSteps:
         size = max(1, self._config.minibatch_size if is_image else len(observations))
         return torch.cat([self._critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
-    def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the pass; minibatches are views."""
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
         statistics: list[Tensor] = []

@@ -19,10 +19,12 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 import hybridppo
+from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.options import WORKER_TIMEOUT, EnvSource
 from hybridppo.environments.pickling import pack
@@ -74,7 +76,7 @@ class WorkerSampler(BaseSampler):
         noise: owner of the actions' randomness.
         options: further arguments of `make_environments`.
         timeout: seconds without a step after which a worker counts as hung.
-        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -93,7 +95,7 @@ class WorkerSampler(BaseSampler):
         noise: np.random.Generator,
         options: dict[str, Any] | None = None,
         timeout: float = WORKER_TIMEOUT,
-        pin_memory: bool = False,
+        pin_for: torch.device | None = None,
     ) -> None:
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
@@ -144,9 +146,9 @@ class WorkerSampler(BaseSampler):
             self._wait_until_ready(list(self._connections))
             if not self._restarts:  # another worker would have to map it
                 self._arrays.unlink()
-            if pin_memory:
+            if pin_for is not None:
                 assert self._arrays.memory is not None  # not closed yet
-                self._page_lock = PageLock(self._arrays.memory)
+                self._page_lock = PageLock(self._arrays.memory, accelerator_of(pin_for))
         except BaseException:
             self.close()
             raise

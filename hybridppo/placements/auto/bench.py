@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hybridppo.accelerator import accelerator_of, is_cuda_awake
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import HybridPPOError
+from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.decision import decide
 from hybridppo.placements.auto.figures import AcceleratorFigures, Calibration, Figures, Work
@@ -257,7 +259,7 @@ class Bench:
             return
         assert self.figures is not None
         update = self.figures.update[self._work.torch_threads]
-        sleeps = device.startswith("cuda") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        sleeps = device.startswith("cuda") and not is_cuda_awake()
         # Waking it is no loss where learning there may well be worth it; else it must fit into the calibration.
         if sleeps and self._work.iterations * update < 4 * SECONDS_TO_WAKE_AN_ACCELERATOR:
             cost = SECONDS_TO_WAKE_AN_ACCELERATOR
@@ -267,7 +269,9 @@ class Bench:
             return
         host = self._learned
         try:
-            self._measured(accelerator=self._accelerator_figures(device, host, sleeps))
+            with float32_products(self._config.precision, torch.device(device)):
+                figures = self._accelerator_figures(device, host, sleeps)
+            self._measured(accelerator=figures)
         except (RuntimeError, HybridPPOError) as error:  # such as too little memory there: the CPU is a choice still
             message = f"placements on {device}: {error}"
             logger.warning("placement auto: left out %s", message)
@@ -284,7 +288,7 @@ class Bench:
         moving = Migrating("cpu", device, force_copy=force_copy)
         mirror.prepare(self._learner)
         if mirror.pins_rollouts:  # as a sampler does
-            host = host.map(Tensor.pin_memory)
+            host = host.map(accelerator_of(mirror.learning_device).page_locked)
         self._learned = mirror.to_learner(host)
         self._time_update(self._learner)
         if sleeps:

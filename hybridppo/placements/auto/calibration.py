@@ -15,8 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
+from hybridppo.accelerator import num_cuda_devices
 from hybridppo.agents import PPOConfig
 from hybridppo.environments.options import EnvSource
 from hybridppo.networks.threads import limit_threads
@@ -39,7 +38,7 @@ def cpu_cores() -> int:
 
 def available_accelerator() -> str | None:
     """The CUDA device, where there is one."""
-    return "cuda" if torch.cuda.is_available() else None
+    return "cuda" if num_cuda_devices() else None
 
 
 def calibrate(

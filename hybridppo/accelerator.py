@@ -87,7 +87,7 @@ class Accelerator(Protocol):
 
 
 class Host:
-    """The CPU, and whatever device torch has no queues for: everything is done when the call returns."""
+    """The CPU: everything is done when the call returns."""
 
     is_asynchronous = False
     alignment = 1
@@ -138,6 +138,16 @@ class Host:
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
     def supports_tf32(self) -> bool:  # noqa: D102
+        return False
+
+
+class Other(Host):
+    """A device of another kind, of which no more is known than that torch can wait for it."""
+
+    def wait(self) -> None:  # noqa: D102
+        torch.get_device_module(self._device).synchronize()
+
+    def supports_bf16(self) -> bool:  # noqa: D102
         return False
 
 
@@ -201,13 +211,13 @@ class Cuda:
         return torch.cuda.get_device_capability(self._device) >= (8, 0)
 
 
-KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cuda": Cuda}
-"""What stands for the devices of a type; `Host` where there is nothing."""
+KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cpu": Host, "cuda": Cuda}
+"""What stands for the devices of a type; `Other` where there is nothing."""
 
 
 def accelerator_of(device: torch.device) -> Accelerator:
     """What the device offers beyond the CPU."""
-    return KINDS.get(device.type, Host)(device)
+    return KINDS.get(device.type, Other)(device)
 
 
 def num_cuda_devices() -> int:

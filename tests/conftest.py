@@ -1,13 +1,22 @@
 """What every test runs under."""
 
 import pytest
+import second_device as second
 import torch
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def second_device() -> str:
+    """The name of a device that is not the CPU's, see second_device.py."""
+    return second.register()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # A device that torch has been told of stays, and is taken for the one to lock memory for: whoever needs it goes last.
+    items.sort(key=lambda item: "second_device" in getattr(item, "fixturenames", ()))
     if torch.cuda.is_available():
         return
     for item in items:

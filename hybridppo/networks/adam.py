@@ -60,7 +60,9 @@ class FlatAdam:
         kernel refuses parameters of another device than the rates'.
         """
         device, self._binding = self._parameters.values.device, self._parameters.binding
-        self._rates_on_device = {name: torch.tensor(rate, device=device) for name, rate in self.learning_rates.items()}
+        self._rates_on_device = {
+            name: torch.full((), rate, device=device) for name, rate in self.learning_rates.items()
+        }
 
     def keep_learning_rates_on_host(self) -> None:
         """As at first: each step takes the rates that are set when it is made."""

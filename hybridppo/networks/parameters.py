@@ -6,6 +6,22 @@ import torch
 from torch import Tensor, nn
 
 
+def bind(tensor: Tensor, storage: Tensor) -> None:
+    """Make a parameter or a buffer show other memory, of any device; it stays the object that others hold.
+
+    Its gradient is dropped: it may not lie on another device than its parameter.
+    """
+    tensor.grad = None
+    if torch._has_compatible_shallow_copy_type(tensor, storage):
+        tensor.data = storage
+        return
+    # torch changes the data of a tensor only between devices that it brings itself. For all others there is the
+    # exchange of whole tensors, of which `module.to` makes use likewise.
+    is_parameter = isinstance(tensor, nn.Parameter)
+    other = nn.Parameter(storage, tensor.requires_grad) if is_parameter else storage.detach()
+    torch.utils.swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
+
+
 class FlatParameters:
     """The parameters of several networks as views of one 1-D tensor, and their gradients of another.
 
@@ -96,8 +112,7 @@ class FlatParameters:
     def rebind(self, storage: Tensor) -> None:
         """Make `storage` (any device, laid out as the buffer is, and holding its values) the buffer all views show."""
         self.binding += 1
-        self.values.grad = None  # a gradient may not lie on another device than its parameter
-        self.values.data = storage
+        bind(self.values, storage)
         gradient = torch.zeros_like(storage)
         self._ranges: dict[str, slice] = {}
         offset = 0
@@ -105,8 +120,7 @@ class FlatParameters:
             start = offset
             for parameter in parameters:
                 end = offset + parameter.numel()
-                parameter.grad = None
-                parameter.data = storage[offset:end].view(parameter.shape)
+                bind(parameter, storage[offset:end].view(parameter.shape))
                 parameter.grad = gradient[offset:end].view(parameter.shape)
                 offset += self._room(parameter.numel())
             self._ranges[name] = slice(start, offset)

@@ -37,7 +37,8 @@ def require(precision: Precision, device: torch.device) -> None:
         DeviceError: with the remedy.
     """
     if precision == "bf16" and not supports_bf16(device):
-        wanted = "tensor cores for it (Ampere or newer)" if device.type == "cuda" else "AVX512-BF16 or AMX"
+        known = {"cuda": "tensor cores for it (Ampere or newer)", "cpu": "AVX512-BF16 or AMX"}
+        wanted = known.get(device.type, "support for it here")
         raise DeviceError(f"precision 'bf16' was asked for, but {device} has no {wanted}: use precision='fp32'")
     if precision == "tf32" and not accelerator_of(device).supports_tf32():
         wanted = "tensor cores for it (a CUDA device, Ampere or newer)"
@@ -54,7 +55,7 @@ def float32_products(precision: Precision, *devices: torch.device) -> Iterator[N
         yield
         return
     backends: Any = torch.backends
-    # All that torch.backends.cudnn.allow_tf32 stands for, so that it can be read meanwhile.
+    # By operation, as torch 2.9 and newer have them. The older ones, allow_tf32, are not to be read meanwhile.
     switches = backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul
     before = [switch.fp32_precision for switch in switches]
     try:

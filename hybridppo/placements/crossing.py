@@ -59,7 +59,28 @@ def available_device(device: str | torch.device) -> torch.device:
                 f"device {str(resolved)!r} was asked for, but this machine has {count} "
                 f"CUDA device(s): use cuda:0 to cuda:{count - 1}"
             )
+    elif resolved.type != "cpu":
+        _require_available(resolved)
     return resolved
+
+
+def _require_available(device: torch.device) -> None:
+    """Refuse a device of another kind than CPU and CUDA where torch has no module for it, or that sees none."""
+    try:
+        module = torch.get_device_module(device)
+        count = module.device_count() if module.is_available() else 0
+    except (RuntimeError, AttributeError):  # a name without a module, or with one that knows nothing of devices
+        count = 0
+    if count == 0:
+        raise DeviceError(
+            f"device {str(device)!r} was asked for, but torch {torch.__version__} sees no device of type "
+            f"{device.type!r}: use placement 'cpu', or install what brings it to torch"
+        )
+    if device.index is not None and device.index >= count:
+        raise DeviceError(
+            f"device {str(device)!r} was asked for, but this machine has {count} device(s) of type {device.type!r}: "
+            f"use {device.type}:0 to {device.type}:{count - 1}"
+        )
 
 
 def wait_for(*devices: torch.device) -> None:
@@ -91,6 +112,7 @@ class CopyTimer:
 
     def __exit__(self, *exception: object) -> None:
         if self._gpu is None:
+            wait_for(*self._devices)
             self.seconds = time.perf_counter() - self._start
             return
         self._ended.record(self._gpu.current_stream())

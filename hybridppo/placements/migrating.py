@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.networks.parameters import bind
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import CopyTimer
@@ -40,19 +41,20 @@ class Migrating(Placement):
             yield sampling_actor(agent.actor, self._crossing, agent.version)
             return
         tensors = [*agent.actor.parameters(), *agent.actor.buffers()]
-        homes = [tensor.data for tensor in tensors]
+        homes, gradients = [tensor.data for tensor in tensors], [tensor.grad for tensor in tensors]
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
             for tensor in tensors:
-                tensor.data = tensor.data.to(self.sampling_device, copy=True)
+                bind(tensor, tensor.data.to(self.sampling_device, copy=True))
         self._count(homes, timer)
         self.counters.publishes += 1
         try:
             yield sampling_actor(agent.actor, self._crossing, agent.version)
         finally:  # also when sampling raised: an agent is never left scattered
             with CopyTimer(self.sampling_device, self.learning_device) as timer:
-                for tensor, home in zip(tensors, homes, strict=True):
+                for tensor, home, gradient in zip(tensors, homes, gradients, strict=True):
                     home.copy_(tensor.data)
-                    tensor.data = home
+                    bind(tensor, home)
+                    tensor.grad = gradient
             self._count(homes, timer)
 
     def _count(self, tensors: list[Tensor], timer: CopyTimer) -> None:

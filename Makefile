@@ -2,7 +2,7 @@
 # make test     the default tests
 # make lint     style, docstrings and types
 # make slow     the tests that take minutes
-# make gpu      the tests that need a CUDA device
+# make gpu      everything a machine with a CUDA device can say of this checkout, in one report (options: ARGS)
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
@@ -25,7 +25,7 @@ slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 gpu: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python scripts/gpu_acceptance.py $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

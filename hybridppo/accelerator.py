@@ -9,8 +9,8 @@ purpose: a method of `Cuda` is one call of torch's, for one device, with that de
 current one. `Host` is the CPU, where nothing is asynchronous and there is nothing to wait for.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -77,6 +77,10 @@ class Accelerator(Protocol):
         """Bytes of the device's memory that tensors occupy."""
         ...
 
+    def telling_of_waits(self) -> AbstractContextManager[Any]:
+        """Within it, whatever of torch's operations makes the host wait for the device warns of it."""
+        ...
+
     def supports_bf16(self) -> bool:
         """Whether it is made for products in bfloat16."""
         ...
@@ -133,6 +137,9 @@ class Host:
 
     def memory_allocated(self) -> int:  # noqa: D102
         return 0
+
+    def telling_of_waits(self) -> AbstractContextManager[Any]:  # noqa: D102
+        return nullcontext()
 
     def supports_bf16(self) -> bool:  # noqa: D102
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -203,6 +210,15 @@ class Cuda:
     def memory_allocated(self) -> int:  # noqa: D102
         return torch.cuda.memory_allocated(self._device)
 
+    @contextmanager
+    def telling_of_waits(self) -> Iterator[None]:  # noqa: D102
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+
     def supports_bf16(self) -> bool:  # noqa: D102
         with self.selected():
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -233,3 +249,13 @@ def is_cuda_awake() -> bool:
 def current_cuda_index() -> int:
     """Which CUDA device "cuda" means. Asking does not wake CUDA: a process that has not used it is at the first."""
     return torch.cuda.current_device() if is_cuda_awake() else 0
+
+
+def described_cuda_devices() -> list[dict[str, Any]]:
+    """Name, memory and generation of each CUDA device, for whoever reports figures."""
+    found = []
+    for index in range(num_cuda_devices()):
+        properties = torch.cuda.get_device_properties(index)
+        generation = f"{properties.major}.{properties.minor}"
+        found.append({"name": properties.name, "bytes": properties.total_memory, "compute_capability": generation})
+    return found

@@ -16,6 +16,7 @@ What it cannot show: how long anything takes, and whatever torch or CUDA do othe
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -117,7 +118,7 @@ class Machine:
         """Thread, operation and stream, in order."""
         self.graphs: list[Graph] = []
         self.alignment = 1
-        self.is_selected = False
+        self.is_selected = self.tells_of_waits = False
         self._threads = threading.local()
         self._accesses: dict[int, Access] = {}
         self._locked: list[tuple[int, int, Any]] = []
@@ -170,6 +171,8 @@ class Machine:
             if self._recorded is not None and self.stream is self._recorded.stream:
                 raise RuntimeError("operation not permitted when stream is capturing")
             self.waits += 1
+            if self.tells_of_waits:
+                warnings.warn("a synchronizing operation was called", stacklevel=2)
             merge(self.over, {**stream.known, stream: count})
             ready = [entry for entry in self._pending if self.over.get(entry[0], 0) >= entry[1]]
             self._pending = [entry for entry in self._pending if entry not in ready]
@@ -344,6 +347,12 @@ class FakeAccelerator(Host):
 
     def recording(self, graph: Graph, *, pool: Any, stream: Stream) -> Any:
         return self._machine.recording(graph, stream)
+
+    @contextlib.contextmanager
+    def telling_of_waits(self) -> Iterator[None]:
+        self._machine.tells_of_waits = True
+        yield
+        self._machine.tells_of_waits = False
 
     def page_locked(self, tensor: Tensor) -> Tensor:
         copied = tensor.clone()

@@ -133,6 +133,11 @@ def test_to_name_a_gpu_does_not_wake_it(monkeypatch: pytest.MonkeyPatch) -> None
     assert available_device("cuda") == torch.device("cuda:0")
 
 
+def test_flat_parameters_begin_where_tensor_cores_want_them() -> None:
+    assert Cuda.alignment * 4 == 16  # bytes
+    assert Host.alignment == 1  # sums over the buffer would else be rounded otherwise
+
+
 def test_each_call_is_torchs_for_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, Any]] = []
 

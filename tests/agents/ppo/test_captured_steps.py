@@ -139,3 +139,24 @@ def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
         result = hybridppo.train(env, total_steps=8 * 64 * 6, seed=3, placement="cuda", config=changed, progress=False)
         parameters.append(result.agent.parameters.values.detach().cpu())
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)
+
+
+def test_an_eager_step_leaves_no_graph_of_gradients_behind() -> None:
+    # A node of it that lived on would draw the stream that it was made in, which records nothing, into a recording.
+    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    steps, weight = CapturedSteps(agent, PretendedRecorder()), next(agent.actor.parameters())
+    kept = []
+
+    def mark(module: torch.nn.Module, inputs: object, outputs: torch.Tensor) -> None:
+        kept.append(outputs)
+        torch.autograd.graph.get_gradient_edge(weight).node.metadata["mark"] = True
+
+    def is_marked() -> bool:
+        return "mark" in torch.autograd.graph.get_gradient_edge(weight).node.metadata
+
+    agent.actor.register_forward_hook(mark)
+    statistics = steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
+    assert not statistics.requires_grad
+    assert is_marked()  # somebody holds the outputs
+    kept.clear()
+    assert not is_marked()

@@ -15,7 +15,7 @@ def second_device() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A device that torch has been told of stays, and is taken for the one to lock memory for: whoever needs it goes last.
+    # A device that torch has been told of stays, and memory can be locked for no other then: who needs it goes last.
     items.sort(key=lambda item: "second_device" in getattr(item, "fixturenames", ()))
     if torch.cuda.is_available():
         return

@@ -5,24 +5,26 @@
         tensor + torch.ones(3)                      # refused, as on CUDA
         tensor.numpy()                              # refused, as on CUDA
 
-A copy that is forced on the CPU says how often something crossed, but never that something was left behind: there, every
-tensor is where it should be. Here, an operation on tensors of both devices is an error, and results are the CPU's bit
-for bit, since it is the CPU that computes them. torch takes such a device from Python: a name, a tensor that hides
-another, and a fallback for the operations without tensors among their arguments.
+A copy that is forced on the CPU says how often something crossed, but never that something was left behind: there,
+every tensor is where it should be. Here, an operation on tensors of both devices is an error, and results are the CPU's
+bit for bit, since it is the CPU that computes them. torch takes such a device from Python: a name, a tensor that hides
+another, and a fallback for the operations that have no such tensor among their arguments.
 
 Stricter than CUDA in one thing: an index that lies on the CPU is refused, which CUDA would copy.
 
 What it cannot show: anything that is asynchronous (streams, events, copies from page-locked memory that are not over
-yet), CUDA graphs, autocast, more than one such device, another rounding, and whether any of it is fast.
+yet), CUDA graphs and what only they want on the device (a learning rate, which operations take from the CPU), autocast,
+more than one such device, another rounding, and whether any of it is fast.
 """
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree, backend_registration
+from torch.utils import backend_registration
 
 NAME = "second"
 _CROSSINGS = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
@@ -88,7 +90,7 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     leaves_the_device = kwargs.get("device") == torch.device("cpu")
-    results = operation(*_pytree.tree_map(hidden, args), **_pytree.tree_map(hidden, kwargs))
+    results = operation(*_each(hidden, args), **{name: _each(hidden, value) for name, value in kwargs.items()})
 
     def shown(value: Any) -> Any:
         if not isinstance(value, Tensor) or leaves_the_device:
@@ -100,16 +102,40 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
             same.data = SecondTensor(value)  # it was resized
         return same
 
-    return _pytree.tree_map(shown, results)
+    return _each(shown, results)
 
 
-class _Module(backend_registration._DummyBackendModule):
-    """What torch asks of `torch.second`, and what those do who wait for a device."""
+def _each(function: Callable[[Any], Any], value: Any) -> Any:
+    """The value with `function` applied to it, or to each of its own where it is a list or a tuple."""
+    if isinstance(value, (list, tuple)):
+        return type(value)([_each(function, one) for one in value])
+    return function(value)
+
+
+class Module:
+    """`torch.second`: what torch and those who wait for a device ask of it."""
 
     waits = 0
 
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_available
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def manual_seed_all(self, seed: int) -> None:
+        pass
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
     def synchronize(self) -> None:
-        _Module.waits += 1
+        Module.waits += 1
 
 
 @cache
@@ -117,7 +143,10 @@ def register() -> str:
     """Make the device known to torch, from now on in this process; its name, as torch writes it."""
     if not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"):
         pytest.skip(f"torch {torch.__version__} takes no device from Python")
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
-    register.library = torch.library.Library("_", "IMPL")  # good as long as somebody holds it
-    register.library.fallback(_compute, "PrivateUse1")
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
+    operations, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+    fallback.fallback(_compute, "PrivateUse1")
+    # torch.tensor(..., device=...) copies where no subclass is asked, and there a fallback is not enough.
+    operations.impl("copy_", partial(_compute, torch.ops.aten.copy_.default), "PrivateUse1")
+    register.libraries = operations, fallback  # good as long as somebody holds them
     return f"{NAME}:0"

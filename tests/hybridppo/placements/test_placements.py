@@ -332,6 +332,12 @@ def test_a_nonsense_device_is_refused_by_name(device: str) -> None:
         SingleDevice(device)
 
 
+@pytest.mark.parametrize("device", ["meta", "mtia"])
+def test_a_device_that_torch_does_not_see_is_an_error_with_the_remedy(device: str) -> None:
+    with pytest.raises(DeviceError, match=f"'{device}' was asked for.*sees no device of type '{device}': use"):
+        SingleDevice(device)
+
+
 def test_devices_may_be_torch_devices() -> None:
     assert available_device(torch.device("cpu")) == torch.device("cpu")
     assert SingleDevice(torch.device("cpu")).settings() == SingleDevice("cpu").settings()

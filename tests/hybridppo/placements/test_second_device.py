@@ -6,22 +6,37 @@ Results are the CPU's bit for bit, and what is left on the wrong side is an erro
 observation or action joins by a line in `PLACEMENTS` or `WORKS`.
 """
 
-from collections.abc import Callable
+import copy
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import second_device as second
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
-from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice, TrainingError
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo.captured_steps import CapturedSteps
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.networks.adam import FlatAdam
+from hybridppo.networks.forms import numpy_form
+from hybridppo.networks.parameters import FlatParameters, bind
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import make_placement, placement_from_settings
+from hybridppo.placements.crossing import Crossing, available_device
+from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.spaces.distributions import Categorical
 
 PLACEMENTS: dict[str, Callable[[str, str], Placement]] = {
     "single": lambda here, there: SingleDevice(there),
@@ -30,14 +45,14 @@ PLACEMENTS: dict[str, Callable[[str, str], Placement]] = {
     "mirrored": lambda here, there: Mirrored(here, there, force_copy=True, verify=True),
     "mirrored, sampling there": lambda here, there: Mirrored(there, here, force_copy=True, verify=True),
     "mirrored on one": lambda here, there: Mirrored(there, there, force_copy=True),
-    "every third": lambda here, there: Mirrored(here, there, force_copy=True, publish_every=3),
+    "every second": lambda here, there: Mirrored(here, there, force_copy=True, publish_every=2),
     "overlapping": lambda here, there: Mirrored(here, there, max_lag=1),
     "overlapping, sampling there": lambda here, there: Mirrored(there, here, max_lag=1),
 }
 """By the CPU's name and the second device's. With the CPU as both they give what the second device must give."""
 
 SMALL = PPOConfig(
-    num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-2, fast_updates=False
+    num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-2, fast_updates=False
 )
 
 
@@ -64,18 +79,19 @@ WORKS = {
     "other settings": Work(
         "CartPole-v1",
         replace(
-            SMALL, critic_learning_rate=1e-3, anneal_clip_range=True, clip_range_vf=None, target_kl=1e-3,
+            SMALL, num_epochs=2, critic_learning_rate=1e-3, anneal_clip_range=True, clip_range_vf=None, target_kl=1e-3,
             normalize_advantage=False, activation="relu",
         ),
     ),
 }  # fmt: skip
-ITERATIONS = 4
+ITERATIONS = 3
+HERE = "cpu"
 
 
-def train(work: Work, placement: Placement, **options: Any) -> Any:
+def train(work: Work, placement: Placement, **options: Any) -> tuple[Any, list[Any]]:
     """A short run by turns, in this process and thread, and its metrics by iteration but for times and crossings."""
     history: list[Any] = []
-    arguments = {"total_steps": 4 * 16, "vectorization": "sync", "num_workers": 0, **work.options, **options}
+    arguments = {"total_steps": ITERATIONS * 16, "vectorization": "sync", "num_workers": 0, **work.options, **options}
     result = hybridppo.train(
         work.env,
         seed=3,
@@ -107,21 +123,427 @@ def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acting, "numpy_form", lambda network: None)
 
 
-@cache
-def on_cpu(work: str, placement: str, **options: Any) -> Any:
-    return train(WORKS[work], PLACEMENTS[placement]("cpu", "cpu"), **options)
-
-
 # The result
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("work", WORKS)
+FOR_ALL_WORKS = ("single", "migrating", "mirrored, sampling there")
+"""Placements of the default tests; under the others only the first work is done there, and the rest in slow ones."""
+
+
+def combinations() -> Iterator[Any]:
+    for work, placement in product(WORKS, PLACEMENTS):
+        is_quick = work == next(iter(WORKS)) or placement in FOR_ALL_WORKS
+        yield pytest.param(work, placement, marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("work", "placement"), list(combinations()))
 def test_training_and_evaluation_give_what_they_give_on_the_cpu(work: str, placement: str, second_device: str) -> None:
-    made = PLACEMENTS[placement]("cpu", second_device)
+    made = PLACEMENTS[placement](HERE, second_device)
     result, history = train(WORKS[work], made, evaluation_episodes=2)
-    expected, expected_history = on_cpu(work, placement, evaluation_episodes=2)
+    expected, expected_history = train(WORKS[work], PLACEMENTS[placement](HERE, HERE), evaluation_episodes=2)
     assert result.agent.parameters.values.device == made.learning_device
     assert_same(state_of(result.agent), state_of(expected.agent))
     np.testing.assert_equal(history, expected_history)  # until an episode has ended, its mean is not a number
     assert result.evaluation == expected.evaluation
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device: str) -> None:
+    agent = train(WORKS[work], SingleDevice(second_device), run_dir=tmp_path / "run")[0].agent
+    loaded = hybridppo.load(tmp_path / "run")
+    assert {tensor.device for tensor in loaded.state()[0].values()} == {torch.device(HERE)}
+    assert_same(loaded.state()[0], state_of(agent))
+    make = WORKS[work].env
+    env = gym.make(make) if isinstance(make, str) else make()
+    observation, info = env.reset(seed=0)
+    np.testing.assert_array_equal(
+        agent.act(observation, action_mask=info.get("action_mask")),
+        loaded.act(observation, action_mask=info.get("action_mask")),
+    )
+    assert env.action_space.contains(agent.act(observation, False, info.get("action_mask")))
+
+
+@pytest.mark.parametrize("placement", ["mirrored", "overlapping"])
+def test_worker_processes_sample_for_a_learner_there(
+    placement: str, monkeypatch: pytest.MonkeyPatch, second_device: str
+) -> None:
+    monkeypatch.setattr(acting, "numpy_form", numpy_form)  # workers have no other
+    result, history = train(WORKS["discrete actions"], PLACEMENTS[placement](HERE, second_device), num_workers=1)
+    expected, expected_history = train(WORKS["discrete actions"], PLACEMENTS[placement](HERE, HERE), num_workers=1)
+    assert_same(state_of(result.agent), state_of(expected.agent))
+    np.testing.assert_equal(history, expected_history)
+
+
+def test_recorded_steps_leave_nothing_on_the_cpu(monkeypatch: pytest.MonkeyPatch, second_device: str) -> None:
+    # Replayed by being run again: there are no graphs here, but all that a graph would hold.
+    monkeypatch.setattr(PPO, "_form_of_steps", lambda agent: lambda agent: CapturedSteps(agent, lambda step: step))
+    work = WORKS["other settings"]
+    result, expected = (train(work, Mirrored(HERE, device))[0].agent for device in (second_device, HERE))
+    assert isinstance(result._steps, CapturedSteps)
+    assert_same(state_of(result), state_of(expected))
+
+
+def test_divergence_is_explained_there(second_device: str) -> None:
+    work = Work("CartPole-v1", replace(SMALL, learning_rate=1e30))
+    messages = []
+    for device in (second_device, HERE):
+        with pytest.raises(TrainingError, match="the first quantity that is not finite") as raised:
+            train(work, Mirrored(HERE, device))
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+
+
+# What crosses
+
+
+def test_crossings_are_counted(second_device: str) -> None:
+    counted = {}
+    for name, make in PLACEMENTS.items():
+        placement = make(HERE, second_device)
+        actor = train(WORKS["discrete actions"], placement)[0].agent.actor
+        counted[name] = placement.counters.publishes, placement.counters.bytes_copied
+        assert placement.counters.seconds_copying > 0
+    model = sum(parameter.nbytes for parameter in actor.parameters())
+    # Of 8 steps in 2 environments: a state of 4 numbers for the actor, 2 logits back.
+    steps = ITERATIONS * 8 * 2 * 4 * (4 + 2)
+    # Observations and the last; actions of 8 bytes, log-probabilities and rewards of 4, two ends, a row's number of 8.
+    rollouts = ITERATIONS * (9 * 2 * 4 * 4 + 8 * 2 * (8 + 4 + 4 + 1 + 1 + 8))
+    assert counted == {
+        "single": (0, steps + rollouts),
+        "migrating": (3, 6 * model + rollouts),
+        "migrating, sampling there": (3, 6 * model + steps),
+        "mirrored": (3, 3 * model + rollouts),
+        "mirrored, sampling there": (3, 3 * model + steps),
+        "mirrored on one": (3, 3 * model + steps + rollouts),
+        "every second": (2, 2 * model + rollouts),
+        "overlapping": (2, 2 * model + rollouts),  # the last rollout is begun before the last but one update
+        "overlapping, sampling there": (2, 2 * model + steps),
+    }
+
+
+def test_the_host_waits_for_the_device(second_device: str) -> None:
+    device = torch.device(second_device)
+    agent, placement = HandmadeAgent(), Mirrored(HERE, device)
+    placement.prepare(agent)
+    before = second.Module.waits
+    with placement.learning(agent):
+        pass
+    assert second.Module.waits == before + 1
+    agent.change()
+    with placement.sampling(agent):
+        assert second.Module.waits == before + 2  # the published parameters are there
+    Crossing(device, placement.counters).to_host(torch.zeros(1, device=device))
+    assert second.Module.waits == before + 3
+
+
+# Agents made by hand
+
+
+class ScaledActor(nn.Module):
+    """Has a buffer, as an actor that normalises its observations would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(1))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        return self.linear(observations) * self.scale
+
+
+class HandmadeAgent:
+    def __init__(self) -> None:
+        self.actor: nn.Module = ScaledActor()
+        self.critic: nn.Module = nn.Linear(2, 1)
+        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
+        self.optimizer = FlatAdam(self.parameters, {"actor": 0.1, "critic": 0.1})
+        self.version = 0
+
+    def change(self) -> None:
+        """Stand in for an update."""
+        self.parameters.gradient.zero_()
+        self.actor(torch.ones(1, 2, device=self.parameters.values.device)).sum().backward()
+        self.optimizer.step()
+        self.actor.scale += 1.0
+        self.version += 1
+
+    def tensors(self) -> list[Tensor]:
+        tensors = [self.parameters.values, *self.actor.parameters(), *self.actor.buffers(), *self.critic.parameters()]
+        gradients = [tensor.grad for tensor in tensors if isinstance(tensor, nn.Parameter)]
+        return [*tensors, *gradients, *self.optimizer.state[self.parameters.values].values()]
+
+
+OBSERVATIONS = np.array([[1.0, -2.0], [0.5, 3.0]], dtype=np.float32)
+
+
+def sampled(placement: Placement) -> list[np.ndarray]:
+    """What the actor says between changes, of an agent that has to be whole after each."""
+    torch.manual_seed(0)
+    agent, outputs = HandmadeAgent(), []
+    placement.prepare(agent)
+    parameters = list(agent.actor.parameters())
+    for _ in range(4):
+        with placement.sampling(agent) as actor:
+            outputs.append(actor(OBSERVATIONS).copy())
+        agent.change()
+        assert {tensor.device for tensor in agent.tensors()} == {placement.learning_device}
+    assert all(one is other for one, other in zip(agent.actor.parameters(), parameters, strict=True))
+    return outputs
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_parameters_and_buffers_reach_the_sampler_and_the_agent_stays_whole(name: str, second_device: str) -> None:
+    placement = PLACEMENTS[name](HERE, second_device)
+    every, outputs, expected = getattr(placement, "publish_every", 1), sampled(placement), sampled(SingleDevice(HERE))
+    assert not any((one == other).any() for one, other in pairwise(expected))
+    for i, output in enumerate(outputs):
+        np.testing.assert_array_equal(output, expected[i - i % every])
+
+
+def test_migrating_brings_home_what_changed_also_when_sampling_fails(second_device: str) -> None:
+    agent, placement = HandmadeAgent(), Migrating(HERE, second_device)
+    placement.prepare(agent)
+    with placement.sampling(agent):
+        assert {tensor.device.type for tensor in agent.actor.state_dict().values()} == {"cpu"}
+        agent.actor.scale += 4.0  # as a normalisation would
+    with pytest.raises(ZeroDivisionError), placement.sampling(agent):
+        raise ZeroDivisionError
+    assert agent.actor.scale.item() == 5.0
+    agent.change()
+    assert {str(tensor.device) for tensor in agent.tensors()} == {second_device}
+
+
+def test_what_a_tensor_is_bound_to_stays_what_it_is(second_device: str) -> None:
+    tensors = [torch.ones(2), nn.Parameter(torch.ones(2))]
+    for tensor in tensors:
+        storage = torch.zeros(2, device=second_device)
+        bind(tensor, storage)
+        tensor.data += 1.0
+        assert str(tensor.device) == str(storage.device) == second_device
+        assert tensor.tolist() == storage.tolist() == [1.0, 1.0]
+    assert [(isinstance(tensor, nn.Parameter), tensor.requires_grad) for tensor in tensors] == [
+        (False,) * 2,
+        (True,) * 2,
+    ]
+
+
+def test_parameters_go_there_and_back(second_device: str) -> None:
+    agent = HandmadeAgent()
+    parameters, before = list(agent.actor.parameters()), agent.parameters.values.detach().clone()
+    for device in (second_device, HERE):
+        SingleDevice(device).prepare(agent)
+        assert {str(tensor.device) for tensor in agent.tensors()} == {device}
+        agent.parameters.values.data.mul_(2.0)  # which all views show
+        assert torch.equal(agent.actor.linear.weight.cpu(), agent.parameters.of("actor")[:4].view(2, 2).cpu())
+        agent.actor(torch.ones(1, 2, device=device)).sum().backward()
+        assert agent.parameters.gradient.count_nonzero() == 6
+    assert torch.equal(agent.parameters.values.detach(), 4.0 * before)
+    assert all(one is other for one, other in zip(agent.actor.parameters(), parameters, strict=True))
+
+
+# Stopping and resuming
+
+
+STOPS = {"in a rollout": (Categorical, "sample", 11), "in an update": (AutogradSteps, "step", 4)}
+"""What is called the so-many-th time when a signal comes; both are in the second iteration."""
+LATER = (AutogradSteps, "step", 1)
+ROUTES: dict[str, list[str]] = {  # the placements before and after a stop
+    **{name: [name, name] for name in PLACEMENTS},
+    "there, here": ["mirrored", "cpu"],
+    "here, there": ["cpu", "mirrored"],
+    "there, here, there": ["single", "cpu", "migrating"],
+}
+SAVED = ("actor", "critic", "optimizer", "sampler")
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, number: int) -> None:
+    """Send a signal within the so-many-th call from now on."""
+    function, calls = getattr(owner, name), iter(range(1, 10_000))
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == number:
+            signal.raise_signal(signal.SIGTERM)
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+def assert_saved_alike(run_dir: Path, expected: Path) -> None:
+    found, wanted = (load_latest(path / "checkpoints")[1] for path in (run_dir, expected))
+    assert_same(*({n: t for n, t in one.tensors.items() if n.partition(".")[0] in SAVED} for one in (found, wanted)))
+    assert found.state["agent"] == wanted.state["agent"]
+    assert found.state["sampler"]["noise"] == wanted.state["sampler"]["noise"]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
+    route: str, stop: str, tmp_path: Path, second_device: str
+) -> None:
+    work, makers = WORKS["discrete actions"], {**PLACEMENTS, "cpu": lambda here, there: SingleDevice(here)}
+    placements = [makers[name](HERE, second_device) for name in ROUTES[route]]
+    train(work, makers[ROUTES[route][0]](HERE, HERE), run_dir=tmp_path / "expected")
+    for i, placement in enumerate(placements):
+        with pytest.MonkeyPatch.context() as patch:
+            if i < len(placements) - 1:
+                stop_at(patch, *(STOPS[stop] if i == 0 else LATER))
+            if i == 0:
+                result, _ = train(work, placement, run_dir=tmp_path / "run")
+            else:
+                result = hybridppo.resume(tmp_path / "run", placement=placement, progress=False)
+        assert result.interrupted == (i < len(placements) - 1)
+    assert result.agent.parameters.values.device == placements[-1].learning_device
+    assert_saved_alike(tmp_path / "run", tmp_path / "expected")
+
+
+# What is left behind is an error
+
+
+def leave_the_rollout(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Placement, "to_learner", lambda self, rollout: rollout)
+
+
+def leave_a_part_of_the_rollout(patch: pytest.MonkeyPatch) -> None:
+    move = Placement.to_learner
+    patch.setattr(Placement, "to_learner", lambda self, rollout: replace(move(self, rollout), rewards=rollout.rewards))
+
+
+def leave_the_moments(patch: pytest.MonkeyPatch) -> None:
+    prepare = Placement.prepare
+
+    def forget(self: Placement, agent: PPO) -> None:
+        moments = dict(agent.optimizer.state[agent.parameters.values])
+        prepare(self, agent)
+        agent.optimizer.state[agent.parameters.values] = moments
+
+    patch.setattr(Placement, "prepare", forget)
+
+
+def leave_the_observations_of_the_sampler(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Crossing, "to_device", lambda self, array: torch.from_numpy(array))
+
+
+def take_the_actions_as_they_are(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Crossing, "to_host", lambda self, tensor: tensor.numpy())
+
+
+def look_at_parameters_by_numpy(patch: pytest.MonkeyPatch) -> None:
+    norm = PPO._squared_norm
+    patch.setattr(PPO, "_squared_norm", lambda self: norm(self) + float(self.parameters.gradient.numpy().sum()))
+
+
+def take_steps_by_numpy(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PPO, "_form_of_steps", lambda self: NumpySteps)
+
+
+def shuffle_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "as_tensor", lambda data, **options: torch.from_numpy(data))
+
+
+MISTAKES = {
+    function.__name__.replace("_", " "): function
+    for function in (
+        leave_the_rollout, leave_a_part_of_the_rollout, leave_the_moments, leave_the_observations_of_the_sampler,
+        take_the_actions_as_they_are, look_at_parameters_by_numpy, take_steps_by_numpy, shuffle_on_the_host,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_an_error_that_a_forced_copy_does_not_show(
+    mistake: str, monkeypatch: pytest.MonkeyPatch, second_device: str
+) -> None:
+    MISTAKES[mistake](monkeypatch)
+    train(WORKS["discrete actions"], Mirrored(HERE, HERE, force_copy=True))
+    with pytest.raises(RuntimeError, match=r"must be on second:0|numpy"):
+        train(WORKS["discrete actions"], SingleDevice(second_device))
+
+
+def test_a_buffer_that_is_left_behind_is_an_error(monkeypatch: pytest.MonkeyPatch, second_device: str) -> None:
+    monkeypatch.setattr(nn.Module, "to", lambda self, device: self)
+    for device in (HERE, second_device):
+        agent = HandmadeAgent()
+        SingleDevice(device).prepare(agent)
+        if device != HERE:
+            with pytest.raises(RuntimeError, match="must be on second:0"):
+                agent.change()
+        else:
+            agent.change()
+
+
+def test_a_mirror_that_got_nothing_is_found(monkeypatch: pytest.MonkeyPatch, second_device: str) -> None:
+    agent, placement = HandmadeAgent(), Mirrored(HERE, second_device, verify=True)
+    placement.prepare(agent)
+    agent.change()
+    monkeypatch.setattr(Tensor, "copy_", lambda self, *args, **kwargs: self)
+    with pytest.raises(DeviceError, match="on cpu differs from the actor on second:0 in 'scale' after publishing"):
+        placement.sampling(agent).__enter__()
+
+
+# The device by name
+
+
+def test_the_device_is_taken_by_name(second_device: str) -> None:
+    assert available_device("second") == torch.device("second")
+    assert available_device(second_device) == torch.device(second_device)
+    placement = make_placement("hybrid", learning_device=second_device)
+    assert placement_from_settings(placement.settings()).learning_device == torch.device(second_device)
+    assert not placement.pins_rollouts
+
+
+def test_a_device_beyond_the_last_is_an_error(second_device: str) -> None:
+    with pytest.raises(DeviceError, match=r"'second:1' was asked for, but this machine has 1 device\(s\) of type"):
+        SingleDevice("second:1")
+
+
+def test_a_precision_that_is_not_known_of_the_device_is_an_error(second_device: str) -> None:
+    work = Work("CartPole-v1", replace(SMALL, precision="bf16"))
+    with pytest.raises(DeviceError, match="'bf16' was asked for, but second:0 has no support for it here"):
+        train(work, SingleDevice(second_device))
+
+
+# The device itself
+
+
+def test_tensors_of_both_devices_are_never_mixed(second_device: str) -> None:
+    there, here = torch.ones(2, device=second_device), torch.ones(2)
+    mixtures: list[Callable[[], object]] = [
+        lambda: there + here,
+        lambda: here + there,
+        lambda: here.add_(there),
+        lambda: torch.stack((there, here)),
+        lambda: torch.stack((there[0], here[0])),
+        lambda: there[torch.tensor([0])],
+        lambda: nn.Linear(2, 1)(there),
+        lambda: torch.where(there > 0, there, here),
+        lambda: setattr(here, "data", there),
+    ]
+    for mixture in mixtures:
+        with pytest.raises(RuntimeError):
+            mixture()
+    assert (there * here[0] + 1).tolist() == [2.0, 2.0]  # numbers are of every device
+
+
+def test_nothing_there_is_an_array(second_device: str) -> None:
+    tensor = torch.ones(2, device=second_device)
+    for attempt in (lambda: tensor.numpy(), lambda: np.asarray(tensor), lambda: np.square(tensor)):
+        with pytest.raises((RuntimeError, TypeError), match="numpy"):
+            attempt()
+    assert (tensor.tolist(), tensor.sum().item(), float(tensor[0]), repr(tensor)) == (
+        [1.0, 1.0], 2.0, 1.0, "second:tensor([1., 1.])"
+    )  # fmt: skip
+
+
+def test_copies_between_the_devices_share_no_memory_and_views_do(second_device: str) -> None:
+    here = torch.zeros(4)
+    there = here.to(second_device)
+    back = there.cpu()
+    here += 1.0
+    there[1:3].view(2, 1).add_(5.0)
+    assert (here.tolist(), there.tolist(), back.tolist()) == ([1.0] * 4, [0.0, 5.0, 5.0, 0.0], [0.0] * 4)
+    assert back.copy_(there) is back
+    assert back.tolist() == there.tolist() == torch.arange(4, device=second_device).mul(0).add(there).tolist()
+    other = copy.deepcopy(nn.Parameter(there))
+    other.data += 1.0
+    assert isinstance(other, nn.Parameter)
+    assert there.tolist() == back.tolist()

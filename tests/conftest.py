@@ -14,9 +14,15 @@ def second_device() -> str:
     return second.register()
 
 
+def _needs_second_device(item: pytest.Item) -> bool:
+    return "second_device" in getattr(item, "fixturenames", ())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # A device that torch has been told of stays, and memory can be locked for no other then: who needs it goes last.
-    items.sort(key=lambda item: "second_device" in getattr(item, "fixturenames", ()))
+    items.sort(key=_needs_second_device)
+    if items and _needs_second_device(items[-1]):
+        second.announce()
     if torch.cuda.is_available():
         return
     for item in items:

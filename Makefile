@@ -2,7 +2,7 @@
 # make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings and types
 # make slow     the tests that take minutes
-# make gpu      the tests that need a CUDA device
+# make gpu      everything a machine with a CUDA device can say of this checkout, in one report (options: ARGS)
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
@@ -27,7 +27,7 @@ slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
 
 gpu: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python scripts/gpu_acceptance.py $(ARGS)
 
 mutants: $(VENV)/installed-dev
 	$(BIN)/python scripts/mutants.py $(or $(ARGS),--sample 150)

@@ -8,6 +8,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
+from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
@@ -64,7 +65,8 @@ def evaluate_agent(
     environments = make_environments(env, num_envs, options)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
-        with bar, placement.evaluating(agent) as actor:
+        products = float32_products(agent.config.precision, placement.sampling_device)
+        with bar, products, placement.evaluating(agent) as actor:
             return run_episodes(
                 actor,
                 agent.distribution,

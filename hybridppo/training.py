@@ -29,6 +29,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption, Stopped
 from hybridppo.loading import go_on
 from hybridppo.networks.making import Networks
+from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.auto.auto import Auto
@@ -187,7 +188,9 @@ def run_to_the_end(job: Job) -> TrainResult:
     """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config, run = agent.config, settings.run
-    with limit_threads(config.torch_threads or 1), _explaining_memory(config, job.environments):
+    memory = _explaining_memory(config, job.environments)
+    products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
+    with limit_threads(config.torch_threads or 1), memory, products:
         placement.prepare(agent)
         sampler = make_sampler(
             job.env,

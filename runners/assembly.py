@@ -48,6 +48,7 @@ def make_sampler(
         noise: owner of the actions' randomness.
     """
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
+    pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -60,7 +61,7 @@ def make_sampler(
             num_episodes=num_episodes,
             env_seed=env_seed,
             noise=noise,
-            pin_memory=placement.pins_rollouts,
+            pin_for=pin_for,
             in_thread=overlaps,
         )
     if num_workers is None:
@@ -78,7 +79,7 @@ def make_sampler(
             env_seed=env_seed,
             noise=noise,
             options=options,
-            pin_memory=placement.pins_rollouts,
+            pin_for=pin_for,
         )
     return Sampler(
         environments,
@@ -86,7 +87,7 @@ def make_sampler(
         num_steps=num_steps,
         env_seed=env_seed,
         noise=noise,
-        pin_memory=placement.pins_rollouts,
+        pin_for=pin_for,
         in_thread=overlaps,
     )
 

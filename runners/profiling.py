@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from hybridppo.accelerator import num_cuda_devices
 from hybridppo.environments.base import Environments
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.runners.runner import Runner
@@ -71,7 +71,7 @@ class Profiler:
             self._wrap(owner, method, partial(_recorded, region))
         self._wrap(runner.placement, "sampling", _recorded_crossings)
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if num_cuda_devices():
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(activities=activities)
         self._profile.start()

@@ -15,15 +15,15 @@ def second_device() -> str:
     return second.register()
 
 
+def _needs_second_device(item: pytest.Item) -> bool:
+    return "second_device" in getattr(item, "fixturenames", ())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    on_second = [item for item in items if "second_device" in getattr(item, "fixturenames", ())]
-    if torch.cuda.is_available():  # for which memory could not be locked any more
-        for item in on_second:
-            item.add_marker(
-                pytest.mark.skip(reason="there is a CUDA device: run these without (CUDA_VISIBLE_DEVICES=)")
-            )
-    elif on_second and second.is_supported():
-        second.register()  # at once: autograd counts the devices when it first runs, and never again
+    # A device that torch has been told of stays, and memory can be locked for no other then: who needs it goes last.
+    items.sort(key=_needs_second_device)
+    if items and _needs_second_device(items[-1]):
+        second.announce()
     # What worker processes get of a test goes to them as it is: they would else load the test's file, and with it torch
     # and pytest, which takes each of them many times longer than all that it has to do.
     for module in {item.module for item in items if isinstance(item, pytest.Function)}:

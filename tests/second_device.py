@@ -138,16 +138,27 @@ class Module:
         Module.waits += 1
 
 
-def is_supported() -> bool:
+def is_possible() -> bool:
     """Whether this torch takes a device from Python."""
     return hasattr(backend_registration, "_setup_privateuseone_for_python_backend")
+
+
+def announce() -> None:
+    """Let torch expect a device that will be registered: the first `backward` of a process starts threads for all.
+
+    Nothing else changes yet: there is no device, under any name.
+    """
+    if is_possible():
+        torch._C._acc.register_python_privateuseone_device_guard(backend_registration._DummyDeviceGuard())
 
 
 @cache
 def register() -> str:
     """Make the device known to torch, from now on in this process; its name, as torch writes it."""
-    if not is_supported():
+    if not is_possible():
         pytest.skip(f"torch {torch.__version__} takes no device from Python")
+    # As after any other tests: were the device not announced, this file alone would show it too.
+    torch.ones(1, requires_grad=True).sum().backward()
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=Module())
     operations, fallback = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
     fallback.fallback(_compute, "PrivateUse1")

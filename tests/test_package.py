@@ -14,7 +14,7 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"errors", "interfaces", "interruption", "validation"}
+CORE = {"accelerator", "errors", "interfaces", "interruption", "validation"}
 ROOMS = {
     # Each room, from the lowest floor up, with the rooms that it may import from beside itself and the core.
     "spaces": set(),
@@ -38,7 +38,7 @@ ROOMS = {
     },
 }  # fmt: skip
 """What each room may import. Other rooms, and the files beside them, are the public face: they may import anything."""
-FACE = {"placements/auto", "commands"}
+FACE = {"acceptance", "placements/auto", "commands"}
 
 
 def imports(source: str) -> Iterator[str]:

@@ -1,30 +1,37 @@
 """The optimizer steps of PPO recorded once as a CUDA graph, and replayed: one launch a minibatch instead of a hundred.
 
+A recording is of one size of minibatch. It costs a wait for the device and several steps, so a size is recorded when
+it is met in a second update; until then, its steps are plain ones. Where rollouts are whole episodes, most sizes never
+come back.
+
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.accelerator import Accelerator, accelerator_of
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
+from hybridppo.errors import DeviceError
 from hybridppo.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
 
 
-Array = NDArray[Any]
-
 MAX_RECORDINGS = 32
-"""How many sizes of minibatches are kept; they vary where environments spend rows on resets."""
+"""How many sizes of minibatches are recorded; they vary where environments spend rows on resets. None makes room for
+another: they share a stream, and with it the workspace of its matrix products, which torch (2.12 and newer, pytorch
+issue 193402) may give back with the first graph that is destroyed. Those that are left would go on to use it."""
+WARMUPS = 3
+"""Steps before one is recorded, in which what is made at first calls is made."""
 Record = Callable[[Callable[[], None]], Callable[[], object]]
 """Makes a function, which works on tensors at fixed addresses, into one that does the same again, faster."""
 
@@ -41,9 +48,12 @@ class CapturedSteps:
         self._agent, self._plain = agent, AutogradSteps(agent)
         self._parameters, self._optimizer = agent.parameters, agent.optimizer
         self._optimizer.keep_learning_rates_on_device()
-        self._clip_range = torch.zeros((), device=agent.parameters.values.device)
-        self._record = record if record is not None else _GraphRecorder()
-        self._recordings: OrderedDict[int, _Recording] = OrderedDict()
+        device = agent.parameters.values.device
+        self._clip_range = torch.zeros((), device=device)
+        self._record = record if record is not None else GraphRecorder(accelerator_of(device))
+        self._recordings: dict[int, _Recording] = {}
+        self._first_met: dict[int, int] = {}
+        self._counts = _no_counts()
 
     def threads(self) -> AbstractContextManager[None]:
         """As many as torch has."""
@@ -53,7 +63,12 @@ class CapturedSteps:
         """The critic's values."""
         return self._plain.values(observations)
 
-    def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def metrics(self) -> dict[str, float]:
+        """How many steps of this update were recorded, how many replayed, and how many neither."""
+        counts, self._counts = self._counts, _no_counts()
+        return counts
+
+    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the epoch; each minibatch is copied to where its recording looks for it."""
         self._clip_range.fill_(clip_range)
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
@@ -61,25 +76,49 @@ class CapturedSteps:
         for minibatch in shuffled.split(sizes):
             if self._agent.should_stop():
                 raise Stopped
-            statistics.append(self._recording(minibatch).replay(minibatch))
+            statistics.append(self._step(minibatch))
         return torch.stack(statistics)
 
-    def _recording(self, minibatch: Batch) -> "_Recording":
+    def _step(self, minibatch: Batch) -> Tensor:
         size = len(minibatch.returns)
-        if size in self._recordings:
-            self._recordings.move_to_end(size)
-        else:
-            if len(self._recordings) >= MAX_RECORDINGS:
-                self._recordings.popitem(last=False)
-            before = [tensor.clone() for tensor in self._state()]
-            self._recordings[size] = _Recording(self._plain, self._clip_range, minibatch, self._record)
-            for tensor, value in zip(self._state(), before, strict=True):
-                tensor.copy_(value)
-        return self._recordings[size]
+        if size not in self._recordings:
+            has_come_back = self._first_met.setdefault(size, self._agent.version) < self._agent.version
+            if not has_come_back or len(self._recordings) >= MAX_RECORDINGS:
+                self._counts["graph_eager_steps"] += 1
+                return self._plain.step(minibatch, self._clip_range)
+            self._recordings[size] = self._recorded(minibatch)
+            self._counts["graph_recordings"] += 1
+        self._counts["graph_replays"] += 1
+        return self._recordings[size].replay(minibatch)
+
+    def _recorded(self, minibatch: Batch) -> "_Recording":
+        before = [tensor.clone() for tensor in self._state()]
+        recording = _Recording(self._plain, self._clip_range, minibatch, self._record)
+        self._put_back(before)
+        # A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
+        recording.replay(minibatch)
+        step = self._optimizer.state[self._parameters.values]["step"]
+        done = float(step)  # waits for the device, on purpose: recording has waited for it, too
+        self._put_back(before)
+        done -= float(step)
+        if done != 1.0:
+            raise DeviceError(
+                f"a gradient step was recorded as a CUDA graph, but its replay made {done:g} steps of the optimizer "
+                "instead of 1: train with cuda_graphs=False, and report this with the versions of torch and the driver"
+            )
+        return recording
 
     def _state(self) -> list[Tensor]:
         """What a step changes and later ones depend on."""
         return [self._parameters.values.data, *self._optimizer.state[self._parameters.values].values()]
+
+    def _put_back(self, before: list[Tensor]) -> None:
+        for tensor, value in zip(self._state(), before, strict=True):
+            tensor.copy_(value)
+
+
+def _no_counts() -> dict[str, float]:
+    return {"graph_recordings": 0, "graph_replays": 0, "graph_eager_steps": 0}
 
 
 class _Recording:
@@ -102,21 +141,29 @@ class _Recording:
         return self._statistics.clone()  # the next replay writes here again
 
 
-class _GraphRecorder:
-    """Records CUDA graphs, which share their memory: they are replayed one after another."""
+class GraphRecorder:
+    """Records CUDA graphs in one stream, on one device, in one pool of memory: they are replayed one after another.
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+    Warm-ups have the stream of the recordings, for what is made at first calls is made for a stream (the workspaces of
+    cuBLAS, 32 MiB each on Hopper), and must not be recorded.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        with accelerator.selected():
+            self._stream, self._pool = accelerator.stream(), accelerator.graph_pool()
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
-        # What is made at the first calls (workspaces of cuBLAS, accumulators of autograd) must not be recorded.
-        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
+        """Run the function some times, and record it."""
+        accelerator, stream = self._accelerator, self._stream
+        with accelerator.selected():  # or torch would record on the first device, where nothing happens
+            stream.wait_stream(accelerator.current_stream())
+            with accelerator.using(stream):
+                for _ in range(WARMUPS):
+                    function()
+            accelerator.current_stream().wait_stream(stream)
+            graph = accelerator.graph()
+            with accelerator.recording(graph, pool=self._pool, stream=stream):
                 function()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            function()
-        return graph.replay
+        replay: Callable[[], object] = graph.replay
+        return replay

@@ -74,7 +74,8 @@ class PPOConfig:
     launch."""
     precision: Precision = "fp32"
     """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
-    made for it: tensor cores, AVX512-BF16 or AMX."""
+    made for it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, but for the
+    numbers that are multiplied, which are rounded to 11 bits."""
     torch_threads: int | None = 1
     """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other. Another number is
     another rounding. More than one slows small networks down many times over; try more from layers of about 512 and

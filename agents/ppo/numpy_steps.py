@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch, PackedBatch
+from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, gradient_of, has_gradient
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.interruption import Stopped
@@ -105,11 +106,15 @@ class NumpySteps:
         values += self._value_bias
         return torch.from_numpy(values)
 
-    def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """Two gathers for the epoch; minibatches are views."""
         if self._packed is None or self._packed.batch is not batch:
             self._packed = PackedBatch.of(batch)
-        shuffled = self._packed.gather(order)
+        shuffled = self._packed.gather(np.asarray(order))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         start = 0
         for row, size in zip(statistics, sizes, strict=True):

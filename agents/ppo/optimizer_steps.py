@@ -7,23 +7,21 @@ library's own loss.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import LossInputs
 from hybridppo.agents.ppo.losses import approx_kl, clip_fraction, normalize
+from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.interruption import Stopped
 from hybridppo.networks.precision import autocast
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
 
-
-Array = NDArray[Any]
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 """What a step measures, in order; `grad_norm` is that before it was scaled down."""
@@ -40,7 +38,11 @@ class OptimizerSteps(Protocol):
         """The critic's values `[B]` of observations `[B, obs]`, without a gradient."""
         ...
 
-    def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def metrics(self) -> dict[str, float]:
+        """What else is to be told of the update that has ended."""
+        ...
+
+    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
 
         Returns:
@@ -78,7 +80,11 @@ class AutogradSteps:
         """The log-probabilities `[B]` of the batch's actions under the parameters as they are now."""
         return self._distribution.log_prob_and_entropy(self._actor(batch.observations), batch.actions)[0]
 
-    def epoch(self, batch: Batch, order: Array, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the epoch; minibatches are views."""
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
         statistics: list[Tensor] = []

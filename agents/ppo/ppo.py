@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.agents.ppo.agreement import require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
@@ -26,6 +27,7 @@ from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.divergence import divergence
 from hybridppo.agents.ppo.loss import Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.losses import explained_variance
+from hybridppo.agents.ppo.minibatch_order import orders_on
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
 from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
@@ -34,7 +36,7 @@ from hybridppo.interruption import Stopped
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.networks.precision import require
+from hybridppo.networks.precision import float32_products, require
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.acting import TorchActor
 from hybridppo.placements.crossing import Counters, Crossing
@@ -134,7 +136,9 @@ class PPO:
             EnvError: where a mask is missing, not expected, or allows nothing.
         """
         actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        outputs = actor(self._row(observation, action_mask))
+        row = self._row(observation, action_mask)
+        with float32_products(self.config.precision, self.parameters.values.device):
+            outputs = actor(row)
         if deterministic:
             actions = self.distribution.mode(outputs)
         else:
@@ -188,7 +192,7 @@ class PPO:
                 ruined then.
         """
         steps = self._optimizer_steps()
-        with steps.threads():
+        with steps.threads(), float32_products(self.config.precision, self.parameters.values.device):
             return self._update(rollout, steps)
 
     def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
@@ -200,9 +204,9 @@ class PPO:
             self._has_agreed = True
         epochs: list[Tensor] = []
         before = self._snapshot()
-        for _ in range(self.config.num_epochs):
+        for order in orders_on(batch.returns.device, self._order, size, self.config.num_epochs):
             try:
-                epochs.append(steps.epoch(batch, self._order.permutation(size), sizes, self._clip_range))
+                epochs.append(steps.epoch(batch, order, sizes, self._clip_range))
             except Stopped:
                 self._put_back(*before)
                 raise
@@ -217,7 +221,7 @@ class PPO:
             raise divergence(self.version, self.config, rollout, batch, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         learning_rate = self.optimizer.learning_rates["actor"]
-        return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate}
+        return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate, **steps.metrics()}
 
     def _snapshot(self) -> tuple[list[Tensor], Any]:
         """All that an update changes, as it is now."""
@@ -240,6 +244,7 @@ class PPO:
         """The fastest form of the optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)
+            self.optimizer.keep_learning_rates_on_host()  # but for the form that asks for something else
             self._steps = self._form_of_steps()(self)
             self._steps_binding = self.parameters.binding
         return self._steps
@@ -247,7 +252,7 @@ class PPO:
     def _form_of_steps(self) -> Callable[["PPO"], OptimizerSteps]:
         if self.config.fast_updates and NumpySteps.supports(self):
             return NumpySteps
-        if self.config.cuda_graphs and self.parameters.values.device.type == "cuda":
+        if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
             return CapturedSteps
         return AutogradSteps
 
@@ -298,7 +303,7 @@ class PPO:
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
         slots = self.optimizer.state[self.parameters.values]
-        tensors |= {f"optimizer.{name}": tensor for name, tensor in slots.items()}
+        tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
         return tensors, {"version": self.version, "order": self._order.bit_generator.state}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -319,7 +324,7 @@ class PPO:
         if parts["optimizer"]:  # none in checkpoints of before the first update, once
             slots = self.optimizer.state[self.parameters.values]
             for name, slot in slots.items():
-                saved = parts["optimizer"][name]
+                saved = self.parameters.spread(parts["optimizer"][name])
                 if saved.shape != slot.shape:  # which `copy_` might spread over all
                     raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
                 slot.copy_(saved)

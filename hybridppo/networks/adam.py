@@ -43,6 +43,7 @@ class FlatAdam:
         }
         """`step` and both moments, by the flat parameter, as torch's own optimizers keep them."""
         self._rates_on_device: dict[str, Tensor] = {}
+        self._binding = parameters.binding
         self.set_learning_rates(learning_rates)
 
     def set_learning_rates(self, learning_rates: Mapping[str, float]) -> None:
@@ -53,12 +54,24 @@ class FlatAdam:
             rate.fill_(learning_rates[name])
 
     def keep_learning_rates_on_device(self) -> None:
-        """From now on, for steps that are recorded once and replayed: a change of the rates reaches those too."""
-        device = self._parameters.values.device
-        self._rates_on_device = {name: torch.tensor(rate, device=device) for name, rate in self.learning_rates.items()}
+        """From now on, for steps that are recorded once and replayed: a change of the rates reaches those too.
+
+        Until the parameters are bound anew, or `keep_learning_rates_on_host`: recordings are of no use then, and the
+        kernel refuses parameters of another device than the rates'.
+        """
+        device, self._binding = self._parameters.values.device, self._parameters.binding
+        self._rates_on_device = {
+            name: torch.full((), rate, device=device) for name, rate in self.learning_rates.items()
+        }
+
+    def keep_learning_rates_on_host(self) -> None:
+        """As at first: each step takes the rates that are set when it is made."""
+        self._rates_on_device = {}
 
     def step(self) -> None:
         """Step along the gradient."""
+        if self._rates_on_device and self._binding != self._parameters.binding:
+            self.keep_learning_rates_on_host()
         slots = self.state[self._parameters.values]
         tensors = (
             self._parameters.values.data,

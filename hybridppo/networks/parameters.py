@@ -1,6 +1,6 @@
 """Parameters in one contiguous buffer, so that a copy, a norm or an optimizer step is one operation."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +28,18 @@ class FlatParameters:
     `values` is the leaf that the optimizer steps; `loss.backward()` fills `values.grad` through the
     networks' own parameters. The networks stay ordinary modules.
 
+    Where a device computes faster on tensors that begin at round addresses, there are gaps between them, which hold
+    zeros and stay zero: no gradient reaches them. Files know no gaps (`dense`, `spread`).
+
+    Args:
+        networks: by name; their parameters lie in this order.
+        alignment: each parameter begins at a multiple of so many numbers.
+
     Raises:
         TypeError: where a network holds parameters that are not float32.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+    def __init__(self, networks: Mapping[str, nn.Module], alignment: int = 1) -> None:
         self._parameters = {name: list(network.parameters()) for name, network in networks.items()}
         everything = [parameter for network in self._parameters.values() for parameter in network]
         if any(parameter.dtype != torch.float32 for parameter in everything):
@@ -40,10 +47,70 @@ class FlatParameters:
         self.values = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in everything]))
         self.binding = 0
         """How often the buffers were bound: whoever keeps views of them must make new ones when it changes."""
+        self.alignment = 1
+        self._size = len(self.values)
         self.rebind(self.values.data)
+        self.align(alignment)
+
+    def align(self, alignment: int) -> Callable[[Tensor], Tensor]:
+        """Let each parameter begin at a multiple of so many numbers, in another buffer if need be.
+
+        Returns:
+            What lays another tensor out anew that was laid out as the buffer was, such as an optimizer's; others are
+            given back as they are.
+        """
+        if alignment == self.alignment:
+            return lambda tensor: tensor
+        before, sizes = self._parts(), [parameter.numel() for parameter in self._everything()]
+        old_size = len(self.values)
+        self.alignment = alignment
+        self._size = sum(self._room(size) for size in sizes)
+        after = self._parts()
+
+        def laid_out_anew(tensor: Tensor) -> Tensor:
+            if tensor.shape != (old_size,):
+                return tensor
+            anew = tensor.new_zeros(self._size)
+            for old, new in zip(before, after, strict=True):
+                anew[new] = tensor[old]
+            return anew
+
+        self.rebind(laid_out_anew(self.values.data))
+        return laid_out_anew
+
+    def dense(self, tensor: Tensor) -> Tensor:
+        """A tensor that is laid out as the buffer, without the gaps; any other as it is."""
+        if self.alignment == 1 or tensor.shape != (self._size,):
+            return tensor
+        return torch.cat([tensor[part] for part in self._parts()])
+
+    def spread(self, tensor: Tensor) -> Tensor:
+        """What `dense` gave, with the gaps that the buffer has now; any other as it is."""
+        if self.alignment == 1 or tensor.shape != (sum(parameter.numel() for parameter in self._everything()),):
+            return tensor
+        spread, start = tensor.new_zeros(self._size), 0
+        for part in self._parts():
+            end = start + part.stop - part.start
+            spread[part] = tensor[start:end]
+            start = end
+        return spread
+
+    def _everything(self) -> list[nn.Parameter]:
+        return [parameter for network in self._parameters.values() for parameter in network]
+
+    def _room(self, size: int) -> int:
+        return -(-size // self.alignment) * self.alignment
+
+    def _parts(self) -> list[slice]:
+        """Where each parameter lies."""
+        parts, offset = [], 0
+        for parameter in self._everything():
+            parts.append(slice(offset, offset + parameter.numel()))
+            offset += self._room(parameter.numel())
+        return parts
 
     def rebind(self, storage: Tensor) -> None:
-        """Make `storage` (`[P]`, any device, holding the values already) the buffer all views show."""
+        """Make `storage` (any device, laid out as the buffer is, and holding its values) the buffer all views show."""
         self.binding += 1
         bind(self.values, storage)
         gradient = torch.zeros_like(storage)
@@ -55,7 +122,7 @@ class FlatParameters:
                 end = offset + parameter.numel()
                 bind(parameter, storage[offset:end].view(parameter.shape))
                 parameter.grad = gradient[offset:end].view(parameter.shape)
-                offset = end
+                offset += self._room(parameter.numel())
             self._ranges[name] = slice(start, offset)
         self.values.grad = gradient
 

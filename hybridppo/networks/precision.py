@@ -1,30 +1,33 @@
-"""In which numbers the learner multiplies matrices: float32, or bfloat16 where the hardware is made for it.
+"""In which numbers the learner multiplies matrices: float32, or TF32 or bfloat16 where the hardware is made for it.
+
+With TF32, the numbers that are multiplied are rounded to 11 significant bits, in products and convolutions alike, and
+everything else stays as it is. torch's own default is TF32 for convolutions and float32 for products; here, "fp32" is
+float32 for both.
 
 With bfloat16 only the products of the optimizer steps are rounded, to 8 significant bits; parameters, activations,
 losses, gradients, the optimizer and the values that returns are made of stay float32. (Where torch differentiates, its
 autocast rounds activations and outputs as well.)
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.errors import DeviceError
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "tf32"]
 
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "tf32")
 
 
 def supports_bf16(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 faster than float32."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return accelerator_of(device).supports_bf16()
 
 
 def require(precision: Precision, device: torch.device) -> None:
@@ -37,6 +40,31 @@ def require(precision: Precision, device: torch.device) -> None:
         known = {"cuda": "tensor cores for it (Ampere or newer)", "cpu": "AVX512-BF16 or AMX"}
         wanted = known.get(device.type, "support for it here")
         raise DeviceError(f"precision 'bf16' was asked for, but {device} has no {wanted}: use precision='fp32'")
+    if precision == "tf32" and not accelerator_of(device).supports_tf32():
+        wanted = "tensor cores for it (a CUDA device, Ampere or newer)"
+        raise DeviceError(f"precision 'tf32' was asked for, but {device} has no {wanted}: use precision='fp32'")
+
+
+@contextmanager
+def float32_products(precision: Precision, *devices: torch.device) -> Iterator[None]:
+    """Within it, CUDA devices multiply float32 in TF32 where the precision says so, and else in float32.
+
+    torch's switches are those of the process: afterwards they are as they were. On other devices nothing is changed.
+    """
+    if not any(device.type == "cuda" for device in devices):
+        yield
+        return
+    backends: Any = torch.backends
+    # By operation, as torch 2.9 and newer have them. The older ones, allow_tf32, are not to be read meanwhile.
+    switches = backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:

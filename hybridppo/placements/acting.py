@@ -32,4 +32,5 @@ class TorchActor:
     @torch.no_grad()
     def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
         """`[N, obs] -> [N, outputs]`."""
-        return self._crossing.to_host(self._network(self._crossing.to_device(observations)))
+        with self._crossing.queue():
+            return self._crossing.to_host(self._network(self._crossing.to_device(observations)))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, wait_for
 from hybridppo.rollouts.rollout import Rollout
@@ -35,18 +36,19 @@ class Placement(ABC):
     @property
     def pins_rollouts(self) -> bool:
         """Whether rollouts should lie in page-locked host memory, from where a GPU copies fastest."""
-        return self.learning_device.type == "cuda"
+        return accelerator_of(self.learning_device).is_asynchronous
 
     def prepare(self, agent: Agent) -> None:
         """Put the agent where it learns. Once, before the first `sampling`."""
         parameters = agent.parameters
+        laid_out = parameters.align(accelerator_of(self.learning_device).alignment)
         parameters.rebind(parameters.values.data.to(self.learning_device))
         for module in (agent.actor, agent.critic):
             module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
         for slots in agent.optimizer.state.values():
             for name, slot in slots.items():
                 if isinstance(slot, Tensor):
-                    slots[name] = slot.to(self.learning_device)
+                    slots[name] = laid_out(slot).to(self.learning_device)
 
     @abstractmethod
     def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
@@ -86,7 +88,7 @@ class Placement(ABC):
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on, once prepared, from where a placement with the same settings was; from another's, start anew."""
-        if state["settings"] == self.settings():
+        if _with_numbers(state["settings"]) == _with_numbers(self.settings()):
             counted = state["counters"]
             self.counters.publishes = whole(counted, "publishes")
             self.counters.bytes_copied = whole(counted, "bytes_copied")
@@ -109,3 +111,8 @@ class Placement(ABC):
         settings = self.settings()
         del settings["name"]
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
+
+
+def _with_numbers(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a placement, where those of earlier releases said "cuda" and meant the first."""
+    return {name: "cuda:0" if value == "cuda" else value for name, value in settings.items()}

@@ -1,6 +1,7 @@
 """What crosses between devices, counted and timed."""
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
 from hybridppo.errors import DeviceError
 
 
@@ -31,7 +33,9 @@ class Counters:
 
 
 def available_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it.
+    """The device, if this machine has it; of "cuda", the one that is meant, by its number.
+
+    A tensor says `cuda:0` where it was sent to `cuda`, and the two are not equal: what compares devices needs numbers.
 
     Raises:
         DeviceError: where it has not, with the remedy; never another device instead.
@@ -41,15 +45,19 @@ def available_device(device: str | torch.device) -> torch.device:
     except RuntimeError as error:
         raise DeviceError(f"{device!r} is no device: write cpu, cuda or cuda:0") from error
     if resolved.type == "cuda":
-        if not torch.cuda.is_available():
+        count = num_cuda_devices()
+        if count == 0:
             raise DeviceError(
                 f"device {str(resolved)!r} was asked for, but torch {torch.__version__} sees no CUDA device: "
                 "use placement 'cpu', or install a CUDA build of torch and check `nvidia-smi`"
             )
-        if resolved.index is not None and resolved.index >= torch.cuda.device_count():
+        index: int | None = resolved.index  # which torch says is never None
+        if index is None:
+            return torch.device("cuda", current_cuda_index())
+        if index >= count:
             raise DeviceError(
-                f"device {str(resolved)!r} was asked for, but this machine has {torch.cuda.device_count()} "
-                f"CUDA device(s): use cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+                f"device {str(resolved)!r} was asked for, but this machine has {count} "
+                f"CUDA device(s): use cuda:0 to cuda:{count - 1}"
             )
     elif resolved.type != "cpu":
         _require_available(resolved)
@@ -76,12 +84,9 @@ def _require_available(device: torch.device) -> None:
 
 
 def wait_for(*devices: torch.device) -> None:
-    """Block the host until the devices have done what they were given."""
+    """Hold the host until the devices have done what this thread gave them."""
     for device in devices:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-        elif device.type != "cpu":
-            torch.get_device_module(device).synchronize()
+        accelerator_of(device).wait()
 
 
 class CopyTimer:
@@ -94,14 +99,15 @@ class CopyTimer:
     def __init__(self, *devices: torch.device) -> None:
         self.seconds = 0.0
         self._devices = devices
-        self._gpu = next((device for device in devices if device.type == "cuda"), None)
+        accelerators = map(accelerator_of, devices)
+        self._gpu = next((accelerator for accelerator in accelerators if accelerator.is_asynchronous), None)
 
     def __enter__(self) -> "CopyTimer":
         if self._gpu is None:
             self._start = time.perf_counter()
         else:
-            self._begun, self._ended = _timing_event(), _timing_event()
-            self._begun.record(torch.cuda.current_stream(self._gpu))
+            self._begun, self._ended = self._gpu.timing_event(), self._gpu.timing_event()
+            self._begun.record(self._gpu.current_stream())
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -109,13 +115,9 @@ class CopyTimer:
             wait_for(*self._devices)
             self.seconds = time.perf_counter() - self._start
             return
-        self._ended.record(torch.cuda.current_stream(self._gpu))
+        self._ended.record(self._gpu.current_stream())
         wait_for(*self._devices)
         self.seconds = 1e-3 * self._begun.elapsed_time(self._ended)
-
-
-def _timing_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 class Crossing:
@@ -124,6 +126,15 @@ class Crossing:
     def __init__(self, device: torch.device, counters: Counters) -> None:
         self._device = device
         self._counters = counters
+        self._stream: Any = None
+
+    def use_a_stream_of_its_own(self) -> None:
+        """From now on, so that what is done within `queue` waits for nothing else on the device."""
+        self._stream = accelerator_of(self._device).stream()
+
+    def queue(self) -> AbstractContextManager[Any]:
+        """Within it, this thread works in the stream that is the crossing's."""
+        return nullcontext() if self._stream is None else accelerator_of(self._device).using(self._stream)
 
     def to_device(self, array: NDArray[Any]) -> Tensor:
         """The array as a tensor on the device."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.networks.parameters import FlatParameters
@@ -63,6 +64,9 @@ class Mirrored(Placement):
     def prepare(self, agent: Agent) -> None:  # noqa: D102 - as in the base
         super().prepare(agent)
         self._replica = agent.actor if self._is_alias else self._make_replica(agent)
+        if self.max_lag > 0:
+            # In the learner's queue, each of its steps would wait for what the learner has still to do.
+            self._crossing.use_a_stream_of_its_own()
         if not self._is_alias:
             self._publish(agent)
 
@@ -87,7 +91,7 @@ class Mirrored(Placement):
         tensors, state = super().state()
         if self._is_alias:
             return tensors, state
-        return {f"replica.{i}": tensor for i, tensor in enumerate(self._mirrored())}, {
+        return {f"replica.{i}": self._values.dense(tensor) for i, tensor in enumerate(self._mirrored())}, {
             **state,
             "published": self._published,
         }
@@ -96,7 +100,7 @@ class Mirrored(Placement):
         if self._is_alias:
             return
         for i, ours in enumerate(self._mirrored()):
-            theirs = tensors[f"replica.{i}"]
+            theirs = self._values.spread(tensors[f"replica.{i}"])
             if theirs.shape != ours.shape:
                 raise ValueError(f"replica.{i} is of shape {list(theirs.shape)}, not {list(ours.shape)}")
             ours.copy_(theirs)
@@ -107,9 +111,9 @@ class Mirrored(Placement):
 
     def _make_replica(self, agent: Agent) -> torch.nn.Module:
         replica = copy.deepcopy(agent.actor).to(self.sampling_device)
-        self._values = FlatParameters({"actor": replica})
-        if self.sampling_device.type == "cpu" and self.learning_device.type == "cuda":
-            self._values.rebind(self._values.values.data.pin_memory())
+        self._values = FlatParameters({"actor": replica}, agent.parameters.alignment)  # as it is copied, gaps and all
+        if self.sampling_device.type == "cpu":
+            self._values.rebind(accelerator_of(self.learning_device).page_locked(self._values.values.data))
         return replica
 
     def _publish(self, agent: Agent) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -47,7 +48,7 @@ class EpisodeSampler(BaseSampler):
         num_episodes: of each rollout.
         env_seed: of the first episode.
         noise: owner of the actions' randomness; one seed is drawn from it per rollout.
-        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
 
     Raises:
@@ -62,11 +63,11 @@ class EpisodeSampler(BaseSampler):
         num_episodes: int,
         env_seed: int,
         noise: np.random.Generator,
-        pin_memory: bool = False,
+        pin_for: torch.device | None = None,
         in_thread: bool = False,
     ) -> None:
         self._copy = _only_copy(environments)
-        self._allocate = partial(allocate, environments, distribution, pin_memory=pin_memory)
+        self._allocate = partial(allocate, environments, distribution, pin_for=pin_for)
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         encode = environments.encode

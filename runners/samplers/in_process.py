@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
@@ -28,7 +29,7 @@ class Sampler(BaseSampler):
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
-        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
     """
 
@@ -40,11 +41,11 @@ class Sampler(BaseSampler):
         num_steps: int,
         env_seed: int,
         noise: np.random.Generator,
-        pin_memory: bool = False,
+        pin_for: torch.device | None = None,
         in_thread: bool = False,
     ) -> None:
         # With a thread, one to fill while the other is learned from.
-        buffers = [allocate(environments, distribution, num_steps, pin_memory) for _ in range(1 + in_thread)]
+        buffers = [allocate(environments, distribution, num_steps, pin_for) for _ in range(1 + in_thread)]
         skips_row_after_end = environments.skips_row_after_end
         super().__init__(
             bytearray(1),
@@ -88,12 +89,14 @@ class Sampler(BaseSampler):
         self._environments.close()
 
 
-def allocate(environments: Environments, distribution: Distribution, num_steps: int, pin_memory: bool) -> RolloutBuffer:
-    """Arrays for one rollout."""
+def allocate(
+    environments: Environments, distribution: Distribution, num_steps: int, pin_for: torch.device | None
+) -> RolloutBuffer:
+    """Arrays for one rollout, page-locked where they are for a device that copies faster from there."""
     layout = RolloutBuffer.layout(num_steps, environments.num_envs, environments.encode, distribution)
 
     def empty(shape: tuple[int, ...], dtype: str) -> Array:
         array = torch.from_numpy(np.empty(shape, dtype))
-        return (array.pin_memory() if pin_memory else array).numpy()
+        return (array if pin_for is None else accelerator_of(pin_for).page_locked(array)).numpy()
 
     return RolloutBuffer(**{name: empty(shape, dtype) for name, (shape, dtype) in layout.items()})

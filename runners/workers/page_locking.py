@@ -1,26 +1,14 @@
 """Shared memory from which a GPU copies without a detour: pages that the system may not move."""
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from numpy.typing import NDArray
 
+from hybridppo.accelerator import Accelerator
 from hybridppo.errors import DeviceError
 
 logger = logging.getLogger(__name__)
-
-
-class Registrar(Protocol):
-    """What locks pages, named as CUDA names it; each returns an error's number, or 0."""
-
-    def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802
-        """Lock the pages of memory that is there already."""
-        ...
-
-    def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802
-        """Unlock them."""
-        ...
 
 
 class PageLock:
@@ -28,16 +16,16 @@ class PageLock:
 
     Args:
         array: contiguous; its memory must outlive the lock.
-        registrar: what locks pages; None for CUDA's runtime.
+        accelerator: whose copies it is for.
 
     Raises:
         DeviceError: where the system refuses.
     """
 
-    def __init__(self, array: NDArray[Any], registrar: Registrar | None = None) -> None:
-        self._registrar: Registrar = registrar if registrar is not None else torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    def __init__(self, array: NDArray[Any], accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
         self._address = array.ctypes.data
-        error = int(self._registrar.cudaHostRegister(self._address, array.nbytes, 0))
+        error = accelerator.lock_pages(self._address, array.nbytes)
         self._is_locked = error == 0
         if error:  # and not a slower run without: CUDA would report the error again, from whatever is done next
             raise DeviceError(
@@ -49,6 +37,6 @@ class PageLock:
         """Unlock the pages; a second call does nothing."""
         if self._is_locked:
             self._is_locked = False
-            error = int(self._registrar.cudaHostUnregister(self._address))
+            error = self._accelerator.unlock_pages(self._address)
             if error:
                 logger.warning("the rollouts of worker processes could not be unlocked (CUDA error %d)", error)

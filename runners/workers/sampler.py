@@ -9,9 +9,11 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
@@ -52,7 +54,7 @@ class WorkerSampler(BaseSampler):
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
         options: how the environments are made and stepped.
-        pin_memory: keep rollouts in page-locked memory, for fast copies to a GPU.
+        pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -70,7 +72,7 @@ class WorkerSampler(BaseSampler):
         env_seed: int,
         noise: np.random.Generator,
         options: EnvironmentOptions | None = None,
-        pin_memory: bool = False,
+        pin_for: torch.device | None = None,
     ) -> None:
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
@@ -122,9 +124,9 @@ class WorkerSampler(BaseSampler):
             self._pool.wait_until_ready(self._pool.workers)
             if not self._restarts:  # another worker would have to map it
                 self._arrays.unlink()
-            if pin_memory:
+            if pin_for is not None:
                 assert self._arrays.memory is not None  # not closed yet
-                self._page_lock = PageLock(self._arrays.memory)
+                self._page_lock = PageLock(self._arrays.memory, accelerator_of(pin_for))
         except BaseException:
             self.close()
             raise

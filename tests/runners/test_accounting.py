@@ -12,6 +12,7 @@ import torch
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
+from hybridppo.accelerator import Cuda
 from hybridppo.interfaces import Metrics
 from hybridppo.placements import base, crossing
 from hybridppo.placements.crossing import Counters
@@ -224,9 +225,9 @@ def test_on_a_gpu_copies_are_timed_by_events(clock: Clock, monkeypatch: pytest.M
         clock.spend(7.0)  # the host waits for whatever the GPU still had to do
         waited.extend(devices)
 
-    monkeypatch.setattr(crossing, "_timing_event", Event)
+    monkeypatch.setattr(Cuda, "timing_event", lambda self: Event())
+    monkeypatch.setattr(Cuda, "current_stream", lambda self: None)
     monkeypatch.setattr(crossing, "wait_for", wait_for)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     devices = torch.device("cpu"), torch.device("cuda:0")
     with crossing.CopyTimer(*devices) as timer:
         Event.gpu_now += 20.0

@@ -4,23 +4,25 @@ import contextlib
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from hybridppo.accelerator import accelerator_of, is_cuda_awake
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
+from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.decision import decide
 from hybridppo.placements.auto.figures import AcceleratorFigures, Calibration, Figures, Work
+from hybridppo.placements.auto.portions import single_epoch, with_steps
 from hybridppo.placements.auto.prediction import candidates, predict, seconds_per_step
 from hybridppo.placements.auto.timing import stable_median
 from hybridppo.placements.base import Placement
@@ -259,7 +261,7 @@ class Bench:
             return
         assert self.figures is not None
         update = self.figures.update[self._work.torch_threads]
-        sleeps = device.startswith("cuda") and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        sleeps = device.startswith("cuda") and not is_cuda_awake()
         # Waking it is no loss where learning there may well be worth it; else it must fit into the calibration.
         if sleeps and self._work.iterations * update < 4 * SECONDS_TO_WAKE_AN_ACCELERATOR:
             cost = SECONDS_TO_WAKE_AN_ACCELERATOR
@@ -269,7 +271,9 @@ class Bench:
             return
         host = self._learned
         try:
-            self._measured(accelerator=self._accelerator_figures(device, host, sleeps))
+            with float32_products(self._config.precision, torch.device(device)):
+                figures = self._accelerator_figures(device, host, sleeps)
+            self._measured(accelerator=figures)
         except (RuntimeError, HybridPPOError) as error:  # such as too little memory there: the CPU is a choice still
             message = f"placements on {device}: {error}"
             logger.warning("placement auto: left out %s", message)
@@ -286,7 +290,7 @@ class Bench:
         moving = Migrating("cpu", device, force_copy=force_copy)
         mirror.prepare(self._learner)
         if mirror.pins_rollouts:  # as a sampler does
-            host = host.map(Tensor.pin_memory)
+            host = host.map(accelerator_of(mirror.learning_device).page_locked)
         self._learned = mirror.to_learner(host)
         self._time_update(self._learner)
         if sleeps:
@@ -358,40 +362,3 @@ class Bench:
         slowdown = stable_median(collect, 0.5 * self._left_now()) / filling
         message = max(0.0, statistics.median(messages)) if messages else self.figures.message
         self._measured(message=message, slowdown=max(1.0, slowdown))
-
-
-@contextlib.contextmanager
-def single_epoch(agent: PPO) -> Iterator[None]:
-    """Within it, the agent's updates are one epoch long."""
-    config = agent.config
-    agent.config = replace(config, num_epochs=1)
-    try:
-        yield
-    finally:
-        agent.config = config
-
-
-def with_steps(rollout: Rollout, num_steps: int) -> Rollout:
-    """A rollout of `num_steps` steps, cut from another, or that one over and over; every row counts as a step."""
-    have, num_envs = rollout.rewards.shape
-    times = -(-num_steps // have)
-
-    def repeated(tensor: Tensor) -> Tensor:
-        return torch.cat([tensor] * times)[:num_steps]
-
-    last = rollout.observations[-1:] if num_steps == times * have else rollout.observations[num_steps % have :][:1]
-    starts = [turn * have * num_envs for turn in range(times)]
-    final_rows = torch.cat([rollout.final_rows + start for start in starts])
-    is_within = final_rows < num_steps * num_envs
-    return replace(
-        rollout,
-        observations=torch.cat((repeated(rollout.observations[:-1]), last)),
-        actions=repeated(rollout.actions),
-        log_probs=repeated(rollout.log_probs),
-        rewards=repeated(rollout.rewards),
-        terminated=repeated(rollout.terminated),
-        truncated=repeated(rollout.truncated),
-        valid_rows=torch.arange(num_steps * num_envs),
-        final_rows=final_rows[is_within],
-        final_observations=torch.cat([rollout.final_observations] * times)[is_within],
-    )

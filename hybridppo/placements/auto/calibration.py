@@ -14,8 +14,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import torch
-
+from hybridppo.accelerator import num_cuda_devices
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.networks.threads import limit_threads
@@ -38,7 +37,7 @@ def cpu_cores() -> int:
 
 def available_accelerator() -> str | None:
     """The CUDA device, where there is one."""
-    return "cuda" if torch.cuda.is_available() else None
+    return "cuda" if num_cuda_devices() else None
 
 
 def calibrate(

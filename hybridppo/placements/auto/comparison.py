@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from tqdm.auto import tqdm
 
+from hybridppo.accelerator import num_cuda_devices
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Metrics
+from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.auto import Auto, placement_of, work_of
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
@@ -32,7 +33,7 @@ PARTS = ("sampling", "learning", "copying")
 
 def candidates() -> dict[str, Placement]:
     """The placements that this machine can run, by name. Without a GPU, overlap is of two CPU cores."""
-    if torch.cuda.is_available():
+    if num_cuda_devices():
         return {name: make_placement(name) for name in ("cpu", "cuda", "migrate", "hybrid", "overlap")}
     return {"cpu": SingleDevice("cpu"), "overlap": Mirrored("cpu", "cpu", max_lag=1)}
 
@@ -87,6 +88,8 @@ def _measure(
     warmup: int = 1,
 ) -> Row:
     with contextlib.ExitStack() as stack:
+        devices = placement.sampling_device, placement.learning_device
+        stack.enter_context(float32_products(config.precision, *devices))
         environments = make_environments(env, config.num_envs, options)
         stack.callback(environments.close)
         agent = PPO(environments.observation_space, environments.action_space, config)
@@ -138,7 +141,7 @@ def as_markdown(rows: list[Row]) -> str:
         lines.append(f"| {name} | {row['steps_per_second']:,.0f} | {parts} |")
     lines.append("")
     lines.append("Milliseconds per iteration, medians; sampling is the time spent waiting for it.")
-    if not torch.cuda.is_available():
+    if not num_cuda_devices():
         lines.append(_LEFT_OUT)
     return "\n".join(lines)
 
@@ -223,7 +226,7 @@ def comparison_as_markdown(comparison: dict[str, Any]) -> str:
     lines += ["", f"auto: {comparison['line']}", ""]
     lines.append("Milliseconds per iteration; sampling is the time spent waiting for it.")
     lines += [f"Not measured: {reason}." for reason in comparison["left_out"]]
-    if not torch.cuda.is_available():
+    if not num_cuda_devices():
         lines.append(_LEFT_OUT)
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """Recorded optimizer steps against those that are not recorded; on the CPU, recording is pretended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import gymnasium as gym
@@ -14,6 +14,7 @@ from hybridppo.agents.ppo import captured_steps
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.errors import DeviceError
 
 SPACES = {
     "discrete": gym.spaces.Discrete(3),
@@ -61,9 +62,10 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
     recorder = PretendedRecorder()
     expected, found = AutogradSteps(plain), CapturedSteps(captured, recorder)
     order = np.random.default_rng(0)
-    for i in range(4):  # rates and ranges fall, sizes come again
+    for i in range(6):  # rates and ranges fall, sizes come again
         for agent in (plain, captured):
-            agent.anneal(i / 4)
+            agent.anneal(i / 6)
+            agent.version = i
         size = 30 + i % 2
         batch, rows = make_batch(plain, size, seed=i), order.permutation(size)
         arguments = (batch, rows, [10, size - 20, 10], 0.2 / (i + 1))
@@ -75,13 +77,56 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
         torch.testing.assert_close(captured.state()[0][name], tensor, rtol=1e-5, atol=1e-6)
 
 
-def test_old_recordings_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
+    """What becomes of an update of each size, with one minibatch a pass."""
+    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    steps = CapturedSteps(agent, PretendedRecorder())
+    for size in sizes:
+        for _ in range(epochs):
+            steps.epoch(make_batch(agent, size), np.arange(size), [size], 0.2)
+        agent.version += 1
+    return {name.removeprefix("graph_"): count for name, count in steps.metrics().items()}
+
+
+def test_a_size_is_recorded_when_it_comes_back() -> None:
+    assert counts_of([5, 6, 5, 7, 5], epochs=2) == {"recordings": 1, "replays": 4, "eager_steps": 6}
+
+
+def test_sizes_that_never_come_back_are_not_recorded() -> None:
+    assert counts_of(range(5, 105)) == {"recordings": 0, "replays": 0, "eager_steps": 100}
+
+
+def test_sizes_beyond_the_last_recording_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One that made room would take the workspace of the others with it.
     monkeypatch.setattr(captured_steps, "MAX_RECORDINGS", 2)
-    agent, recorder = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,))), PretendedRecorder()
-    steps = CapturedSteps(agent, recorder)
-    for size in (5, 6, 5, 7, 5, 6):  # 6 made room for 7, and 7 for 6
-        steps.epoch(make_batch(agent, size), np.arange(size), [size], 0.2)
-    assert recorder.recordings == 4
+    assert counts_of([5, 6, 7, 5, 6, 7, 5]) == {"recordings": 2, "replays": 3, "eager_steps": 4}
+
+
+def test_counts_are_those_of_an_update() -> None:
+    steps = CapturedSteps(make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,))), PretendedRecorder())
+    steps.epoch(make_batch(steps._agent, 5), np.arange(5), [5], 0.2)
+    assert steps.metrics()["graph_eager_steps"] == 1
+    assert set(steps.metrics().values()) == {0}
+
+
+def test_steps_are_not_changed_by_being_recorded() -> None:
+    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    steps = CapturedSteps(agent, PretendedRecorder())
+    before = agent.parameters.values.detach().clone()
+    steps._recorded(make_batch(agent, 5))
+    assert torch.equal(agent.parameters.values, before)
+    assert agent.optimizer.state[agent.parameters.values]["step"] == 0
+
+
+def test_a_recording_that_does_nothing_is_an_error() -> None:
+    def record_nothing(function: Callable[[], None]) -> Callable[[], object]:
+        function()
+        return lambda: None
+
+    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    steps = CapturedSteps(agent, record_nothing)
+    with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*cuda_graphs=False"):
+        steps._recorded(make_batch(agent, 5))
 
 
 @pytest.mark.gpu
@@ -94,3 +139,24 @@ def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
         result = hybridppo.train(env, total_steps=8 * 64 * 6, seed=3, placement="cuda", config=changed, progress=False)
         parameters.append(result.agent.parameters.values.detach().cpu())
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)
+
+
+def test_an_eager_step_leaves_no_graph_of_gradients_behind() -> None:
+    # A node of it that lived on would draw the stream that it was made in, which records nothing, into a recording.
+    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    steps, weight = CapturedSteps(agent, PretendedRecorder()), next(agent.actor.parameters())
+    kept = []
+
+    def mark(module: torch.nn.Module, inputs: object, outputs: torch.Tensor) -> None:
+        kept.append(outputs)
+        torch.autograd.graph.get_gradient_edge(weight).node.metadata["mark"] = True
+
+    def is_marked() -> bool:
+        return "mark" in torch.autograd.graph.get_gradient_edge(weight).node.metadata
+
+    agent.actor.register_forward_hook(mark)
+    statistics = steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
+    assert not statistics.requires_grad
+    assert is_marked()  # somebody holds the outputs
+    kept.clear()
+    assert not is_marked()

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -44,6 +46,44 @@ def test_networks_may_have_rates_of_their_own() -> None:
         reference.step()
     torch.testing.assert_close(ours.values.data, torch.cat([part.data for part in parts]), rtol=1e-5, atol=1e-6)
     assert adam.state[ours.values]["step"] == 5
+
+
+class NotedRates:
+    """Notes the learning rate of each step of torch's kernel, and steps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rates: list[object] = []
+        self._step = torch._fused_adam_
+        monkeypatch.setattr(torch, "_fused_adam_", self)
+
+    def __call__(self, *arguments: Any, lr: Any, **keywords: Any) -> None:
+        self.rates.append(lr)
+        self._step(*arguments, lr=lr, **keywords)
+
+
+def test_rates_on_the_device_are_forgotten_when_the_parameters_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters, noted = make_parameters(), NotedRates(monkeypatch)
+    adam = FlatAdam(parameters, {"actor": 0.5, "critic": 0.5})
+    adam.keep_learning_rates_on_device()
+    adam.step()
+    adam.set_learning_rates({"actor": 0.25, "critic": 0.25})
+    adam.step()
+    on_device = noted.rates[0]
+    assert isinstance(on_device, torch.Tensor)
+    assert noted.rates[1] is on_device
+    assert float(on_device) == 0.25
+    parameters.rebind(parameters.values.data.clone())
+    adam.step()
+    assert noted.rates[2] == 0.25
+    assert isinstance(noted.rates[2], float)
+
+
+def test_rates_on_the_device_are_forgotten_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, adam = NotedRates(monkeypatch), FlatAdam(make_parameters(), {"actor": 0.5, "critic": 0.5})
+    adam.keep_learning_rates_on_device()
+    adam.keep_learning_rates_on_host()
+    adam.step()
+    assert isinstance(noted.rates[0], float)
 
 
 def test_the_first_step_is_the_learning_rate_against_the_sign_of_the_gradient() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.parameters import FlatParameters
 
 
@@ -70,3 +71,46 @@ def test_rebinding_moves_everything_to_another_buffer(networks: dict[str, nn.Mod
 def test_other_types_of_number_are_refused() -> None:
     with pytest.raises(TypeError, match="float64"):
         FlatParameters({"actor": nn.Linear(2, 2).double()})
+
+
+# Gaps
+
+
+def test_aligned_parameters_begin_at_round_addresses(networks: dict[str, nn.Module]) -> None:
+    inputs = torch.ones(1, 3)
+    expected = [network(inputs) for network in networks.values()]
+    flat = FlatParameters(networks, alignment=4)
+    begin = flat.values.data_ptr()
+    assert [
+        (parameter.data_ptr() - begin) % 16 for network in networks.values() for parameter in network.parameters()
+    ] == [0] * 6
+    assert flat.range_of("actor") == slice(0, 8 + 4)
+    assert flat.range_of("critic") == slice(12, 12 + 12 + 4 + 4 + 4)
+    assert all(torch.equal(network(inputs), one) for network, one in zip(networks.values(), expected, strict=True))
+
+
+def test_gaps_stay_zero(networks: dict[str, nn.Module]) -> None:
+    flat = FlatParameters(networks, alignment=4)
+    adam = FlatAdam(flat, {"actor": 0.1, "critic": 0.2})
+    for _ in range(3):
+        flat.gradient.zero_()
+        (networks["actor"](torch.ones(1, 3)).sum() + networks["critic"](torch.ones(1, 3)).sum()).backward()
+        adam.step()
+    for tensor in (flat.values.data, flat.gradient, *list(adam.state[flat.values].values())[1:]):
+        assert torch.equal(flat.spread(flat.dense(tensor)), tensor)
+        assert tensor.count_nonzero() == flat.dense(tensor).count_nonzero() > 0
+
+
+def test_a_dense_tensor_is_what_it_was_without_gaps(networks: dict[str, nn.Module]) -> None:
+    flat = FlatParameters(networks)
+    values, other = flat.values.detach().clone(), torch.arange(float(len(flat.values)))
+    step = torch.tensor(3.0)
+    assert flat.dense(other) is other
+    assert flat.spread(other) is other
+    laid_out = flat.align(4)
+    assert torch.equal(flat.dense(flat.values.detach()), values)
+    assert torch.equal(flat.dense(laid_out(other)), other)
+    assert torch.equal(laid_out(other), flat.spread(other))
+    assert laid_out(step) is flat.dense(step) is flat.spread(step) is step
+    flat.align(1)
+    assert torch.equal(flat.values, values)

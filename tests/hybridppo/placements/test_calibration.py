@@ -20,6 +20,7 @@ from hybridppo.placements.auto import bench, calibration
 from hybridppo.placements.auto.auto import work_of
 from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.auto.figures import Calibration, Work
+from hybridppo.placements.auto.portions import with_steps
 from hybridppo.placements.auto.timing import stable_median
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
@@ -240,7 +241,7 @@ def test_long_steps_are_counted_in_few() -> None:
 @pytest.mark.parametrize("num_steps", [3, 8, 11, 24])
 def test_a_rollout_is_repeated_and_cut(num_steps: int) -> None:
     rollout = sampled(8)
-    other = bench.with_steps(rollout, num_steps)
+    other = with_steps(rollout, num_steps)
     assert other.rewards.shape == (num_steps, 2)
     assert other.observations.shape == (num_steps + 1, 2, rollout.observations.shape[-1])
     assert torch.equal(other.valid_rows, torch.arange(2 * num_steps))

@@ -519,7 +519,7 @@ def test_gpu_rollouts_are_pinned_and_copied() -> None:
         num_steps=SMALL.num_steps,
         env_seed=0,
         noise=np.random.default_rng(0),
-        pin_memory=placement.pins_rollouts,
+        pin_for=placement.learning_device,
     )
     with placement.sampling(agent) as actor:
         rollout = sampler.collect(actor)

@@ -9,6 +9,7 @@ import torch
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo.accelerator import Host, accelerator_of
 from hybridppo.errors import DeviceError, EnvError
 from hybridppo.runners.workers import sampler as workers
 from hybridppo.runners.workers.page_locking import PageLock
@@ -16,28 +17,29 @@ from hybridppo.runners.workers.page_locking import PageLock
 CONFIG = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
 
-class FakeRegistrar:
+class FakeAccelerator(Host):
     """Notes what is locked, and refuses where told to."""
 
     def __init__(self, error: int = 0) -> None:
+        super().__init__(torch.device("cpu"))
         self.locked: dict[int, int] = {}
         self.calls: list[str] = []
         self._error = error
 
-    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:  # noqa: N802
+    def lock_pages(self, address: int, num_bytes: int) -> int:
         self.calls.append("register")
         if not self._error:
             self.locked[address] = num_bytes
         return self._error
 
-    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+    def unlock_pages(self, address: int) -> int:
         self.calls.append("unregister")
         del self.locked[address]
         return 0
 
 
 def test_an_arrays_pages_are_locked_until_closed() -> None:
-    registrar, array = FakeRegistrar(), np.zeros((3, 5), np.float32)
+    registrar, array = FakeAccelerator(), np.zeros((3, 5), np.float32)
     lock = PageLock(array, registrar)
     assert registrar.locked == {array.ctypes.data: 60}
     lock.close()
@@ -48,12 +50,12 @@ def test_an_arrays_pages_are_locked_until_closed() -> None:
 
 def test_a_refusal_is_an_error_with_the_remedy() -> None:
     with pytest.raises(DeviceError, match=r"1\.0 MB.*CUDA error 2.*num_workers=0"):
-        PageLock(np.zeros(1_000_000, np.uint8), FakeRegistrar(error=2))
+        PageLock(np.zeros(1_000_000, np.uint8), FakeAccelerator(error=2))
 
 
 def test_a_refusal_leaves_no_worker_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusing = FakeRegistrar(error=2)
-    monkeypatch.setattr(workers, "PageLock", lambda memory: PageLock(memory, refusing))
+    refusing = FakeAccelerator(error=2)
+    monkeypatch.setattr(workers, "accelerator_of", lambda device: refusing)
     with pytest.raises(DeviceError, match="CUDA error 2"):
         train(placement=PinningPlacement("cpu"))
     assert refusing.calls == ["register"]
@@ -69,9 +71,9 @@ class PinningPlacement(SingleDevice):
 
 
 @pytest.fixture
-def registrar(monkeypatch: pytest.MonkeyPatch) -> FakeRegistrar:
-    fake = FakeRegistrar()
-    monkeypatch.setattr(workers, "PageLock", lambda memory: PageLock(memory, fake))
+def registrar(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
+    fake = FakeAccelerator()
+    monkeypatch.setattr(workers, "accelerator_of", lambda device: fake)
     return fake
 
 
@@ -80,7 +82,7 @@ def train(**options: Any) -> None:
     hybridppo.train("CartPole-v1", **arguments)
 
 
-def test_rollouts_of_workers_are_locked_while_they_train(registrar: FakeRegistrar) -> None:
+def test_rollouts_of_workers_are_locked_while_they_train(registrar: FakeAccelerator) -> None:
     sizes: list[int] = []
     train(placement=PinningPlacement("cpu"), on_iteration=lambda metrics: sizes.append(sum(registrar.locked.values())))
     # Two rollouts' observations alone take 2 * 17 * 4 * 4 floats.
@@ -89,7 +91,7 @@ def test_rollouts_of_workers_are_locked_while_they_train(registrar: FakeRegistra
     assert registrar.locked == {}
 
 
-def test_they_are_unlocked_after_an_error(registrar: FakeRegistrar) -> None:
+def test_they_are_unlocked_after_an_error(registrar: FakeAccelerator) -> None:
     def fail(metrics: Any) -> None:
         raise EnvError("stop")
 
@@ -98,7 +100,7 @@ def test_they_are_unlocked_after_an_error(registrar: FakeRegistrar) -> None:
     assert registrar.calls == ["register", "unregister"]
 
 
-def test_nothing_is_locked_where_no_gpu_learns(registrar: FakeRegistrar) -> None:
+def test_nothing_is_locked_where_no_gpu_learns(registrar: FakeAccelerator) -> None:
     train(placement="cpu")
     assert registrar.calls == []
 
@@ -109,7 +111,7 @@ def test_a_gpu_copies_from_locked_rollouts_of_workers() -> None:
     array = np.zeros(1 << 20, np.uint8)
     tensor = torch.from_numpy(array)
     assert not tensor.is_pinned()
-    lock = PageLock(array)
+    lock = PageLock(array, accelerator_of(torch.device("cuda:0")))
     assert tensor.is_pinned()
     lock.close()
     assert not tensor.is_pinned()

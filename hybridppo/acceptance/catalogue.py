@@ -1,0 +1,10 @@
+"""All cases, by name, in the order in which they are run."""
+
+from hybridppo.acceptance.behaviour import behaviour_cases
+from hybridppo.acceptance.case import Case
+from hybridppo.acceptance.results import result_cases
+
+
+def catalogue() -> dict[str, Case]:
+    """Every case; the first are the most telling."""
+    return {case.name: case for cases in (result_cases(), behaviour_cases()) for case in cases}

@@ -1,0 +1,56 @@
+"""Everything that a machine with a GPU can say of this checkout: cases, tests, measurements, in one report.
+
+    python scripts/gpu_acceptance.py                     # hours, with the measurements; go on by running it again
+    python scripts/gpu_acceptance.py --without-measurements
+
+The cases are the library's own (`python -m hybridppo.acceptance`), and need no checkout.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from hybridppo.acceptance import report as reports
+from hybridppo.acceptance.running import Stage, run
+from hybridppo.errors import HybridPPOError
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTEST = (sys.executable, "-m", "pytest", "-q")
+
+
+def stages(measurements: bool) -> list[Stage]:
+    """What a checkout adds to the cases."""
+    found = [
+        Stage("tests/gpu", "the tests that need a GPU", (*PYTEST, "-m", "gpu"), ROOT),
+        Stage("tests/default", "the ordinary tests", PYTEST, ROOT, needs_gpu=False),
+    ]
+    if measurements:
+        found.append(Stage("measurements", "make bench-gpu", ("make", "bench-gpu"), ROOT, seconds=12 * 3600.0))
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 where nothing failed, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "acceptance", help="folder (%(default)s)")
+    parser.add_argument("--device", default="cuda", help="to learn on (%(default)s)")
+    parser.add_argument("--only", default="", help="cases and stages whose names contain this")
+    parser.add_argument("--without-measurements", action="store_true", help="the cases and the tests alone")
+    options = parser.parse_args(arguments)
+    try:
+        report = run(
+            options.output,
+            device=options.device,
+            only=options.only,
+            stages=stages(not options.without_measurements),
+        )
+    except HybridPPOError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(reports.in_a_line(report))
+    print(f"report: {options.output / reports.MARKDOWN_NAME}")
+    return int(reports.counts(report)["failed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

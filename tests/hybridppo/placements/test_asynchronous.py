@@ -1,0 +1,343 @@
+"""Every placement on a pretended device with queues: who waits for what, and that nobody reads what is not there."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accelerator
+from safetensors.torch import load_file
+from torch import Tensor
+
+import hybridppo
+from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents.ppo import ppo
+from hybridppo.environments.making import make_environments
+from hybridppo.errors import HybridPPOError
+from hybridppo.placements import base, crossing
+from hybridppo.placements.auto.auto import work_of
+from hybridppo.placements.auto.calibration import calibrate
+from hybridppo.placements.base import Placement
+from hybridppo.runners.samplers.in_process import Sampler
+
+CONFIG = PPOConfig(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
+EPISODES = replace(CONFIG, num_envs=1, episodes_per_rollout=1, num_epochs=1)
+PLACEMENTS: dict[str, Any] = {
+    "single": SingleDevice,
+    "migrate": lambda device: Migrating("cpu", device),
+    "hybrid": lambda device: Mirrored("cpu", device, verify=True),
+    "hybrid, every second": lambda device: Mirrored("cpu", device, publish_every=2),
+    "a replica on the same device": lambda device: Mirrored(device, device, force_copy=True),
+    "overlap": lambda device: Mirrored("cpu", device, max_lag=1),
+    "overlap on one device": lambda device: Mirrored(device, device, max_lag=1),
+}
+
+
+@pytest.fixture
+def machine(second_device: str) -> Iterator[Machine]:
+    with pretended_accelerator() as machine:
+        yield machine
+
+
+def train(placement: Any, config: PPOConfig = CONFIG, *, updates: int = 2, **options: Any) -> hybridppo.TrainResult:
+    if config.episodes_per_rollout is None:
+        goal: dict[str, Any] = {"total_steps": updates * config.batch_size}
+    else:
+        goal = {"total_steps": 10**6, "total_episodes": updates}
+    arguments = {**goal, "seed": 0, "num_workers": 0, "vectorization": "sync", "progress": False, **options}
+    return hybridppo.train("CartPole-v1", placement=placement, config=config, **arguments)
+
+
+def values_of(result: hybridppo.TrainResult) -> Tensor:
+    parameters = result.agent.parameters
+    return parameters.dense(parameters.values.data).cpu()
+
+
+@cache
+def on_the_cpu(name: str, config: PPOConfig) -> Tensor:
+    if name.startswith("overlap"):
+        return values_of(train(Mirrored("cpu", "cpu", max_lag=1), config))
+    return values_of(train(Mirrored("cpu", "cpu", publish_every=1 + ("second" in name), force_copy=True), config))
+
+
+def agree(found: Tensor, expected: Tensor, *, exactly: bool) -> None:
+    if exactly:
+        assert torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)  # rates are rounded for the device
+
+
+# The result, and that there was no race on the way
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
+def test_every_placement_waits_for_what_it_reads(name: str, cuda_graphs: bool, machine: Machine) -> None:
+    result = train(PLACEMENTS[name](machine.device), replace(CONFIG, cuda_graphs=cuda_graphs))
+    agree(values_of(result), on_the_cpu(name, CONFIG), exactly=not cuda_graphs)
+    assert bool(machine.graphs) == cuda_graphs
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_rollouts_of_workers_are_copied_before_they_are_written_again(max_lag: int, machine: Machine) -> None:
+    result = train(Mirrored("cpu", machine.device, max_lag=max_lag), num_workers=2)
+    agree(values_of(result), on_the_cpu("overlap" if max_lag else "hybrid", CONFIG), exactly=True)
+    assert machine._locked == [] or all(owner is not None for _, _, owner in machine._locked)  # workers' are unlocked
+
+
+@pytest.mark.parametrize("sampling", ["cpu", "device"])
+def test_rollouts_that_grow_while_the_learner_works(sampling: str, machine: Machine) -> None:
+    device = machine.device if sampling == "device" else "cpu"
+    result = train(Mirrored(device, machine.device, max_lag=1), replace(EPISODES, cuda_graphs=True))
+    agree(values_of(result), on_the_cpu("overlap", EPISODES), exactly=False)
+
+
+@pytest.mark.parametrize("name", ["hybrid", "overlap", "overlap on one device"])
+def test_whoever_does_not_wait_is_found(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Untimed:
+        seconds = 0.0
+
+        def __init__(self, *devices: torch.device) -> None:
+            pass
+
+        def __enter__(self) -> "Untimed":
+            return self
+
+        def __exit__(self, *exception: object) -> None:
+            pass
+
+    for module in ("base", "mirrored"):
+        monkeypatch.setattr(f"hybridppo.placements.{module}.CopyTimer", Untimed)
+    for module in (base, crossing):
+        monkeypatch.setattr(module, "wait_for", lambda *devices: None)
+    placement = PLACEMENTS[name](machine.device)
+    placement.verify = False  # which waits, too
+    with pytest.raises((RaceError, HybridPPOError, ValueError)):
+        train(placement)
+
+
+# What waits
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
+@pytest.mark.parametrize("target_kl", [None, 1e9])
+def test_an_update_waits_once(
+    cuda_graphs: bool, target_kl: float | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    update = ppo.PPO.update
+
+    def counted(agent: Any, rollout: Any) -> Any:
+        before = machine.waits
+        metrics = update(agent, rollout)
+        waits.append(machine.waits - before)
+        return metrics
+
+    monkeypatch.setattr(ppo.PPO, "update", counted)
+    train(
+        Mirrored("cpu", machine.device),
+        replace(CONFIG, cuda_graphs=cuda_graphs, target_kl=target_kl, num_epochs=2),
+        updates=3,
+    )
+    expected = 1 if target_kl is None else 3  # and once a pass
+    assert (waits[0], waits[2]) == (expected, expected)  # in the second, steps are recorded
+
+
+def test_an_update_that_ends_early_leaves_the_generator_where_the_cpu_does(machine: Machine) -> None:
+    config = replace(CONFIG, target_kl=1e-9, num_epochs=4)
+    states = [
+        train(placement, config).agent.state()[1]["order"]
+        for placement in (SingleDevice("cpu"), Mirrored("cpu", machine.device))
+    ]
+    assert states[0] == states[1]
+
+
+def test_the_sampler_of_one_device_has_a_queue_of_its_own(machine: Machine) -> None:
+    train(Mirrored(machine.device, machine.device, max_lag=1))
+    streams = {
+        is_sampler: {
+            stream for thread, _, stream in machine.log if thread.startswith("hybridppo-sampler") == is_sampler
+        }
+        for is_sampler in (True, False)
+    }
+    assert len(streams[True]) == 1
+    assert not streams[True] & streams[False]
+
+
+# Recordings
+
+
+def test_all_recordings_have_one_stream_and_their_device_selected(machine: Machine) -> None:
+    config = replace(CONFIG, cuda_graphs=True, num_minibatches=1)
+    environments = make_environments("CartPole-v1", 2)
+    agent = hybridppo.PPO(environments.observation_space, environments.action_space, config)
+    placement = SingleDevice(machine.device)
+    placement.prepare(agent)
+    for num_steps in (4, 5) * 2:
+        sampler = Sampler(
+            make_environments("CartPole-v1", 2, vectorization="sync"),
+            agent.distribution,
+            num_steps=num_steps,
+            env_seed=0,
+            noise=np.random.default_rng(0),
+        )
+        with placement.sampling(agent) as actor:
+            rollout = sampler.collect(actor)
+        agent.update(placement.to_learner(rollout))
+    assert len(machine.graphs) == 2
+    (stream,) = {graph.stream for graph in machine.graphs}
+    assert stream is not machine.streams[0]
+    assert {stream for _, _, stream in machine.log} == {machine.streams[0], stream}  # warm-ups have that of recordings
+    assert all(graph.operations for graph in machine.graphs)
+
+
+def test_rates_on_the_device_are_forgotten_with_it(machine: Machine) -> None:
+    agent = train(SingleDevice(machine.device), replace(CONFIG, cuda_graphs=True)).agent
+    assert agent.optimizer._rates_on_device
+    rollout = rollout_of(agent)
+    assert agent.update(rollout)["grad_norm"] > 0
+    assert not agent.optimizer._rates_on_device
+
+
+def rollout_of(agent: hybridppo.PPO) -> Any:
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    sampler = Sampler(
+        make_environments("CartPole-v1", 2, vectorization="sync"),
+        agent.distribution,
+        num_steps=8,
+        env_seed=0,
+        noise=np.random.default_rng(0),
+    )
+    with placement.sampling(agent) as actor:
+        return sampler.collect(actor)
+
+
+def test_auto_calibrates_with_recorded_steps(machine: Machine) -> None:
+    config = replace(CONFIG, cuda_graphs=True, num_steps=4, num_epochs=1)
+    environments = make_environments("CartPole-v1", 2)
+    calibration = calibrate(
+        "CartPole-v1",
+        work_of(environments, config, total_steps=10**6, num_workers=0),
+        config,
+        accelerator=str(machine.device),
+        max_share=float("inf"),
+    )
+    assert calibration.left_out == []
+    assert calibration.figures is not None
+    assert calibration.figures.accelerator is not None
+
+
+# Gaps between flat parameters
+
+
+def test_files_know_no_gaps(machine: Machine, tmp_path: Path) -> None:
+    machine.alignment = 4
+    result = train(Mirrored("cpu", machine.device), run_dir=tmp_path / "gaps")
+    assert len(result.agent.parameters.values) > len(values_of(result))
+    torch.testing.assert_close(values_of(result), on_the_cpu("hybrid", CONFIG), rtol=1e-5, atol=1e-6)
+    train(Mirrored("cpu", "cpu", force_copy=True), run_dir=tmp_path / "none")
+    shapes = [
+        {name: tensor.shape for name, tensor in load_file(newest(tmp_path / run)).items()} for run in ("gaps", "none")
+    ]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("alignments", [(4, 1), (1, 4), (4, 4)])
+def test_a_run_goes_on_with_gaps_or_without(alignments: tuple[int, int], machine: Machine, tmp_path: Path) -> None:
+    machine.alignment = alignments[0]
+    placement = Mirrored("cpu", machine.device, publish_every=2)
+    train(placement, run_dir=tmp_path / "run", updates=1)
+    machine.alignment = alignments[1]
+    result = hybridppo.resume(tmp_path / "run", total_steps=2 * CONFIG.batch_size, placement=placement, progress=False)
+    torch.testing.assert_close(values_of(result), on_the_cpu("hybrid, every second", CONFIG), rtol=1e-5, atol=1e-6)
+
+
+def newest(run_dir: Path) -> Path:
+    return max((run_dir / "checkpoints").rglob("*.safetensors"))
+
+
+# That the pretended device finds what it is to find
+
+
+@pytest.fixture
+def parts(machine: Machine) -> tuple[Machine, Tensor, Stream]:
+    tensor = torch.ones(3).to(machine.device)
+    return machine, tensor, Stream(machine, "another")
+
+
+def test_reading_what_another_stream_writes_is_a_race(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, tensor, stream = parts
+    machine.streams[0].synchronize()
+    tensor.add_(1.0)
+    with machine.using(stream), pytest.raises(RaceError, match="reads"):
+        tensor + 1.0
+    stream.wait_stream(machine.streams[0])
+    with machine.using(stream):
+        tensor + 1.0
+    with pytest.raises(RaceError, match="writes"):
+        tensor.add_(1.0)
+    stream.synchronize()
+    tensor.add_(1.0)
+
+
+def test_page_locked_memory_is_nonsense_until_somebody_waits(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, tensor, _ = parts
+    host = crossing.accelerator_of(machine.device).page_locked(torch.zeros(3))
+    host.copy_(tensor, non_blocking=True)
+    assert host.isnan().all()
+    machine.streams[0].synchronize()
+    assert host.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_page_locked_memory_must_stay_until_it_was_read(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, tensor, _ = parts
+    host = crossing.accelerator_of(machine.device).page_locked(torch.zeros(3))
+    tensor.copy_(host, non_blocking=True)
+    host.fill_(2.0)
+    with pytest.raises(RaceError, match="while a copy was reading"):
+        machine.streams[0].synchronize()
+
+
+def test_what_waits_cannot_be_recorded(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, _, stream = parts
+    gpu = crossing.accelerator_of(machine.device)
+    with (
+        gpu.selected(),
+        pytest.raises(RuntimeError, match="capturing"),
+        gpu.recording(gpu.graph(), pool=None, stream=stream),
+    ):
+        gpu.wait()
+    with pytest.raises(RuntimeError, match="another device"), gpu.recording(gpu.graph(), pool=None, stream=stream):
+        pass
+
+
+def test_a_replay_finds_its_addresses(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, tensor, stream = parts
+    gpu, graph = crossing.accelerator_of(machine.device), crossing.accelerator_of(machine.device).graph()
+    stream.wait_stream(machine.streams[0])
+    with gpu.selected(), gpu.recording(graph, pool=None, stream=stream):
+        doubled = 2.0 * tensor
+    tensor.fill_(5.0)
+    graph.replay()
+    assert doubled.cpu().tolist() == [10.0, 10.0, 10.0]
+
+
+def test_an_event_that_was_not_waited_for_tells_no_time(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, tensor, _ = parts
+    first, last = Event(), Event()
+    first.record(machine.streams[0])
+    tensor.add_(1.0)
+    last.record(machine.streams[0])
+    with pytest.raises(AssertionError, match="has not come to pass"):
+        first.elapsed_time(last)
+    machine.streams[0].synchronize()
+    assert first.elapsed_time(last) == 1.0
+
+
+def test_placements_know_nothing_of_the_pretended_device() -> None:
+    assert "second" not in crossing.accelerator_of.__globals__["KINDS"]
+    assert isinstance(SingleDevice("cpu"), Placement)

@@ -24,7 +24,7 @@ def message(**changes: Any) -> str:
 
 
 def test_the_first_that_is_not_finite_is_named_with_where_it_was() -> None:
-    first = "in iteration 7: the first quantity that is not finite is value_loss (inf) in minibatch 1 of pass 2."
+    first = "in iteration 7: the first quantity that is not finite is value_loss (inf) in minibatch 1 of epoch 2."
     assert first in message()
     assert "an advantage, from rewards and values (-inf)." in message(advantages=torch.tensor([1.0, -INF]))
 

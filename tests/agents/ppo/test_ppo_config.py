@@ -15,7 +15,9 @@ NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
 POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
 NUMBERS = (*POSITIVE, *NOT_NEGATIVE, *SHARES, *POSITIVE_OR_NONE)
-SWITCHES = ("anneal_learning_rate", "anneal_clip_range", "normalize_advantage", "fast_updates", "cuda_graphs")
+SWITCHES = (
+    "anneal_learning_rate", "anneal_clip_range", "normalize_advantage", "fast_updates", "cuda_graphs", "squash_actions"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,13 @@ SHARES = ("gamma", "gae_lambda")
 POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
 NUMBERS = (*POSITIVE, *NOT_NEGATIVE, *SHARES, *POSITIVE_OR_NONE)
 SWITCHES = (
-    "anneal_learning_rate", "anneal_clip_range", "normalize_advantage", "fast_updates", "cuda_graphs", "squash_actions"
-)  # fmt: skip
+    "squash_actions",
+    "anneal_learning_rate",
+    "anneal_clip_range",
+    "normalize_advantage",
+    "fast_updates",
+    "cuda_graphs",
+)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,7 @@ def sensible(source: random.Random) -> dict[str, Any]:
         "hidden_sizes": [(1,), (8, 4), ()],
         "activation": ["tanh", "relu", "elu", "silu", "gelu"],
         "fast_updates": [True, False],
+        "squash_actions": [True, False],
     }
     return {name: source.choice(choices[name]) for name in source.sample(sorted(choices), source.randrange(1, 7))}
 

@@ -20,7 +20,7 @@ from hybridppo.spaces.distributions import (
     MultiCategorical,
     SquashedGaussian,
 )
-from hybridppo.spaces.gaussian import hermite, log_slope
+from hybridppo.spaces.gaussian import log_slope, quadrature
 
 Array = NDArray[Any]
 
@@ -177,7 +177,7 @@ class SquashedGradient:
     def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies."""
         log_prob, entropy = self._normal.forward(outputs, free, actions)
-        points, self._weights = hermite()
+        points, self._weights = quadrature()
         # [d, B] -> [d, B, nodes]
         self._offsets = np.exp(free)[..., None] * points
         self._numbers = outputs[..., None] + self._offsets

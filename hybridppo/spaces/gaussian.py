@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
-NODES = 20
-"""Points of the quadrature for the entropy of squashed actions."""
+NODES, FURTHEST = 21, 5.0
+"""Points of the quadrature for the entropy of squashed actions, and how many deviations it reaches."""
 
 
 class DiagonalGaussian:
@@ -72,7 +72,8 @@ class SquashedGaussian(DiagonalGaussian):
     Actions are stored as `u`, from which the log-probability of what the environment got is exact:
     `log p(a) = log N(u) - sum log |da / du|`, with `da / du = (high - low) / 2 * (1 - tanh(u)^2)` (Haarnoja et al.,
     "Soft Actor-Critic", 2018, appendix C). The entropy has no closed form: `H(a) = H(u) + E log |da / du|`, of which
-    the expectation is taken by Gauss-Hermite quadrature, so it is exact to a thousandth and not random.
+    the expectation is taken by the trapezoidal rule, so it is not random. It is off by less than 0.001 for standard
+    deviations up to 2, and 0.05 up to 6.
     """
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
@@ -95,7 +96,7 @@ class SquashedGaussian(DiagonalGaussian):
         import torch
 
         log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
-        points, weights = (torch.as_tensor(array, device=outputs.device) for array in hermite())
+        points, weights = (torch.as_tensor(array, device=outputs.device) for array in quadrature())
         mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
         # [..., d, 1] -> [..., d, nodes]
         slopes = (_log_slope(mean + log_std.exp() * points) * weights).sum((-1, -2))
@@ -119,7 +120,8 @@ def log_slope(numbers: Array) -> Array:
 
 
 @cache
-def hermite() -> tuple[Array, Array]:
+def quadrature() -> tuple[Array, Array]:
     """Points and weights `[NODES]` for the expectation over a standard normal."""
-    points, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    points = np.linspace(-FURTHEST, FURTHEST, NODES)
+    weights = np.exp(-0.5 * points**2)
     return points.astype(np.float32), (weights / weights.sum()).astype(np.float32)

@@ -191,12 +191,12 @@ def test_masks_resume_exactly(env: Any, options: dict[str, Any], times: int, tmp
 
 @needs_signals
 @pytest.mark.parametrize(
-    "options",
-    [IN_TURN, PLACEMENTS["overlap in thread"], WORKERS["workers"]],
+    ("options", "times"),
+    [(IN_TURN, 3), (PLACEMENTS["overlap in thread"], 3), ({**IN_TURN, "num_workers": 2}, 2)],
     ids=["in turn", "overlap in thread", "workers"],
 )
-def test_images_resume_exactly(options: dict[str, Any], tmp_path: Path, stops: Stops) -> None:
-    assert_resumes_exactly(Catch, options, tmp_path, stops, times=3)
+def test_images_resume_exactly(options: dict[str, Any], times: int, tmp_path: Path, stops: Stops) -> None:
+    assert_resumes_exactly(Catch, options, tmp_path, stops, times)
 
 
 @needs_signals

@@ -156,9 +156,6 @@ def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
     missing = [name for name in ("total_steps", "seed") if name in fields_of(group) and name not in found]
     if missing:
         raise RunDirectoryError(f"{file} is damaged: it has no {missing[0]}")
-    wrong = [name for name, value in values.items() if isinstance(value, (dict, list))]
-    if wrong:  # no option is one, and a rule may not expect it
-        raise RunDirectoryError(f"{file} is damaged: {wrong[0]} must be a single value, got {shown(values[wrong[0]])}")
     return _attempt(file, "", partial(made, group, values))
 
 

@@ -629,7 +629,7 @@ MASKED = {"type": "MaskedObservation", "observation": {"type": "Discrete", "n": 
         ({"config": {"gamma": 2}}, "config: gamma must lie between 0 and 1, got 2"),
         ({"observation_space": {"type": "Box"}}, "observation_space: KeyError"),
         ({"action_space": {"type": "Discrete", "n": -1, "start": 0}}, "action_space: "),
-        ({"action_masks": 1}, "action_masks must be true or false, got 1"),
+        ({"action_masks": 1}, "action_masks must be True or False, got 1"),
         ({"observation_space": {"type": "MaskedObservation", "num_actions": 2}}, "observation_space: KeyError"),
         ({"observation_space": {**MASKED, "num_actions": -1}}, "observation_space: ValueError"),
         ({"observation_space": {**MASKED, "num_actions": "2"}}, "observation_space: "),

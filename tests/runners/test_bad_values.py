@@ -13,7 +13,7 @@ from toy_environments import FaultyEnv
 
 import hybridppo
 from hybridppo import EnvError, PPOConfig
-from hybridppo.training import _seed
+from hybridppo.seeds import seed_of
 
 SMALL = PPOConfig(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 EPISODES = PPOConfig(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
@@ -24,7 +24,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "a process each": {"vectorization": "async"},
     "whole episodes": {"config": EPISODES},
 }
-SECOND_SEED = _seed(0, "environments") + 1
+SECOND_SEED = seed_of(0, "environments") + 1
 """What environment 1 of a training with seed 0 is reset with, or its second episode."""
 every_way = pytest.mark.parametrize("way", WAYS)
 

@@ -77,13 +77,13 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
 
         return float32_products_noted
 
-    for module in (training, ppo):
+    for module in (training, ppo, evaluating):
         monkeypatch.setattr(module, "float32_products", noted(module))
     config = PPOConfig(num_envs=2, num_steps=4, hidden_sizes=(4,))
     result = hybridppo.train(
         "CartPole-v1", total_steps=8, placement="cpu", config=config, evaluation_episodes=1, progress=False
     )
-    assert said == [("training", "fp32"), ("ppo", "fp32"), ("training", "fp32")]
+    assert said == [("training", "fp32"), ("ppo", "fp32"), ("evaluating", "fp32")]
     result.agent.act(np.zeros(4, np.float32))
     assert said[-1] == ("ppo", "fp32")
     assert isinstance(result.agent.action_space, gym.spaces.Discrete)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import DeviceError, PPOConfig, training
+from hybridppo import DeviceError, PPOConfig, evaluating, training
 from hybridppo.agents.ppo import ppo
 from hybridppo.networks.precision import float32_products, require
 

@@ -9,9 +9,12 @@ import ast
 import difflib
 import functools
 import inspect
+import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from hybridppo.environments.options import EnvironmentOptions
@@ -93,9 +96,15 @@ def changed(group: Group, options: dict[str, Any]) -> Group:
 def helps(group: type) -> dict[str, str]:
     """The sentence of help of every field: the text below it in the source. Empty where there is no source."""
     try:
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(group))).body
+        text = Path(sys.modules[group.__module__].__file__ or "").read_text(encoding="utf-8")
     except OSError:
         return {}
+    # The class alone, to where the next line begins at the margin: `inspect.getsource` takes ten times as long, and
+    # importing the library does this.
+    found_class = re.search(rf"^class {group.__name__}\b.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+    if found_class is None:
+        return {}
+    (node,) = ast.parse(found_class.group()).body
     assert isinstance(node, ast.ClassDef)
     found: dict[str, str] = {}
     for one, following in zip(node.body, node.body[1:], strict=False):

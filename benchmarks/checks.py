@@ -52,8 +52,8 @@ class UncheckedInTurn(SyncEnvironments):
         """As in the base, but for the tests and the handling of errors."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         self._num_steps += 1
-        for i, (copy, action) in enumerate(zip(self.copies, actions, strict=True)):
-            rows[i], rewards[i], terminated[i], truncated[i], _ = copy.env.step(action)
+        for i, (sub_env, action) in enumerate(zip(self.sub_environments, actions, strict=True)):
+            rows[i], rewards[i], terminated[i], truncated[i], _ = sub_env.env.step(action)
         finals_of: list[int] = []
         finals: list[Array] = []
         if terminated.any() or truncated.any():

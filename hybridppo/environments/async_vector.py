@@ -1,7 +1,7 @@
-"""Copies of an environment in a process each (`vectorization="async"`), with the words that gymnasium's lack.
+"""Sub-environments in a process each (`vectorization="async"`), with the words that gymnasium's lack.
 
-Gymnasium's own vector of processes raises what a copy raised without saying which, answers a dead process with a bare
-`EOFError`, and waits for a hung one for ever.
+Gymnasium's own vector of processes raises what a sub-environment raised without saying which one it was, answers a dead
+process with a bare `EOFError`, and waits for a hung one for ever.
 """
 
 import multiprocessing
@@ -21,7 +21,7 @@ from hybridppo.interruption import requests_to_end
 
 
 class ProcessVector(AsyncVectorEnv):
-    """`num_envs` copies, reset on request, so that a final observation is copied before it can be overwritten.
+    """`num_envs` sub-environments, reset on request: a final observation is copied before it can be overwritten.
 
     Args:
         make: makes one.
@@ -90,22 +90,22 @@ class ProcessVector(AsyncVectorEnv):
 class _Reporting(gym.Wrapper[Any, Any, Any, Any]):
     """An environment that says which one it is when it fails."""
 
-    def __init__(self, copy: SubEnvironment) -> None:
-        super().__init__(copy.env)
-        self._copy = copy
+    def __init__(self, sub_env: SubEnvironment) -> None:
+        super().__init__(sub_env.env)
+        self._sub_env = sub_env
         self._num_steps = self._episode_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self._episode_steps = 0
-        return self._copy.reset(seed, self._num_steps), {}
+        return self._sub_env.reset(seed, self._num_steps), {}
 
     def step(self, action: Any) -> Any:
         self._num_steps += 1
         self._episode_steps += 1
         try:
-            return self._copy.step(action)
+            return self._sub_env.step(action)
         except Exception as error:
-            return self._copy.recover(in_step(self._episode_steps, self._num_steps, action), error)  # raises
+            return self._sub_env.recover(in_step(self._episode_steps, self._num_steps, action), error)  # raises
 
 
 def _make(make: "Callable[[], gym.Env[Any, Any]]", index: int, parent: int) -> "gym.Env[Any, Any]":

@@ -59,7 +59,7 @@ class Environments(ABC):
         """Refuse rewards of the last steps, `[t, N]`, that are not finite, where `step` has not done so."""
 
     def state(self) -> list[EnvState]:
-        """What `load_state` takes: the state of each copy, or of the whole vector where the copies are its own.
+        """What `load_state` takes: the state of each sub-environment, or of the whole vector.
 
         Raises:
             EnvStateError: where it cannot be saved, with the attribute that stands in the way.

@@ -1,4 +1,4 @@
-"""One environment of the library's own making: which one it is when it fails, and made anew where that is asked for."""
+"""One environment of a vector: which one it is when it fails, and restarted where that is asked for."""
 
 import logging
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 logger = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
-"""How often an environment may fail in a row and be made anew."""
+"""How often an environment may fail in a row and be restarted."""
 STEPS_TO_RECOVER = 100
 """After so many steps, or a whole episode, the next failure is not in a row with the last."""
 
@@ -29,9 +29,9 @@ class SubEnvironment:
     """An environment whose first reset and step are checked, and whose failures name it.
 
     Args:
-        make: makes it, and makes it anew.
+        make: makes it, and makes another in its place.
         index: its number among the environments of the run.
-        on_error: "raise", or "restart": make it anew.
+        on_error: "raise", or "restart": make another in its place.
         gives_rows: whether observations that are no arrays, of any space but a `Box`, are given as rows, encoded.
     """
 
@@ -59,14 +59,14 @@ class SubEnvironment:
         """As the environment's own, which it is once the first step was found to need no casting."""
 
     def reset(self, seed: int | None = None, num_steps: int = 0) -> Any:
-        """Begin an episode: its first observation, of an environment made anew where `reset` failed.
+        """Begin an episode: its first observation, of one that was restarted where `reset` failed.
 
         Args:
             seed: of the environment; None goes on with its own generator.
             num_steps: how many the environment has made, for messages.
 
         Raises:
-            EnvError: where it fails, and is not to be made anew.
+            EnvError: where it fails, and is not to be restarted.
         """
         self._failures = 0
         self.seed = seed if seed is not None else self.seed
@@ -76,7 +76,7 @@ class SubEnvironment:
             return self.recover(in_reset(num_steps), error)
 
     def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Any:
-        """Raise what went wrong; or make the environment anew: the first observation of a new episode.
+        """Raise what went wrong; or restart the environment: the first observation of a new episode.
 
         Args:
             when: what was going on.
@@ -84,7 +84,7 @@ class SubEnvironment:
             episode_steps: how many steps of the episode were made before.
 
         Raises:
-            EnvError: where it is not to be made anew, or has failed too often in a row.
+            EnvError: where it is not to be restarted, or has failed too often in a row.
         """
         if self._on_error == "raise":
             raise self._failure(when, error) from error
@@ -95,11 +95,11 @@ class SubEnvironment:
             failure = self._failure(when, error)
             if self._failures > FAILURES_IN_A_ROW:
                 raise EnvError(f"{self._failures} failures in a row, the last: {failure}") from error
-            logger.warning("%s\nIt is made anew, and its unfinished episode dropped.", failure)
+            logger.warning("%s\nIt is restarted, and its unfinished episode dropped.", failure)
             try:
-                return self._make_anew()
+                return self._restart()
             except Exception as again:
-                when, error = "when made anew", again
+                when, error = "when restarted", again
 
     def state(self) -> dict[str, Any]:
         """What is known of the environment beyond its own state, as JSON can hold it."""
@@ -114,7 +114,7 @@ class SubEnvironment:
         """Close the environment."""
         self.env.close()
 
-    def _make_anew(self) -> Any:
+    def _restart(self) -> Any:
         self.times_restarted += 1
         spaces = self.env.observation_space, self.env.action_space
         try:

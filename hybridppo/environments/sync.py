@@ -1,4 +1,4 @@
-"""The library's own copies of an environment, stepped in turn in this process."""
+"""Sub-environments that the library makes, stepped one after the other in this process."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -21,9 +21,9 @@ Array = NDArray[Any]
 
 
 class SyncEnvironments(Environments):
-    """Copies of an environment, each stepped, and reset when its episode has ended, before `step` returns.
+    """Sub-environments, each stepped, and reset when its episode has ended, before `step` returns.
 
-    Every row is a step, but where an environment was made anew. What `step` returns holds copies of what the
+    Every row is a step, but where an environment was restarted. What `step` returns holds copies of what the
     environments gave; the next step overwrites it, but for final observations.
 
     Args:
@@ -33,7 +33,7 @@ class SyncEnvironments(Environments):
         on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
 
     Raises:
-        EnvError: where the copies' spaces differ.
+        EnvError: where their spaces differ.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class SyncEnvironments(Environments):
         first: int = 0,
         on_error: OnEnvError = "raise",
     ) -> None:
-        copies = [SubEnvironment(make, first + i, on_error, gives_rows=True) for i in range(num_envs)]
-        model = copies[0].env
-        for copy in copies:
-            require_same_spaces(copy.env, model, f"environment {copy.index}", f"environment {first}", num_envs)
+        sub_environments = [SubEnvironment(make, first + i, on_error, gives_rows=True) for i in range(num_envs)]
+        model = sub_environments[0].env
+        for sub_env in sub_environments:
+            require_same_spaces(sub_env.env, model, f"environment {sub_env.index}", f"environment {first}", num_envs)
         space = model.observation_space
         super().__init__(num_envs, space, model.action_space)
-        self.copies = copies
+        self.sub_environments = sub_environments
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         self._each_action = each_of(model.action_space)
         # Observations, [N, *space] of arrays and else rows [N, *obs], and rewards [N], as rollouts hold them, in one
@@ -71,7 +71,7 @@ class SyncEnvironments(Environments):
 
     @property
     def envs(self) -> "list[gym.Env[Any, Any]]":  # noqa: D102 - as in the base
-        return [copy.env for copy in self.copies]
+        return [sub_env.env for sub_env in self.sub_environments]
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._num_steps = 0
@@ -86,9 +86,9 @@ class SyncEnvironments(Environments):
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1
-        for i, (copy, action) in enumerate(zip(self.copies, self._each_action(actions), strict=True)):
+        for i, (sub_env, action) in enumerate(zip(self.sub_environments, self._each_action(actions), strict=True)):
             try:
-                observation, rewards[i], terminated[i], truncated[i], _ = copy.step(action)
+                observation, rewards[i], terminated[i], truncated[i], _ = sub_env.step(action)
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
                 rows[i] = observation
@@ -107,33 +107,33 @@ class SyncEnvironments(Environments):
         return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
 
     def state(self) -> list[EnvState]:
-        """As in the base; each with what its copy knows of it."""
+        """As in the base; each with what its sub-environment knows of it."""
         return [
-            {**state, "sub_environment": copy.state(), "episode_steps": self._num_steps - started_at}
-            for state, copy, started_at in zip(super().state(), self.copies, self._started_at, strict=True)
+            {**state, "sub_environment": sub_env.state(), "episode_steps": self._num_steps - started_at}
+            for state, sub_env, started_at in zip(super().state(), self.sub_environments, self._started_at, strict=True)
         ]
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
         super().load_state(states)
-        for copy, state in zip(self.copies, states, strict=True):
-            copy.load_state(state["sub_environment"])
+        for sub_env, state in zip(self.sub_environments, states, strict=True):
+            sub_env.load_state(state["sub_environment"])
         self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
 
     def _parts(self) -> list[tuple[object, int]]:
-        return [(copy.env, 1) for copy in self.copies]
+        return [(sub_env.env, 1) for sub_env in self.sub_environments]
 
     def _reset(self, i: int, seed: int | None = None) -> None:
-        copy = self.copies[i]
-        before = copy.times_restarted
-        self._rows[i] = copy.reset(seed, self._num_steps)
+        sub_env = self.sub_environments[i]
+        before = sub_env.times_restarted
+        self._rows[i] = sub_env.reset(seed, self._num_steps)
         self._begun(i, before)
 
     def _recover(self, i: int, action: Any, error: Exception) -> None:
         """Raise, or begin a new episode in this step, of which the row is then lost."""
-        copy = self.copies[i]
-        before, episode_steps = copy.times_restarted, self._num_steps - self._started_at[i]
+        sub_env = self.sub_environments[i]
+        before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
         when = in_step(episode_steps, self._num_steps, action)
-        self._rows[i] = copy.recover(when, error, episode_steps)
+        self._rows[i] = sub_env.recover(when, error, episode_steps)
         self._rewards[i], self._terminated[i], self._truncated[i] = 0.0, False, False
         self._begun(i, before)
 
@@ -152,12 +152,12 @@ class SyncEnvironments(Environments):
 
     def _begun(self, i: int, times_restarted_before: int) -> None:
         self._started_at[i] = self._num_steps
-        if times := self.copies[i].times_restarted - times_restarted_before:
+        if times := self.sub_environments[i].times_restarted - times_restarted_before:
             self.restarted[i] = self.restarted.get(i, 0) + times
 
     def _close(self) -> None:
-        for copy in self.copies:
-            copy.close()
+        for sub_env in self.sub_environments:
+            sub_env.close()
 
 
 def _as_it_is(rows: Array) -> Array:

@@ -66,7 +66,7 @@ class EpisodeSampler(BaseSampler):
         pin_for: torch.device | None = None,
         in_thread: bool = False,
     ) -> None:
-        self._copy = _only_copy(environments)
+        self._sub_env = _only_one(environments)
         self._allocate = partial(allocate, environments, distribution, pin_for=pin_for)
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
@@ -118,11 +118,11 @@ class EpisodeSampler(BaseSampler):
         """
         start, stop = time.perf_counter(), self._stop
         encode, sample, to_env = self._to_row, self._distribution.sample, self._distribution.to_env
-        copy, shape, weighted_sum, only = self._copy, self._shape, self._sum, self._only_action
-        last_seed, restarted_before = seed + self._num_episodes - 1, copy.times_restarted
+        sub_env, shape, weighted_sum, only = self._sub_env, self._shape, self._sum, self._only_action
+        last_seed, restarted_before = seed + self._num_episodes - 1, sub_env.times_restarted
         finals: FinalObservations = []
         t = room = began = 0
-        buffer.observations[0] = encode(copy.reset(seed, self.env_steps))
+        buffer.observations[0] = encode(sub_env.reset(seed, self.env_steps))
         while True:
             if stop[0]:
                 return buffer, 0, []
@@ -134,7 +134,7 @@ class EpisodeSampler(BaseSampler):
             output = actor(buffer.observations[t])
             action = sample(output, noise[t])
             try:
-                observation, reward, terminated, truncated, _ = copy.step(only(to_env(action)))
+                observation, reward, terminated, truncated, _ = sub_env.step(only(to_env(action)))
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
                 rewards[t] = reward
@@ -145,7 +145,7 @@ class EpisodeSampler(BaseSampler):
             except Exception as error:
                 # Raises, but where the environment is to be restarted: then the episode begins anew, and its rows.
                 when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(action)))
-                observations[began] = encode(copy.recover(when, error, t - began))
+                observations[began] = encode(sub_env.recover(when, error, t - began))
                 t = began
                 continue
             outputs[t] = output
@@ -158,9 +158,9 @@ class EpisodeSampler(BaseSampler):
                 if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
                     finals.append((t - 1, 0, observations[t].copy()))
                 seed, began = seed + 1, t
-                observations[t] = encode(copy.reset(seed, self.env_steps + t))
+                observations[t] = encode(sub_env.reset(seed, self.env_steps + t))
         # Where an episode ends, a restart breaks none off: that has happened, and is only counted.
-        buffer.restarted[t - 1] = copy.times_restarted - restarted_before
+        buffer.restarted[t - 1] = sub_env.times_restarted - restarted_before
         self._seconds = time.perf_counter() - start
         return buffer, t, finals
 
@@ -213,11 +213,11 @@ class EpisodeSampler(BaseSampler):
         self._environments.close()
 
 
-def _only_copy(environments: Environments) -> SubEnvironment:
+def _only_one(environments: Environments) -> SubEnvironment:
     if not isinstance(environments, SyncEnvironments) or environments.num_envs != 1:
         raise ConfigurationError(
             "whole episodes come from one environment that is stepped by itself, not from a vector of "
             f"{environments.num_envs}: set num_envs=1 "
             "and vectorization='auto' or 'sync', with an environment's id or a function that makes a gymnasium.Env"
         )
-    return environments.copies[0]
+    return environments.sub_environments[0]

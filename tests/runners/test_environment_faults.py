@@ -232,7 +232,7 @@ def test_restart_drops_the_rows_of_the_broken_off_episode_alone(ended: str, brok
 
 
 def failing_once(steps: int, index: int = 1) -> Callable[[FaultyEnv, Any], Any]:
-    """Raises after so many steps of an environment that has its seed from the sampler, and so was not made anew."""
+    """Raises after so many steps of an environment that has its seed from the sampler, and so was not restarted."""
     return at(index, steps, stick)
 
 
@@ -264,7 +264,7 @@ def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptu
     assert rollout.terminated[5].tolist() == [False, True, False]
     assert "environment 1 " in caplog.text
     assert "the motor is stuck" in caplog.text
-    assert "made anew" in caplog.text
+    assert "It is restarted" in caplog.text
     # The new one's first episode begins in row 6, and ends 5 steps later: row 2 of the third rollout.
     rollout = sampler.collect(actor)
     assert len(rollout.valid_rows) == 24

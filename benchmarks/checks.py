@@ -3,8 +3,8 @@
     python benchmarks/checks.py
     python benchmarks/checks.py --iterations 50        # to see that it works
 
-The small case of `fixed_work.py`, by the environment's own vectorised form and by copies stepped in turn. Trained twice
-side by side from one seed: as the library does it, and with the same objects but for the checks, which are taken out by
+The small case of `fixed_work.py`, by the environment's own vectorised form and by sub-environments. Trained twice side
+by side from one seed: as the library does it, and with the same objects but for the checks, which are taken out by
 overriding the methods that make them. The two take turns at every iteration, each goes first every other time, and the
 figures are medians of what was measured at the same moment. They end with equal parameters, or nothing is reported.
 """
@@ -20,15 +20,17 @@ import machine
 import numpy as np
 import torch
 from cases import CASES
+from numpy.typing import NDArray
 
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.environments.base import Environments, Step
-from hybridppo.environments.making import Array
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import NextStepEnvironments
 from hybridppo.networks.threads import limit_threads
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.in_process import Sampler
+
+Array = NDArray[Any]
 
 CASE = CASES["small"]
 

@@ -4,6 +4,7 @@
     action = result.agent.act(observation)
 
 `train` puts the parts together, and `run_to_the_end` drives them; `resume` (`resuming.py`) ends there too.
+One long file, so that the way from `train` to the loop is not scattered; a third of it is signatures.
 """
 
 import contextlib

@@ -7,6 +7,8 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017, with t
 implementations share: Huang et al., "The 37 Implementation Details of PPO", 2022. Where implementations differ:
 values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
 mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
+
+One long file, so that the algorithm reads from top to bottom; its loss, steps and networks are elsewhere.
 """
 
 import math

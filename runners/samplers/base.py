@@ -1,6 +1,8 @@
 """Samplers: environments, an actor, and the rollouts that they make.
 
 A sampler's work is started and finished: a runner may learn in between, where the sampler works elsewhere.
+
+One long file: what a rollout under way is while it is sampled, and what of it is saved and put back, belong together.
 """
 
 import logging

@@ -1,4 +1,7 @@
-"""The environments and the agent that a calibration measures."""
+"""The environments and the agent that a calibration measures.
+
+One long file: the measurements share what is made for them, and the time that is left.
+"""
 
 import contextlib
 import logging

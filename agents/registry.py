@@ -1,6 +1,5 @@
 """The agents that there are, by name: the type of a configuration chooses one. A further agent is one line here."""
 
-from dataclasses import asdict
 from typing import Any
 
 from hybridppo.agents.ppo.config import PPOConfig
@@ -27,11 +26,6 @@ def name_of(config: PPOConfig) -> str:
 def agent_class(config: PPOConfig) -> type[PPO]:
     """The agent that a configuration is for."""
     return AGENTS[name_of(config)][0]
-
-
-def config_to_json(config: PPOConfig) -> dict[str, Any]:
-    """The fields of a configuration, as JSON can hold them."""
-    return asdict(config)
 
 
 def config_from_json(agent: str, settings: dict[str, Any]) -> PPOConfig:

@@ -13,7 +13,7 @@ import torch
 
 from hybridppo._version import __version__
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import config_from_json, config_to_json, name_of
+from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
 from hybridppo.options import RunOptions, changed, fields_of, made
@@ -63,7 +63,7 @@ class Settings:
             "env_is_registered": self.env_is_registered,
             "agent": name_of(self.config),
             "placement": self.placement,
-            "config": config_to_json(self.config),
+            "config": self.config.to_json(),
             **asdict(self.run),
             **asdict(self.environment),
             "observation_space": space_to_json(self.observation_space),
@@ -90,12 +90,14 @@ class Settings:
         return cls(
             env_id=read("env_id", str),
             env_is_registered=read("env_is_registered", bool),
-            config=_attempt(file, "config", partial(_config, read("agent", str, "ppo"), read("config", dict))),
+            config=_attempt(file, "config", partial(config_from_json, read("agent", str, "ppo"), read("config", dict))),
             environment=_group(EnvironmentOptions, file, found),
             run=_with_seed(_group(RunOptions, file, found), file),
             placement=read("placement", dict),
-            observation_space=_attempt(file, "observation_space", partial(_space, read("observation_space", dict))),
-            action_space=_attempt(file, "action_space", partial(_space, read("action_space", dict))),
+            observation_space=_attempt(
+                file, "observation_space", partial(space_from_json, read("observation_space", dict))
+            ),
+            action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
             own=_names(read("own", dict, {}), file),
         )
 
@@ -163,14 +165,6 @@ def _with_seed(run: RunOptions, file: Path) -> RunOptions:
     if run.seed is None:
         raise RunDirectoryError(f"{file} is damaged: seed must be a whole number of at least 0, got None")
     return run
-
-
-def _config(agent: str, fields: dict[str, Any]) -> PPOConfig:
-    return config_from_json(agent, fields)
-
-
-def _space(description: dict[str, Any]) -> "gym.Space[Any]":
-    return space_from_json(description)
 
 
 def _names(own: dict[str, Any], file: Path) -> dict[str, str]:

@@ -45,6 +45,11 @@ class Agent(Protocol):
     """Asked in the course of an update, so that a long one can be broken off."""
 
     @property
+    def modules(self) -> list[nn.Module]:
+        """All modules that have tensors, actor and critic among them."""
+        ...
+
+    @property
     def optimizer(self) -> Optimizer:
         """Steps `parameters`."""
         ...

@@ -60,6 +60,12 @@ class PPOConfig:
     """Stop an update after the epoch whose mean approximate KL divergence exceeds this; None for never."""
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
+    normalize_observations: bool = False
+    """Bring the numbers of observations to mean 0 and deviation 1, by what all rollouts had so far, and clip them to 10.
+    Choices, masks and images stay as they are."""
+    normalize_rewards: bool = False
+    """Learn from rewards divided by the deviation of the discounted return so far, clipped to 10. Metrics stay in the
+    environment's units."""
     squash_actions: bool = False
     """Squash actions of a Box between its bounds, which must be finite then, by tanh, instead of clipping them."""
     hidden_sizes: tuple[int, ...] = (64, 64)

@@ -41,7 +41,7 @@ class NumpySteps:
 
     def __init__(self, agent: "PPO") -> None:
         self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config
-        actor, critic = agent.actor, agent.critic
+        actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
         assert form is not None
         *actor_layers, actor_head = linears(actor)
@@ -77,7 +77,7 @@ class NumpySteps:
     @staticmethod
     def supports(agent: "PPO") -> bool:
         """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, on the CPU."""
-        actor, critic = agent.actor, agent.critic
+        actor, critic = agent.actor_network, agent.critic_network
         forms = numpy_form(actor), numpy_form(critic)
         return (
             not agent.has_own_loss

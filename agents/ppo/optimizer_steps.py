@@ -59,7 +59,7 @@ class AutogradSteps:
 
     def __init__(self, agent: "PPO") -> None:
         self._agent = agent
-        self._actor, self._critic, self._distribution = agent.actor, agent.critic, agent.distribution
+        self._actor, self._critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
         self._autocast = autocast(agent.config.precision, agent.parameters.values.device)
 

@@ -32,11 +32,13 @@ from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.minibatch_order import orders_on
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.agents.ppo.reward_normalizer import RewardNormalizer
 from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
+from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.networks.threads import limit_threads
@@ -87,6 +89,10 @@ class PPO:
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
             self.actor, self.critic = self._made_networks(initial)
+        self.actor_network, self.critic_network = self.actor, self.critic
+        """Actor and critic as they learn: of observations that are normalised already, where they are at all."""
+        self._normalizer = self._normalized() if config.normalize_observations else None
+        self._rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
@@ -102,6 +108,20 @@ class PPO:
         if self._networks is not None:
             return checked_networks(self._networks, *spaces, self.config, seed)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
+
+    def _normalized(self) -> ObservationNormalizer | None:
+        """Put a normaliser before both networks; None where observations have nothing to normalise."""
+        if not self._encode.measured.any():
+            return None
+        normalizer = ObservationNormalizer(self._encode.layout, self._encode.measured)
+        self.actor = NormalizedNetwork(normalizer, self.actor)
+        self.critic = NormalizedNetwork(normalizer, self.critic)
+        return normalizer
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All that has tensors."""
+        return [self.actor, self.critic, *([self._rewards] if self._rewards is not None else [])]
 
     @property
     def has_own_loss(self) -> bool:
@@ -198,6 +218,9 @@ class PPO:
             return self._update(rollout, steps)
 
     def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
+        if self._rewards is not None:
+            self._rewards.fit(rollout.rewards.shape[1])
+        before = self._snapshot()
         batch = self._prepare(rollout, steps)
         size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
         if isinstance(steps, NumpySteps) and not self._has_agreed:
@@ -205,7 +228,6 @@ class PPO:
             require_same_gradient(AutogradSteps(self), steps, self.parameters, batch, self.config)
             self._has_agreed = True
         epochs: list[Tensor] = []
-        before = self._snapshot()
         for order in orders_on(batch.returns.device, self._order, size, self.config.num_epochs):
             try:
                 epochs.append(steps.epoch(batch, order, sizes, self._clip_range))
@@ -214,6 +236,9 @@ class PPO:
                 raise
             if self._has_gone_too_far(epochs[-1]):
                 break
+        if self._normalizer is not None:
+            # Not before: actions were drawn, and are learned from, under one normalisation.
+            self._normalizer.add(self._steps_of(rollout, rollout.observations[:-1].flatten(0, 1)))
         self.version += 1
         means = torch.cat(epochs).mean(0)
         explained = explained_variance(values=batch.values, returns=batch.returns)
@@ -235,7 +260,8 @@ class PPO:
         self._order.bit_generator.state = order
 
     def _changing(self) -> list[Tensor]:
-        return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
+        tensors = [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
+        return tensors + (list(self._rewards.buffers()) if self._rewards is not None else [])
 
     def _squared_norm(self) -> Tensor:
         """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
@@ -271,10 +297,17 @@ class PPO:
         num_steps, num_envs = rollout.rewards.shape
         # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
         seen = torch.cat((rollout.observations.flatten(0, 1), rollout.final_observations))
+        observations = rollout.observations[:-1].flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
+        if self._normalizer is not None:
+            seen = self._normalizer(seen)
+            observations = seen[: num_steps * num_envs]
         values, final_values = steps.values(seen).tensor_split([(num_steps + 1) * num_envs])
         values = values.view(num_steps + 1, num_envs)
+        rewards = rollout.rewards
+        if self._rewards is not None:
+            rewards = self._rewards(rewards, rollout.terminated | rollout.truncated, rollout.valid_rows)
         advantages = gae(
-            rewards=rollout.rewards,
+            rewards=rewards,
             values=values[:-1],
             next_values=next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
             terminated=rollout.terminated,
@@ -283,7 +316,7 @@ class PPO:
             gae_lambda=config.gae_lambda,
         )
         everything = Batch(
-            observations=rollout.observations[:-1].flatten(0, 1),  # [T, N, ...] -> [T * N, ...]
+            observations=observations,
             actions=rollout.actions.flatten(0, 1),
             log_probs=rollout.log_probs.flatten(),
             values=values[:-1].flatten(),
@@ -293,6 +326,11 @@ class PPO:
         if len(rollout.valid_rows) == num_steps * num_envs:
             return everything
         return everything.gather(rollout.valid_rows)
+
+    @staticmethod
+    def _steps_of(rollout: Rollout, rows: Tensor) -> Tensor:
+        """Of rows `[T * N, ...]` those that are steps."""
+        return rows if len(rollout.valid_rows) == len(rows) else rows.index_select(0, rollout.valid_rows)
 
     def _minibatch_sizes(self, size: int) -> list[int]:
         """`num_minibatches` of them, which differ by at most one."""
@@ -304,6 +342,8 @@ class PPO:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        if self._rewards is not None:
+            tensors |= {f"rewards.{name}": tensor for name, tensor in self._rewards.state_dict().items()}
         slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
         return tensors, {"version": self.version, "order": self._order.bit_generator.state}
@@ -316,6 +356,7 @@ class PPO:
             RuntimeError: where tensors are missing, unknown or of another shape.
         """
         parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
+        parts |= {"rewards": {}} if self._rewards is not None else {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             if part not in parts:
@@ -323,6 +364,9 @@ class PPO:
             parts[part][rest] = tensor
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
+        if self._rewards is not None:
+            self._rewards.fit(parts["rewards"]["returns"].numel())
+            self._rewards.load_state_dict(parts["rewards"])
         if parts["optimizer"]:  # none in checkpoints of before the first update, once
             slots = self.optimizer.state[self.parameters.values]
             for name, slot in slots.items():

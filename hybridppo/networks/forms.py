@@ -1,10 +1,13 @@
 """Which networks NumPy can stand in for."""
 
-from torch import nn
+from dataclasses import replace
+
+from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
 from hybridppo.networks.mlp import MLP
+from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.form import NumpyForm
 from hybridppo.spaces.rows import RowLayout
 
@@ -21,6 +24,9 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
 
     It can for networks made here whose hidden layers have tanh or ReLU, and that have no hooks.
     """
+    if type(network) is NormalizedNetwork:
+        inner_form = numpy_form(network.network)
+        return None if inner_form is None else replace(inner_form, normalizes=network.normalizer.layout)
     found = _mlp_and_layout(network)
     if found is None:
         return None
@@ -32,6 +38,15 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
     inner = network.mean if isinstance(network, GaussianActor) else network
     mask_size = inner.num_actions if isinstance(inner, MaskedActor) else 0
     return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", mask_size, layout)
+
+
+def arrays_of(network: nn.Module) -> list[Tensor]:
+    """What its form in NumPy is made of: its parameters, and the moments that it normalises by."""
+    parameters: list[Tensor] = [parameter.detach() for parameter in network.parameters()]
+    if type(network) is NormalizedNetwork:
+        moments = network.normalizer.moments
+        return [*parameters, moments.mean, moments.variance]
+    return parameters
 
 
 def is_on_cpu(network: nn.Module) -> bool:

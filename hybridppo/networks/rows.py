@@ -17,6 +17,13 @@ def numbers_of(rows: Tensor, layout: RowLayout) -> Tensor:
     return own.view(torch.float32)
 
 
+def with_numbers(rows: Tensor, layout: RowLayout, numbers: Tensor) -> Tensor:
+    """Rows of the same images, with other numbers `[..., num_numbers]`."""
+    if not layout.images:
+        return numbers
+    return torch.cat((numbers.contiguous().view(torch.uint8), rows[..., layout.end_of_numbers :]), dim=-1)
+
+
 def images_of(rows: Tensor, layout: RowLayout) -> list[Tensor]:
     """The images of rows `[..., bytes]`, `[B, *image]` each."""
     return [

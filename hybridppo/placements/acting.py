@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.forms import is_on_cpu, numpy_form
+from hybridppo.networks.forms import arrays_of, is_on_cpu, numpy_form
 
 if TYPE_CHECKING:
     from hybridppo.placements.crossing import Crossing
@@ -17,7 +17,7 @@ def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> Sa
     """The fastest form of an actor, with the parameters it has now, where they are now."""
     form = numpy_form(network)
     if form is not None and is_on_cpu(network):
-        return form.actor([parameter.detach().numpy() for parameter in network.parameters()], version)
+        return form.actor([tensor.numpy() for tensor in arrays_of(network)], version)
     return TorchActor(network, crossing, version)
 
 

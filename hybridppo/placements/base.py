@@ -43,7 +43,7 @@ class Placement(ABC):
         parameters = agent.parameters
         laid_out = parameters.align(accelerator_of(self.learning_device).alignment)
         parameters.rebind(parameters.values.data.to(self.learning_device))
-        for module in (agent.actor, agent.critic):
+        for module in agent.modules:
             module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
         for slots in agent.optimizer.state.values():
             for name, slot in slots.items():

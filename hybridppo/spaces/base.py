@@ -95,6 +95,8 @@ class Kind(ABC, Generic[SpaceT]):
     """Numbers that an observation is in a row; bytes, of an image."""
     image: ImageLayout | None = None
     """How it is an image, if so."""
+    is_measured: ClassVar[bool] = False
+    """Whether its numbers are quantities, of which a mean and a deviation say something; those of a choice are not."""
 
     def __init__(self, space: SpaceT, path: str, kind_of: KindOf) -> None:
         self.space, self.path = space, path

@@ -24,6 +24,7 @@ class BoxKind(Kind[gym.spaces.Box]):
 
     type_name = "Box"
     of = gym.spaces.Box
+    is_measured = True
 
     def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:
         super().__init__(space, path, kind_of)

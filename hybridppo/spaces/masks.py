@@ -51,6 +51,7 @@ class MaskedObservation(gym.spaces.Box):
         else:
             super().__init__(low, high, dtype=np.float32)
         self.bounds = low, high
+        self.measured = np.append(encode.measured, np.zeros(self.num_actions, np.bool_))
         self.names = [*encode.names, *(f" (action mask{name}[{i}])" for name, size in parts for i in range(size))]
         self.observation, self.action = observation, action
         self._starts = np.cumsum([0, *(size for _, size in parts[:-1])])

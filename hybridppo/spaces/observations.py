@@ -59,6 +59,8 @@ class ObservationEncoder:
         self._takes_as_it_is = self.is_array and self.shape == space.shape
         self.names, self.bounds = (space.names, space.bounds) if isinstance(space, HoldsRows) else self._numbers()
         """Of each number of a row: where it is in an observation, and what it lies between."""
+        self.measured: Array = space.measured if isinstance(space, HoldsRows) else self._measured()
+        """Of each number of a row, whether it is a quantity; those of choices and masks are not."""
 
     def _numbers(self) -> tuple[list[str], tuple[Array, Array]]:
         leaves = [leaf for leaf, _ in self._parts if leaf.image is None]
@@ -70,6 +72,10 @@ class ObservationEncoder:
         nothing = np.zeros(0, np.float32)
         low, high = (np.concatenate([nothing, *(bound[end] for bound in bounds)]) for end in (0, 1))
         return names, (low, high)
+
+    def _measured(self) -> Array:
+        leaves = [leaf for leaf, _ in self._parts if leaf.image is None]
+        return np.repeat([leaf.is_measured for leaf in leaves], [leaf.size for leaf in leaves]).astype(np.bool_)
 
     def _layout_of(self, kind: Kind[Any]) -> RowLayout:
         images = tuple(leaf.image for leaf in kind.leaves if leaf.image is not None)

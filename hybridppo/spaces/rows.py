@@ -86,6 +86,8 @@ class HoldsRows(Protocol):
     """Of each number of a row, for messages."""
     bounds: tuple[Array, Array]
     """What each lies between."""
+    measured: Array
+    """Whether each is a quantity, and no part of a choice."""
 
 
 def size_of(shape: tuple[int, ...]) -> int:

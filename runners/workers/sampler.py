@@ -19,9 +19,10 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.forms import numpy_form
+from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.page_locking import PageLock
@@ -83,8 +84,9 @@ class WorkerSampler(BaseSampler):
                 "worker processes sample with networks of tanh or relu only: choose such a network, or num_workers=0"
             )
         layout = RolloutBuffer.layout(num_steps, num_envs, template.encode, distribution)
-        shapes = [tuple(parameter.shape) for parameter in network.parameters()]
-        size = sum(parameter.numel() for parameter in network.parameters())
+        arrays = arrays_of(network)
+        shapes = [tuple(array.shape) for array in arrays]
+        size = sum(array.numel() for array in arrays)
         shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
         shared |= {"parameters": ((size,), "float32"), "stop": ((1,), "uint8")}
         shared |= {f"heartbeat{worker}": ((1,), "int64") for worker in range(num_workers)}
@@ -135,7 +137,8 @@ class WorkerSampler(BaseSampler):
         return int(self._arrays[f"heartbeat{worker}"][0])
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        assert isinstance(actor, (NumpyActor, NumpyImageActor))  # what a placement gives for such a network on the CPU
+        # What a placement gives for such a network on the CPU.
+        assert isinstance(actor, (NumpyActor, NumpyImageActor, NormalizingActor))
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first

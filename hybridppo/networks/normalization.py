@@ -1,0 +1,89 @@
+"""Running moments, and observations normalised by them before a network.
+
+Moments are buffers: they are moved, mirrored and saved as all others are. Whoever owns them adds to them once per
+update, never while parameters act: what acts and what is learned from it see the same numbers.
+"""
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hybridppo.networks.numpy_forms.normalizing import EPSILON, LIMIT
+from hybridppo.networks.rows import numbers_of, with_numbers
+from hybridppo.spaces.rows import RowLayout
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of everything added so far, `[*shape]` each; 0 and 1 before anything was.
+
+    Source: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("variance", torch.ones(shape))
+        # On the device like the others: that it is added to waits for nothing.
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def add(self, values: Tensor) -> None:
+        """Add `[B, *shape]`, of one row or more."""
+        mean = values.mean(0)
+        variance = (values - mean).square_().mean(0)
+        share = len(values) / (self.count + len(values)).to(torch.float32)
+        difference = mean - self.mean
+        # A variance, and not a sum of squares: it stays exact however many are added.
+        spread = variance - self.variance + (1.0 - share) * difference * difference
+        self.variance.add_(share * spread)
+        self.mean.add_(share * difference)
+        self.count.add_(len(values))
+
+
+class ObservationNormalizer(nn.Module):
+    """Rows of observations with their numbers at mean 0 and deviation 1, clipped to 10; choices and images as they are.
+
+    Args:
+        layout: what a row is.
+        measured: `[num_numbers]`, which numbers are measured, and no part of a choice or a mask.
+    """
+
+    def __init__(self, layout: RowLayout, measured: NDArray[Any]) -> None:
+        super().__init__()
+        self.moments = RunningMoments(layout.num_numbers)
+        self.layout = layout
+        self._choices = [slice(at, at + 1) for at, is_measured in enumerate(measured.tolist()) if not is_measured]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """`[..., *row] -> [..., *row]`."""
+        moments = self.moments
+        numbers = numbers_of(rows, self.layout) - moments.mean
+        numbers.mul_((moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
+        return with_numbers(rows, self.layout, numbers)
+
+    @torch.no_grad()
+    def add(self, rows: Tensor) -> None:
+        """Let rows `[B, *row]` count from now on."""
+        moments = self.moments
+        moments.add(numbers_of(rows, self.layout))
+        for choice in self._choices:
+            moments.mean[choice] = 0.0
+            moments.variance[choice] = 1.0
+
+
+class NormalizedNetwork(nn.Module):
+    """`[..., *row] -> [..., outputs]`: a network of normalised observations. Actor and critic share the normaliser."""
+
+    def __init__(self, normalizer: ObservationNormalizer, network: nn.Module) -> None:
+        super().__init__()
+        self.normalizer, self.network = normalizer, network
+
+    def forward(self, observations: Tensor, *memory: Tensor) -> Any:
+        """What the network gives for them."""
+        return self.network(self.normalizer(observations), *memory)

@@ -1,0 +1,59 @@
+"""Observations normalised before a NumPy actor: the same arithmetic as `ObservationNormalizer` to rounding."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.spaces.rows import RowLayout
+
+Array = NDArray[Any]
+
+LIMIT = 10.0
+"""Where what is normalised is clipped."""
+EPSILON = 1e-8
+"""Added to a variance, which may be 0."""
+
+
+class Actor(Protocol):
+    """What is normalised for."""
+
+    version: int
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`."""
+        ...
+
+
+class NormalizingActor:
+    """An actor of normalised observations, with moments that are copied when it is made.
+
+    Args:
+        actor: takes them.
+        parameters: all that the actor and this were made of.
+        layout: what a row is.
+        mean: of each number of a row.
+        variance: likewise.
+    """
+
+    def __init__(self, actor: Actor, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array) -> None:
+        self.parameters, self.version = parameters, actor.version
+        self._actor, self._layout = actor, layout
+        self._mean = mean.copy()
+        self._scale: Array = np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON))
+        self._rows = np.empty((0, *layout.shape), layout.dtype)
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        if len(observations) != len(self._rows):
+            self._rows = np.empty(observations.shape, observations.dtype)
+            self._numbers = self._layout.numbers(self._rows)
+        if self._layout.images:
+            self._rows[:] = observations
+        numbers = self._numbers
+        np.subtract(self._layout.numbers(observations), self._mean, out=numbers)
+        np.multiply(numbers, self._scale, out=numbers)
+        np.minimum(numbers, LIMIT, out=numbers)
+        np.maximum(numbers, -LIMIT, out=numbers)
+        return self._actor(self._rows)

@@ -77,6 +77,7 @@ def evaluate_agent(
                 deterministic=deterministic,
                 on_episode=bar.advance,
                 should_stop=should_stop,
+                memory=agent.memory,
             )
     finally:
         environments.close()

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.parameters import FlatParameters
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution
 
@@ -41,6 +42,8 @@ class Agent(Protocol):
     parameters: FlatParameters
     version: int
     """How many updates the parameters have had."""
+    memory: MemoryLayout | None
+    """What its actor remembers, where it has a memory."""
     should_stop: Callable[[], bool]
     """Asked in the course of an update, so that a long one can be broken off."""
 

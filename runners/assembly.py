@@ -63,6 +63,7 @@ def make_sampler(
             noise=noise,
             pin_for=pin_for,
             in_thread=overlaps,
+            memory=agent.memory,
         )
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
@@ -80,6 +81,7 @@ def make_sampler(
             noise=noise,
             options=options,
             pin_for=pin_for,
+            memory=agent.memory,
         )
     return Sampler(
         environments,
@@ -89,6 +91,7 @@ def make_sampler(
         noise=noise,
         pin_for=pin_for,
         in_thread=overlaps,
+        memory=agent.memory,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
+from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 
 
@@ -39,6 +40,7 @@ def evaluate(
     deterministic: bool = True,
     on_episode: Callable[[], object] = lambda: None,
     should_stop: Callable[[], bool] = lambda: False,
+    memory: MemoryLayout | None = None,
 ) -> Evaluation:
     """Run `episodes` episodes from freshly reset environments.
 
@@ -54,6 +56,7 @@ def evaluate(
         deterministic: take the most probable action instead of a random one.
         on_episode: called after each episode.
         should_stop: asked before each step.
+        memory: the actor's, where it has one.
 
     Raises:
         Stopped: where `should_stop` says so.
@@ -66,9 +69,15 @@ def evaluate(
     returns: list[float] = []
     lengths: list[int] = []
     observations = environments.reset(seed)
+    remembered: EpisodeMemory | None = None
+    if memory is not None:
+        remembered = EpisodeMemory(num_envs, memory, environments.skips_row_after_end)
+        remembered.begin(actor)
     while remaining.any():
         if should_stop():
             raise Stopped
+        if remembered is not None:
+            remembered.forget(actor)
         outputs = actor(observations)
         if deterministic:
             actions = distribution.mode(outputs)
@@ -78,6 +87,8 @@ def evaluate(
         running_return += np.where(resetting, 0.0, rewards)
         running_length += ~resetting
         ended = terminated | truncated
+        if remembered is not None:
+            remembered.after(ended, environments.restarted)
         for restarted in environments.restarted:
             if not ended[restarted]:  # its episode was broken off
                 running_return[restarted], running_length[restarted] = 0.0, 0

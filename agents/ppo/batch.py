@@ -22,6 +22,18 @@ class Batch:
     advantages: Tensor
     returns: Tensor
 
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    @property
+    def most_minibatches(self) -> int:
+        """Into how many it may be cut: one of a single row would have advantages without a deviation."""
+        return len(self) // 2
+
+    def steps(self) -> "Batch":
+        """Its rows, of which each is a step."""
+        return self
+
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""
         columns = (getattr(self, field.name).split(list(sizes)) for field in fields(self))

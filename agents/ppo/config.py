@@ -6,6 +6,8 @@ from typing import Any
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.networks.mlp import ACTIVATIONS, Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
+from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
+from hybridppo.rollouts.memory import MemoryLayout
 
 OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads")
 """Numbers that may be None."""
@@ -72,6 +74,13 @@ class PPOConfig:
     """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
+    recurrent: Recurrent | None = None
+    """A memory before the hidden layers, of actor and critic each: "lstm" or "gru"; None for none."""
+    recurrent_size: int = 64
+    """How many numbers it gives."""
+    sequence_length: int = 32
+    """With a memory, how many steps in a row are learned from as one; minibatches are made of such sequences, and a
+    gradient reaches back as far."""
     fast_updates: bool = True
     """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
@@ -91,7 +100,9 @@ class PPOConfig:
         self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         self._check_types()
-        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches"):
+        kinds = tuple(CELLS)
+        self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
+        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length"):
             self._require(name, getattr(self, name) >= 1, "must be at least 1")
             self._require(name, getattr(self, name) <= MOST_ROWS, f"must be at most {MOST_ROWS}")
         for name, limit in {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS}.items():
@@ -111,6 +122,9 @@ class PPOConfig:
         self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
         sizes_fit = all(size <= MOST_ROWS for size in self.hidden_sizes)
         self._require("hidden_sizes", sizes_fit, f"must all be at most {MOST_ROWS}")
+        self._require(
+            "cuda_graphs", not (self.cuda_graphs and self.recurrent), "cannot record networks with a memory: leave it out"
+        )
         if self.episodes_per_rollout is not None:
             self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
             return
@@ -126,6 +140,23 @@ class PPOConfig:
             f"{self.num_envs} * {self.num_steps} / {self.num_minibatches} = 1: use fewer minibatches",
         )
 
+        if self.recurrent is not None:
+            sequences = self.num_envs * -(-self.num_steps // self.sequence_length)
+            self._require(
+                "num_minibatches",
+                self.num_minibatches <= sequences,
+                f"must be at most the sequences of a rollout, num_envs * num_steps / sequence_length = "
+                f"{self.num_envs} * {self.num_steps} / {self.sequence_length}, rounded up to {sequences}, as recurrent "
+                "is given",
+            )
+
+    @property
+    def memory(self) -> MemoryLayout | None:
+        """What an actor with a memory keeps; None for one without."""
+        if self.recurrent is None:
+            return None
+        return MemoryLayout(state_size(self.recurrent, self.recurrent_size), self.sequence_length)
+
     @property
     def batch_size(self) -> int:
         """Samples of a rollout, where rollouts are not whole episodes."""
@@ -139,7 +170,7 @@ class PPOConfig:
     def _check_types(self) -> None:
         for field in fields(self):
             value, default = getattr(self, field.name), field.default
-            if field.name in OPTIONAL and value is None:
+            if field.name == "recurrent" or (field.name in OPTIONAL and value is None):
                 continue
             if isinstance(default, bool):
                 self._require(field.name, isinstance(value, bool), "must be True or False")

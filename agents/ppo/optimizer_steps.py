@@ -86,7 +86,7 @@ class AutogradSteps:
 
     def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the epoch; minibatches are views."""
-        shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))
+        shuffled = batch.gather(torch.as_tensor(order, device=self._parameters.values.device))
         statistics: list[Tensor] = []
         for minibatch in shuffled.split(sizes):
             if self._agent.should_stop():
@@ -103,11 +103,15 @@ class AutogradSteps:
         self._optimizer.step()
         return torch.cat((statistics, norm.reshape(1)))
 
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""
+        return self._actor(batch.observations), self._critic(batch.observations).squeeze(-1)
+
     def gradient(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
         """Fill the parameters' gradient with that of the loss; `STATISTICS` but the last."""
         with self._autocast:
-            outputs = self._actor(batch.observations).float()
-            values = self._critic(batch.observations).squeeze(-1).float()
+            outputs, values = (tensor.float() for tensor in self._forward(batch))
+        batch = batch.steps()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, batch.actions)
         log_ratio = log_prob - batch.log_probs
         normalizes = self._config.normalize_advantage

@@ -32,7 +32,9 @@ from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.minibatch_order import orders_on
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.reward_normalizer import RewardNormalizer
+from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
@@ -42,7 +44,7 @@ from hybridppo.networks.normalization import NormalizedNetwork, ObservationNorma
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.networks.threads import limit_threads
-from hybridppo.placements.acting import TorchActor
+from hybridppo.placements.acting import TorchActor, TorchRecurrentActor, torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
@@ -51,6 +53,10 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
 from hybridppo.validation import whole
+
+
+NO_STATE: Any = object()
+"""Where no state is passed to `PPO.act`."""
 
 
 class PPO:
@@ -92,6 +98,8 @@ class PPO:
         self.actor_network, self.critic_network = self.actor, self.critic
         """Actor and critic as they learn: of observations that are normalised already, where they are at all."""
         self._normalizer = self._normalized() if config.normalize_observations else None
+        self.memory = config.memory
+        self._cut = cut_for(self.memory)
         self._rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
@@ -121,7 +129,7 @@ class PPO:
     @property
     def modules(self) -> list[nn.Module]:
         """All that has tensors."""
-        return [self.actor, self.critic, *([self._rewards] if self._rewards is not None else [])]
+        return [self.actor, self.critic, self._cut, *([self._rewards] if self._rewards is not None else [])]
 
     @property
     def has_own_loss(self) -> bool:
@@ -145,7 +153,9 @@ class PPO:
             self.observation_space, self.action_space, config, seed=seed, loss=self._loss, networks=self._networks
         )
 
-    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
+    def act(
+        self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE
+    ) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
 
         Args:
@@ -153,11 +163,16 @@ class PPO:
             deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
             action_mask: what is allowed, as `action_space.sample(mask)` takes it: the environment's
                 `info["action_mask"]`, where the agent was trained with `action_masks=True`.
+            state: what an agent with a memory remembers: None where an episode starts, then what the last call gave.
+
+        Returns:
+            The action; with `state=...`, the action and the next state, which is None of an agent without a memory.
 
         Raises:
-            EnvError: where a mask is missing, not expected, or allows nothing.
+            EnvError: where a mask or a state is missing, not expected, or not what it must be.
         """
-        actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
+        actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
+        self._remind(actor, state)
         row = self._row(observation, action_mask)
         with float32_products(self.config.precision, self.parameters.values.device):
             outputs = actor(row)
@@ -165,7 +180,32 @@ class PPO:
             actions = self.distribution.mode(outputs)
         else:
             actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
-        return first_of(self.action_space)(self.distribution.to_env(actions))
+        action = first_of(self.action_space)(self.distribution.to_env(actions))
+        if state is NO_STATE:
+            return action
+        return action, actor.state[0] if isinstance(actor, TorchRecurrentActor) else None
+
+    def _remind(self, actor: TorchActor, state: Any) -> None:
+        """Give the actor the state that was passed to `act`."""
+        if not isinstance(actor, TorchRecurrentActor):
+            if state is not NO_STATE and state is not None:
+                raise EnvError(f"state must be None for an agent without a memory, got {shown(state)}")
+            return
+        if state is NO_STATE:
+            raise EnvError(
+                f"this agent has a memory (recurrent={self.config.recurrent!r}), which act takes and gives: write "
+                "`action, state = agent.act(observation, state=state)`, with state=None where an episode starts"
+            )
+        shape = (actor.state_size,)
+        if state is None:
+            state = np.zeros(shape, np.float32)
+        given = np.asarray(state)
+        if given.shape != shape or given.dtype != np.float32 or not np.isfinite(given).all():
+            raise EnvError(
+                f"state must be what the last call of act gave, an array {shape} of float32, or None where an episode "
+                f"starts, got {shown(state)}"
+            )
+        actor.state = given[None]
 
     def _row(self, observation: Any, action_mask: Any) -> NDArray[Any]:
         """`[1, obs]`, as the actor takes it."""
@@ -218,17 +258,20 @@ class PPO:
             return self._update(rollout, steps)
 
     def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
+        num_columns = rollout.rewards.shape[1]
+        self._cut.fit(num_columns)
         if self._rewards is not None:
-            self._rewards.fit(rollout.rewards.shape[1])
+            self._rewards.fit(num_columns)
         before = self._snapshot()
         batch = self._prepare(rollout, steps)
-        size, sizes = len(batch.returns), self._minibatch_sizes(len(batch.returns))
+        sizes = self._minibatch_sizes(batch)
         if isinstance(steps, NumpySteps) and not self._has_agreed:
             # Once a run: the gradient by hand is that of the loss as it is written.
-            require_same_gradient(AutogradSteps(self), steps, self.parameters, batch, self.config)
+            require_same_gradient(self._plain_steps(), steps, self.parameters, batch, self.config)
             self._has_agreed = True
         epochs: list[Tensor] = []
-        for order in orders_on(batch.returns.device, self._order, size, self.config.num_epochs):
+        device = self.parameters.values.device
+        for order in orders_on(device, self._order, len(batch), self.config.num_epochs):
             try:
                 epochs.append(steps.epoch(batch, order, sizes, self._clip_range))
             except Stopped:
@@ -239,13 +282,14 @@ class PPO:
         if self._normalizer is not None:
             # Not before: actions were drawn, and are learned from, under one normalisation.
             self._normalizer.add(self._steps_of(rollout, rollout.observations[:-1].flatten(0, 1)))
+        self._cut.learned()
         self.version += 1
-        means = torch.cat(epochs).mean(0)
-        explained = explained_variance(values=batch.values, returns=batch.returns)
+        means, rows = torch.cat(epochs).mean(0), batch.steps()
+        explained = explained_variance(values=rows.values, returns=rows.returns)
         # The update's one wait for the device.
         *values, explained_now, norm = torch.cat((means, explained.reshape(1), self._squared_norm())).tolist()
         if not all(map(math.isfinite, (*values, norm))):
-            raise divergence(self.version, self.config, rollout, batch, epochs, self.parameters.values.data)
+            raise divergence(self.version, self.config, rollout, rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         learning_rate = self.optimizer.learning_rates["actor"]
         return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate, **steps.metrics()}
@@ -278,11 +322,16 @@ class PPO:
         return self._steps
 
     def _form_of_steps(self) -> Callable[["PPO"], OptimizerSteps]:
+        if self.memory is not None:
+            return RecurrentSteps
         if self.config.fast_updates and NumpySteps.supports(self):
             return NumpySteps
         if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
             return CapturedSteps
         return AutogradSteps
+
+    def _plain_steps(self) -> AutogradSteps:
+        return AutogradSteps(self) if self.memory is None else RecurrentSteps(self)
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         if self.config.target_kl is None:
@@ -291,18 +340,13 @@ class PPO:
         return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
 
     @torch.no_grad()
-    def _prepare(self, rollout: Rollout, steps: OptimizerSteps) -> Batch:
+    def _prepare(self, rollout: Rollout, steps: OptimizerSteps) -> Batch | SequenceBatch:
         """Values in one batched pass, advantages, and everything flattened to the rows that are steps."""
         config = self.config
-        num_steps, num_envs = rollout.rewards.shape
-        # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
-        seen = torch.cat((rollout.observations.flatten(0, 1), rollout.final_observations))
-        observations = rollout.observations[:-1].flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
+        observations, finals = rollout.observations, rollout.final_observations
         if self._normalizer is not None:
-            seen = self._normalizer(seen)
-            observations = seen[: num_steps * num_envs]
-        values, final_values = steps.values(seen).tensor_split([(num_steps + 1) * num_envs])
-        values = values.view(num_steps + 1, num_envs)
+            observations, finals = self._normalizer(observations), self._normalizer(finals)
+        values, final_values = self._cut.values(steps, observations, finals, rollout)
         rewards = rollout.rewards
         if self._rewards is not None:
             rewards = self._rewards(rewards, rollout.terminated | rollout.truncated, rollout.valid_rows)
@@ -316,32 +360,30 @@ class PPO:
             gae_lambda=config.gae_lambda,
         )
         everything = Batch(
-            observations=observations,
+            observations=observations[:-1].flatten(0, 1),  # [T, N, ...] -> [T * N, ...]
             actions=rollout.actions.flatten(0, 1),
             log_probs=rollout.log_probs.flatten(),
             values=values[:-1].flatten(),
             advantages=advantages.flatten(),
             returns=(advantages + values[:-1]).flatten(),
         )
-        if len(rollout.valid_rows) == num_steps * num_envs:
-            return everything
-        return everything.gather(rollout.valid_rows)
+        return self._cut.batch(everything, rollout)
 
     @staticmethod
     def _steps_of(rollout: Rollout, rows: Tensor) -> Tensor:
         """Of rows `[T * N, ...]` those that are steps."""
         return rows if len(rollout.valid_rows) == len(rows) else rows.index_select(0, rollout.valid_rows)
 
-    def _minibatch_sizes(self, size: int) -> list[int]:
+    def _minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
         """`num_minibatches` of them, which differ by at most one."""
-        # Rows lost to resets must not leave a minibatch of one, whose advantages have no deviation.
-        count = max(1, min(self.config.num_minibatches, size // 2))
+        size, count = len(batch), max(1, min(self.config.num_minibatches, batch.most_minibatches))
         return [(i + 1) * size // count - i * size // count for i in range(count)]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        tensors |= {f"memory.{name}": tensor for name, tensor in self._cut.state_dict().items()}
         if self._rewards is not None:
             tensors |= {f"rewards.{name}": tensor for name, tensor in self._rewards.state_dict().items()}
         slots = self.optimizer.state[self.parameters.values]
@@ -357,6 +399,7 @@ class PPO:
         """
         parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
         parts |= {"rewards": {}} if self._rewards is not None else {}
+        parts |= {"memory": {}} if self.memory is not None else {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
             if part not in parts:
@@ -364,6 +407,9 @@ class PPO:
             parts[part][rest] = tensor
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
+        if self.memory is not None:
+            self._cut.fit(len(parts["memory"]["critic_state"]))
+            self._cut.load_state_dict(parts["memory"])
         if self._rewards is not None:
             self._rewards.fit(parts["rewards"]["returns"].numel())
             self._rewards.load_state_dict(parts["rewards"])

@@ -20,7 +20,7 @@ class ImageNetwork(nn.Module):
     flattened. The convolutions are initialised as its hidden layers are.
     """
 
-    def __init__(self, image: ImageLayout, make_mlp: Callable[[int], MLP], generator: torch.Generator) -> None:
+    def __init__(self, image: ImageLayout, make_mlp: Callable[[int], nn.Module], generator: torch.Generator) -> None:
         super().__init__()
         self.convolutions = convolutions_for(image, generator)
         self.mlp = make_mlp(image.num_features)
@@ -39,7 +39,7 @@ class JoinedNetwork(nn.Module):
     As in `ImageNetwork`, but that the MLP has all of them as inputs: the numbers first.
     """
 
-    def __init__(self, layout: RowLayout, make_mlp: Callable[[int], MLP], generator: torch.Generator) -> None:
+    def __init__(self, layout: RowLayout, make_mlp: Callable[[int], nn.Module], generator: torch.Generator) -> None:
         super().__init__()
         self.convolutions = nn.ModuleList([convolutions_for(image, generator) for image in layout.images])
         self.mlp = make_mlp(layout.num_features)

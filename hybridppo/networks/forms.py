@@ -9,6 +9,8 @@ from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.form import NumpyForm
+from hybridppo.networks.numpy_forms.recurrent import CellForm
+from hybridppo.networks.recurrent import GRU, LSTM, Recurrent, RecurrentNetwork
 from hybridppo.spaces.rows import RowLayout
 
 
@@ -24,20 +26,43 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
 
     It can for networks made here whose hidden layers have tanh or ReLU, and that have no hooks.
     """
+    if has_hooks(network):
+        return None
     if type(network) is NormalizedNetwork:
         inner_form = numpy_form(network.network)
         return None if inner_form is None else replace(inner_form, normalizes=network.normalizer.layout)
+    if type(network) is RecurrentNetwork:
+        return _recurrent_form(network)
     found = _mlp_and_layout(network)
     if found is None:
         return None
     mlp, layout = found
-    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
     activations = {type(layer) for layer in mlp if not isinstance(layer, nn.Linear)}
-    if has_hooks or activations not in ({nn.Tanh}, {nn.ReLU}):
+    if activations not in ({nn.Tanh}, {nn.ReLU}):
         return None
     inner = network.mean if isinstance(network, GaussianActor) else network
     mask_size = inner.num_actions if isinstance(inner, MaskedActor) else 0
     return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", mask_size, layout)
+
+
+def _recurrent_form(network: RecurrentNetwork) -> NumpyForm | None:
+    form = numpy_form(network.network)
+    if form is None or form.layout is not None:
+        return None
+    layout = network.layout if network.layout.images else None
+    kind: Recurrent = "lstm" if isinstance(network.cell, LSTM) else "gru"
+    return replace(form, cell=CellForm(kind, network.cell.size), layout=layout)
+
+
+def cell_of(network: nn.Module) -> LSTM | GRU | None:
+    """The memory of a network made here; None of one without."""
+    inner = network.network if type(network) is NormalizedNetwork else network
+    return inner.cell if isinstance(inner, RecurrentNetwork) else None
+
+
+def has_hooks(network: nn.Module) -> bool:
+    """Whether somebody looks on when it is called, which nobody but torch would tell."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
 def arrays_of(network: nn.Module) -> list[Tensor]:

@@ -22,10 +22,12 @@ from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
 from hybridppo.networks.mlp import MLP, Activation
+from hybridppo.networks.recurrent import CELLS, Recurrent, RecurrentNetwork
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
+from hybridppo.spaces.rows import RowLayout
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Observation space, action space, configuration and generator to actor and critic."""
@@ -36,6 +38,16 @@ ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 
 class NetworkSettings(Protocol):
     """What of an agent's configuration its networks depend on."""
+
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """The kind of memory."""
+        ...
+
+    @property
+    def recurrent_size(self) -> int:
+        """Its numbers."""
+        ...
 
     @property
     def hidden_sizes(self) -> tuple[int, ...]:
@@ -56,10 +68,20 @@ def actor_and_critic(
 ) -> tuple[nn.Module, nn.Module]:
     """The library's own: multilayer perceptrons, after convolutions where observations are images, or have some.
 
+    With a memory (`recurrent`), each has its own before the multilayer perceptron (`RecurrentNetwork`).
+
     Raises:
         EnvError: for spaces that are not supported.
     """
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
+    mask_size = 0
+    if isinstance(observation_space, MaskedObservation):
+        mask_size = distribution.mask_size
+        if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
+            raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
+    recurrent = config.recurrent
+    # What the layers of an actor see: rows, or what is remembered of them, with the mask.
+    layout = encode.layout if recurrent is None else RowLayout(config.recurrent_size + mask_size)
 
     def network(outputs: int, gain: float) -> nn.Module:
         def mlp(inputs: int) -> MLP:
@@ -72,18 +94,31 @@ def actor_and_critic(
                 generator=generator,
             )
 
-        if encode.image is not None:
-            return ImageNetwork(encode.image, mlp, generator)
-        return JoinedNetwork(encode.layout, mlp, generator) if encode.layout.images else mlp(encode.size)
+        return _after_convolutions(layout, mlp, generator)
+
+    def remembering(network: nn.Module) -> nn.Module:
+        if recurrent is None:
+            return network
+        rows = encode.layout
+        features = _after_convolutions(rows, lambda inputs: nn.Identity(), generator) if rows.images else None
+        cell = CELLS[recurrent](rows.num_features, config.recurrent_size, generator)
+        return RecurrentNetwork(features, cell, network, rows, mask_size)
 
     actor = network(distribution.output_size - distribution.free_size, ACTOR_GAIN)
-    if isinstance(observation_space, MaskedObservation):
-        if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
-            raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
-        actor = MaskedActor(actor, distribution.mask_size, encode.layout)
+    if mask_size:
+        actor = MaskedActor(actor, mask_size, layout)
     if distribution.free_size:
         actor = GaussianActor(actor, distribution.free_size)
-    return actor, network(1, CRITIC_GAIN)
+    return remembering(actor), remembering(network(1, CRITIC_GAIN))
+
+
+def _after_convolutions(
+    layout: RowLayout, make: Callable[[int], nn.Module], generator: torch.Generator
+) -> nn.Module:
+    """What is made for so many inputs, after the convolutions of a row's images, where there are some."""
+    if layout.is_one_image:
+        return ImageNetwork(layout.images[0], make, generator)
+    return JoinedNetwork(layout, make, generator) if layout.images else make(layout.num_numbers)
 
 
 def checked_networks(

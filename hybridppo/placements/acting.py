@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.forms import arrays_of, is_on_cpu, numpy_form
+from hybridppo.networks.forms import arrays_of, cell_of, is_on_cpu, numpy_form
 
 if TYPE_CHECKING:
     from hybridppo.placements.crossing import Crossing
@@ -18,7 +19,15 @@ def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> Sa
     form = numpy_form(network)
     if form is not None and is_on_cpu(network):
         return form.actor([tensor.numpy() for tensor in arrays_of(network)], version)
-    return TorchActor(network, crossing, version)
+    return torch_actor(network, crossing, version)
+
+
+def torch_actor(network: nn.Module, crossing: "Crossing", version: int = 0) -> "TorchActor":
+    """Its form in torch."""
+    cell = cell_of(network)
+    if cell is None:
+        return TorchActor(network, crossing, version)
+    return TorchRecurrentActor(network, crossing, version, cell.state_size)
 
 
 class TorchActor:
@@ -34,3 +43,41 @@ class TorchActor:
         """`[N, obs] -> [N, outputs]`."""
         with self._crossing.queue():
             return self._crossing.to_host(self._network(self._crossing.to_device(observations)))
+
+
+class TorchRecurrentActor(TorchActor):
+    """A module with a memory, whose state stays on the device; its call advances it."""
+
+    def __init__(self, network: nn.Module, crossing: "Crossing", version: int, state_size: int) -> None:
+        super().__init__(network, crossing, version)
+        self.state_size = state_size
+        self._num_rows = -1
+
+    @property
+    def state(self) -> NDArray[Any]:
+        """`[N, state_size]`, a copy."""
+        with self._crossing.queue():
+            return self._crossing.to_host(self._state).copy()
+
+    @state.setter
+    def state(self, state: NDArray[Any]) -> None:
+        self._num_rows = len(state)
+        with self._crossing.queue():
+            self._state = self._crossing.to_device(state.copy())
+            self._starts = self._crossing.to_device(np.zeros((1, len(state)), np.bool_))
+
+    def forget(self, envs: NDArray[Any]) -> None:
+        """Set the state of some environments, `[N]` bool, to zero."""
+        with self._crossing.queue():
+            self._state = self._state.masked_fill(self._crossing.to_device(envs)[:, None], 0.0)
+
+    @torch.no_grad()
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """`[N, obs] -> [N, outputs]`."""
+        if len(observations) != self._num_rows:
+            self.state = np.zeros((len(observations), self.state_size), np.float32)
+        with self._crossing.queue():
+            rows = self._crossing.to_device(observations)
+            outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
+            self._state = states[0]
+            return self._crossing.to_host(outputs[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -35,14 +36,22 @@ class RolloutBuffer:
     """`[T, N]`: how often the environment was restarted in the step, see `Environments.restarted`."""
     noise: Array
     """`[T, N, noise]`, drawn beforehand."""
+    starts: Array | None = None
+    """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
+    states: Array | None = None
+    """`[S, N, state]`, the actor's state before the first step of each of `S` sequences; likewise."""
 
     @staticmethod
     def layout(
-        num_steps: int, num_envs: int, encode: ObservationEncoder, distribution: Distribution
+        num_steps: int,
+        num_envs: int,
+        encode: ObservationEncoder,
+        distribution: Distribution,
+        memory: MemoryLayout | None = None,
     ) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and type of every array, by name."""
         leading, float32 = (num_steps, num_envs), "float32"
-        return {
+        layout = {
             "observations": ((num_steps + 1, num_envs, *encode.shape), encode.dtype.name),
             "outputs": ((*leading, distribution.output_size), float32),
             "actions": ((*leading, *distribution.action_shape), np.dtype(distribution.action_dtype).name),
@@ -52,18 +61,29 @@ class RolloutBuffer:
             "restarted": (leading, "int32"),
             "noise": ((*leading, distribution.noise_size), float32),
         }
+        if memory is not None:
+            layout["starts"] = (leading, "bool")
+            layout["states"] = ((memory.num_sequences(num_steps), num_envs, memory.state_size), float32)
+        return layout
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Those that there are, by name."""
+        return {name: array for name, array in vars(self).items() if array is not None}
 
     def of(self, envs: slice) -> RolloutBuffer:
         """The part of some environments, a view."""
-        return RolloutBuffer(**{field.name: getattr(self, field.name)[:, envs] for field in fields(self)})
+        return RolloutBuffer(**{name: array[:, envs] for name, array in self.arrays.items()})
 
-    def first(self, num_steps: int) -> RolloutBuffer:
+    def first(self, num_steps: int, memory: MemoryLayout | None = None) -> RolloutBuffer:
         """The first steps, a view."""
-        parts = {field.name: getattr(self, field.name)[:num_steps] for field in fields(self)}
-        return RolloutBuffer(**{**parts, "observations": self.observations[: num_steps + 1]})
+        parts = {name: array[:num_steps] for name, array in self.arrays.items()}
+        parts["observations"] = self.observations[: num_steps + 1]
+        if self.states is not None and memory is not None:
+            parts["states"] = self.states[: memory.num_sequences(num_steps)]
+        return RolloutBuffer(**parts)
 
     def copy_from(self, shorter: RolloutBuffer) -> None:
         """Take over the first rows from a buffer of fewer steps."""
-        for field in fields(self):
-            rows = getattr(shorter, field.name)
-            getattr(self, field.name)[: len(rows)] = rows
+        for name, rows in shorter.arrays.items():
+            getattr(self, name)[: len(rows)] = rows

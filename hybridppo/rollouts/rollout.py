@@ -36,6 +36,10 @@ class Rollout:
     """`[K, obs]`, those final observations."""
     version: int
     """The version of the actor's parameters that acted."""
+    starts: Tensor | None = None
+    """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
+    states: Tensor | None = None
+    """`[S, N, state]`, the actor's state before the first step of each of the `S` sequences of a rollout; likewise."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""

@@ -20,8 +20,9 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.runners.samplers.stepping import Flag, StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, rows_that_matter
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
@@ -45,6 +46,7 @@ class BaseSampler(ABC):
         encode: of the observations.
         skips_row_after_end: whether environments spend the row after an episode's end on their reset.
         noise: owner of the actions' randomness; one `[T, N]` buffer is drawn from it per rollout.
+        memory: the actors', where they have one.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class BaseSampler(ABC):
         *,
         skips_row_after_end: bool,
         noise: np.random.Generator,
+        memory: MemoryLayout | None = None,
     ) -> None:
+        self._memory = memory
         self._stop = stop
         self._buffers, self._turn = buffers, 0
         self.num_steps, self.num_envs = buffers[0].rewards.shape
@@ -205,11 +209,11 @@ class BaseSampler(ABC):
         """Release everything; a second call does nothing."""
 
     @abstractmethod
-    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+    def _stepper_state(self) -> StepperState:
         """The environments' state, as `Stepper.state`; raises `EnvStateError`."""
 
     @abstractmethod
-    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Put it back, or raise `EnvStateError`."""
 
     def _next_buffer(self) -> RolloutBuffer:
@@ -261,6 +265,8 @@ class BaseSampler(ABC):
             final_rows=torch.tensor([step * self.num_envs + env for step, env, _ in finals], dtype=torch.int64),
             final_observations=torch.from_numpy(np.stack(observations) if finals else buffer.observations[:0, 0]),
             version=version,
+            starts=torch.from_numpy(buffer.starts) if buffer.starts is not None else None,
+            states=torch.from_numpy(buffer.states) if buffer.states is not None else None,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -274,11 +280,13 @@ class BaseSampler(ABC):
             "resetting": self._resetting.tolist(),
         }
         try:
-            states, observation = self._stepper_state()
+            states, observation, remembered = self._stepper_state()
         except EnvStateError as error:  # a rollout that is under way is lost with them: nothing could go on with it
             return {}, {**state, "environments": {"not_saved": str(error)}}
         tensors, under_way = self._state_under_way()
         tensors["observation"] = torch.from_numpy(observation)
+        if self._memory is not None:
+            tensors["memory"] = torch.from_numpy(remembered)
         return tensors, {**state, "environments": {"states": states}, "under_way": under_way}
 
     def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
@@ -287,7 +295,8 @@ class BaseSampler(ABC):
             return {}, None
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
         arrays = {
-            name: array[rows] for name, (array, rows) in rows_that_matter(under_way.buffer, under_way.filled).items()
+            name: array[rows]
+            for name, (array, rows) in rows_that_matter(under_way.buffer, under_way.filled, self._memory).items()
         }
         tensors = {f"buffer.{name}": torch.from_numpy(array) for name, array in arrays.items()}
         finals = under_way.finals
@@ -332,8 +341,13 @@ class BaseSampler(ABC):
         require_like("observation", tensors["observation"], expected)
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are no finite numbers")
+        remembered = np.zeros((self.num_envs, 0), np.float32)
+        if self._memory is not None:
+            remembered = np.zeros((self.num_envs, self._memory.state_size + 2), np.float32)
+            require_like("memory", tensors["memory"], remembered)
+            remembered = tensors["memory"].numpy()
         try:
-            self._load_stepper_state(environments["states"], observation)
+            self._load_stepper_state(environments["states"], observation, remembered)
         except EnvStateError as error:
             return str(error)
         return None
@@ -342,7 +356,7 @@ class BaseSampler(ABC):
         buffer, filled = self._next_buffer(), whole(state, "filled")
         if filled > self.num_steps:
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
-        for name, (array, rows) in rows_that_matter(buffer, filled).items():
+        for name, (array, rows) in rows_that_matter(buffer, filled, self._memory).items():
             require_like(f"buffer.{name}", tensors[f"buffer.{name}"], array[rows])
             array[rows] = tensors[f"buffer.{name}"].numpy()
         finals: FinalObservations = []
@@ -368,6 +382,12 @@ class BaseSampler(ABC):
         require_like("log_probs", rollout.log_probs, rollout.rewards.numpy())
         observations = buffer.observations[0, :1].repeat(len(rollout.final_rows), axis=0)
         require_like("final_observations", rollout.final_observations, observations)
+        if self._memory is not None:
+            if rollout.starts is None or rollout.states is None:
+                raise ValueError("it has nothing of what the actor remembered")
+            states = np.empty((self._memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
+            require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
+            require_like("states", rollout.states, states)
         for name in ("valid_rows", "final_rows"):
             rows = getattr(rollout, name)
             require_like(name, rows, np.empty(len(rows), np.int64))

@@ -19,8 +19,10 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import BadValueError, ConfigurationError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.in_process import allocate
+from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.checks import require_finite
 from hybridppo.spaces.distributions import Distribution
@@ -50,6 +52,7 @@ class EpisodeSampler(BaseSampler):
         noise: owner of the actions' randomness; one seed is drawn from it per rollout.
         pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
+        memory: the actors', where they have one.
 
     Raises:
         ConfigurationError: where there is no one environment to step by itself.
@@ -65,13 +68,14 @@ class EpisodeSampler(BaseSampler):
         noise: np.random.Generator,
         pin_for: torch.device | None = None,
         in_thread: bool = False,
+        memory: MemoryLayout | None = None,
     ) -> None:
         self._sub_env = _only_one(environments)
-        self._allocate = partial(allocate, environments, distribution, pin_for=pin_for)
+        self._allocate = partial(allocate, environments, distribution, pin_for=pin_for, memory=memory)
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         encode = environments.encode
-        super().__init__(bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise)
+        super().__init__(bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise, memory=memory)
         self._environments = environments
         space = environments.observation_space
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
@@ -107,7 +111,7 @@ class EpisodeSampler(BaseSampler):
         whole = self._filled_buffer
         # Where it has grown, the larger one stays in its place.
         self._buffers = [whole if mine is buffer else mine for mine in self._buffers]
-        return whole.first(self._num_rows)
+        return whole.first(self._num_rows, self._memory)
 
     def _fill(
         self, buffer: RolloutBuffer, actor: SamplingActor, seed: int
@@ -123,6 +127,9 @@ class EpisodeSampler(BaseSampler):
         finals: FinalObservations = []
         t = room = began = 0
         buffer.observations[0] = encode(sub_env.reset(seed, self.env_steps))
+        memory = EpisodeMemory(1, self._memory, skips_row_after_end=False) if self._memory is not None else None
+        if memory is not None:
+            memory.begin(actor)
         while True:
             if stop[0]:
                 return buffer, 0, []
@@ -131,6 +138,8 @@ class EpisodeSampler(BaseSampler):
                 buffer = self._prepared(buffer, t, room)
                 observations, noise = buffer.observations[:, 0], buffer.noise
                 outputs, actions, rewards = buffer.outputs, buffer.actions, buffer.rewards[:, 0]
+            if memory is not None:
+                memory.before(t, actor, buffer.starts, buffer.states)
             output = actor(buffer.observations[t])
             action = sample(output, noise[t])
             try:
@@ -147,10 +156,14 @@ class EpisodeSampler(BaseSampler):
                 when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(action)))
                 observations[began] = encode(sub_env.recover(when, error, t - began))
                 t = began
+                if memory is not None:
+                    memory.restart()
                 continue
             outputs[t] = output
             actions[t] = action
             t += 1
+            if memory is not None:
+                memory.after(np.array([terminated or truncated], np.bool_), {})
             if terminated or truncated:
                 buffer.terminated[t - 1], buffer.truncated[t - 1] = terminated, truncated
                 if seed == last_seed:
@@ -191,11 +204,12 @@ class EpisodeSampler(BaseSampler):
         """Like `env_steps`: a rollout under way is sampled again where a run goes on from a checkpoint."""
         return self.env_steps
 
-    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+    def _stepper_state(self) -> StepperState:
         """Nothing: every episode starts anew."""
-        return [], np.zeros_like(self._buffers[0].observations[0])
+        state_size = 0 if self._memory is None else self._memory.state_size + 2
+        return [], np.zeros_like(self._buffers[0].observations[0]), np.zeros((1, state_size), np.float32)
 
-    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         pass
 
     def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:

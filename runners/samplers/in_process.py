@@ -13,8 +13,9 @@ from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.stepping import Stepper
+from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -31,6 +32,7 @@ class Sampler(BaseSampler):
         noise: owner of the actions' randomness.
         pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         in_thread: begin at once, in a thread. It gains where learning leaves Python alone meanwhile, as on a GPU.
+        memory: the actors', where they have one.
     """
 
     def __init__(
@@ -43,9 +45,10 @@ class Sampler(BaseSampler):
         noise: np.random.Generator,
         pin_for: torch.device | None = None,
         in_thread: bool = False,
+        memory: MemoryLayout | None = None,
     ) -> None:
         # With a thread, one to fill while the other is learned from.
-        buffers = [allocate(environments, distribution, num_steps, pin_for) for _ in range(1 + in_thread)]
+        buffers = [allocate(environments, distribution, num_steps, pin_for, memory) for _ in range(1 + in_thread)]
         skips_row_after_end = environments.skips_row_after_end
         super().__init__(
             bytearray(1),
@@ -54,9 +57,10 @@ class Sampler(BaseSampler):
             environments.encode,
             skips_row_after_end=skips_row_after_end,
             noise=noise,
+            memory=memory,
         )
         self._environments = environments
-        self._stepper = Stepper(environments, distribution, env_seed)
+        self._stepper = Stepper(environments, distribution, env_seed, memory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
@@ -69,11 +73,11 @@ class Sampler(BaseSampler):
     def _end(self) -> tuple[int, FinalObservations]:
         return self._wait()
 
-    def _stepper_state(self) -> tuple[list[EnvState], Array]:
+    def _stepper_state(self) -> StepperState:
         return self._stepper.state()
 
-    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
-        self._stepper.load_state(states, observation)
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
+        self._stepper.load_state(states, observation, remembered)
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
@@ -90,10 +94,14 @@ class Sampler(BaseSampler):
 
 
 def allocate(
-    environments: Environments, distribution: Distribution, num_steps: int, pin_for: torch.device | None
+    environments: Environments,
+    distribution: Distribution,
+    num_steps: int,
+    pin_for: torch.device | None,
+    memory: MemoryLayout | None = None,
 ) -> RolloutBuffer:
     """Arrays for one rollout, page-locked where they are for a device that copies faster from there."""
-    layout = RolloutBuffer.layout(num_steps, environments.num_envs, environments.encode, distribution)
+    layout = RolloutBuffer.layout(num_steps, environments.num_envs, environments.encode, distribution, memory)
 
     def empty(shape: tuple[int, ...], dtype: str) -> Array:
         array = torch.from_numpy(np.empty(shape, dtype))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ Array = NDArray[Any]
 Flag = bytearray | memoryview
 """One byte: whether to stop. Shared memory where another process sets it."""
 NEVER: Flag = bytearray(1)
+StepperState = tuple[list[EnvState], Array, Array]
+"""The environments' states; the observations to act on next, `[N, obs]`; and what the actor remembers, as
+`EpisodeMemory.arrays`, or `[N, 0]`."""
 
 
 class Stepper:
@@ -29,12 +34,18 @@ class Stepper:
         environments: the `N` environments.
         distribution: of the action space.
         seed: the `i`-th environment starts from `seed + i`.
+        memory: the actors', where they have one.
     """
 
-    def __init__(self, environments: Environments, distribution: Distribution, seed: int) -> None:
+    def __init__(
+        self, environments: Environments, distribution: Distribution, seed: int, memory: MemoryLayout | None = None
+    ) -> None:
         self._environments = environments
         self._distribution = distribution
         self._observation = environments.reset(seed)
+        self._memory: EpisodeMemory | None = None
+        if memory is not None:
+            self._memory = EpisodeMemory(environments.num_envs, memory, environments.skips_row_after_end)
         self._has_begun = False
         self.seconds = 0.0
         """How long the last `fill` took."""
@@ -44,19 +55,25 @@ class Stepper:
     def restart(self, seed: int) -> None:
         """Start every environment anew."""
         self._observation = self._environments.reset(seed)
+        if self._memory is not None:
+            self._memory.restart()
 
-    def state(self) -> tuple[list[EnvState], Array]:
-        """Where the environments are, as `Environments.state`, and the observations to act on next, `[N, obs]`."""
+    def state(self) -> StepperState:
+        """Where the environments are, as `Environments.state`, and what is to be acted on next."""
         if not self._has_begun:
             self._begin()
-        return self._environments.state(), self._observation
+        nothing = np.zeros((self._environments.num_envs, 0), np.float32)
+        remembered = nothing if self._memory is None else self._memory.arrays
+        return self._environments.state(), self._observation, remembered
 
-    def load_state(self, states: list[EnvState], observation: Array) -> None:
+    def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Go on from what `state` gave."""
         if not self._has_begun:
             self._begin()
         self._environments.load_state(states)
         self._observation = observation
+        if self._memory is not None:
+            self._memory.arrays = remembered
 
     def _begin(self) -> None:
         self._has_begun = True
@@ -80,6 +97,9 @@ class Stepper:
         environments = self._environments
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
+        memory, starts, states = self._memory, buffer.starts, buffer.states
+        if memory is not None:
+            memory.begin(actor)
         heartbeat = self.heartbeat
         self._has_begun = True
         start = time.perf_counter()
@@ -90,6 +110,8 @@ class Stepper:
             if stop[0]:
                 filled = t
                 break
+            if memory is not None:
+                memory.before(t, actor, starts, states)
             outputs = actor(buffer.observations[t])
             actions = sample(outputs, buffer.noise[t])
             observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
@@ -100,11 +122,15 @@ class Stepper:
             buffer.terminated[t] = terminated
             buffer.truncated[t] = truncated
             heartbeat[0] = t + 1
+            if memory is not None:
+                memory.after(terminated | truncated, environments.restarted)
             if environments.restarted:
                 buffer.restarted[t, list(environments.restarted)] = list(environments.restarted.values())
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
+        if memory is not None:
+            memory.end(actor)
         environments.check_rewards(buffer.rewards[first:filled])
         self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
 
 Array = NDArray[Any]
 
@@ -28,10 +29,12 @@ class RolloutUnderWay:
     """Whether somebody works on it."""
 
 
-def rows_that_matter(buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
+def rows_that_matter(buffer: RolloutBuffer, filled: int, memory: MemoryLayout | None = None) -> dict[str, tuple[Array, slice]]:
     """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise of the others."""
     rows = {"observations": slice(filled + 1), "noise": slice(filled, None)}
-    return {name: (array, rows.get(name, slice(filled))) for name, array in vars(buffer).items()}
+    if memory is not None:
+        rows["states"] = slice(memory.num_sequences(filled))
+    return {name: (array, rows.get(name, slice(filled))) for name, array in buffer.arrays.items()}
 
 
 def require_like(name: str, tensor: Tensor, array: Array) -> None:

@@ -118,7 +118,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         flat = np.split(arrays["parameters"], ends)
         parameters = [part.reshape(shape) for part, shape in zip(flat, setup["shapes"], strict=True)]
         stop = arrays["stop"].data
-        stepper = Stepper(environments, setup["distribution"], mine["seed"])
+        stepper = Stepper(environments, setup["distribution"], mine["seed"], setup["memory"])
         stepper.heartbeat = arrays[f"heartbeat{mine['worker']}"].data
         connection.send(("ready", None, None))
         while True:
@@ -153,10 +153,12 @@ def _state(stepper: Stepper) -> tuple[Any, str | None]:
         return None, str(error)
 
 
-def _load_state(stepper: Stepper, states: list[EnvState], observation: NDArray[Any]) -> str | None:
+def _load_state(
+    stepper: Stepper, states: list[EnvState], observation: NDArray[Any], remembered: NDArray[Any]
+) -> str | None:
     """Why the state cannot be put back, if so."""
     try:
-        stepper.load_state(states, observation)
+        stepper.load_state(states, observation, remembered)
     except EnvStateError as error:
         return str(error)
     except Exception as error:  # of what is not such a state at all

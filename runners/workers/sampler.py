@@ -23,8 +23,11 @@ from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.networks.numpy_forms.images import NumpyImageActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
+from hybridppo.networks.numpy_forms.recurrent import NumpyRecurrentActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.page_locking import PageLock
 from hybridppo.runners.workers.pool import WorkerLostError, WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -56,6 +59,7 @@ class WorkerSampler(BaseSampler):
         noise: owner of the actions' randomness.
         options: how the environments are made and stepped.
         pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
+        memory: the actors', where they have one.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -74,6 +78,7 @@ class WorkerSampler(BaseSampler):
         noise: np.random.Generator,
         options: EnvironmentOptions | None = None,
         pin_for: torch.device | None = None,
+        memory: MemoryLayout | None = None,
     ) -> None:
         num_envs = template.num_envs
         if not 1 <= num_workers <= num_envs:
@@ -83,7 +88,7 @@ class WorkerSampler(BaseSampler):
             raise ConfigurationError(
                 "worker processes sample with networks of tanh or relu only: choose such a network, or num_workers=0"
             )
-        layout = RolloutBuffer.layout(num_steps, num_envs, template.encode, distribution)
+        layout = RolloutBuffer.layout(num_steps, num_envs, template.encode, distribution, memory)
         arrays = arrays_of(network)
         shapes = [tuple(array.shape) for array in arrays]
         size = sum(array.numel() for array in arrays)
@@ -96,7 +101,13 @@ class WorkerSampler(BaseSampler):
         buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
         stop, skips_row_after_end = self._arrays["stop"].data, template.skips_row_after_end
         super().__init__(
-            stop, buffers, distribution, template.encode, skips_row_after_end=skips_row_after_end, noise=noise
+            stop,
+            buffers,
+            distribution,
+            template.encode,
+            skips_row_after_end=skips_row_after_end,
+            noise=noise,
+            memory=memory,
         )
         self._seconds_filling = 0.0
         options = options if options is not None else EnvironmentOptions()
@@ -116,6 +127,7 @@ class WorkerSampler(BaseSampler):
             "shapes": shapes,
             "form": form,
             "distribution": distribution,
+            "memory": memory,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
@@ -138,7 +150,7 @@ class WorkerSampler(BaseSampler):
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         # What a placement gives for such a network on the CPU.
-        assert isinstance(actor, (NumpyActor, NumpyImageActor, NormalizingActor))
+        assert isinstance(actor, (NumpyActor, NumpyImageActor, NumpyRecurrentActor, NormalizingActor))
         np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first
@@ -187,16 +199,17 @@ class WorkerSampler(BaseSampler):
         ]
         return filled, sorted(finals, key=lambda final: final[:2])  # as one process would have found them
 
-    def _stepper_state(self) -> tuple[list[EnvState], Array]:
-        states, observations = [], []
+    def _stepper_state(self) -> StepperState:
+        states, observations, remembered = [], [], []
         for (state, not_saved), _ in self._ask([("state", None)] * len(self._envs)):
             if not_saved is not None:
                 raise EnvStateError(not_saved)
             states += state[0]
             observations.append(state[1])
-        return states, np.concatenate(observations)
+            remembered.append(state[2])
+        return states, np.concatenate(observations), np.concatenate(remembered)
 
-    def _load_stepper_state(self, states: list[EnvState], observation: Array) -> None:
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         ends = list(accumulate(state["num_envs"] for state in states))
         if not {envs.stop for envs in self._envs} <= set(ends):
             raise EnvStateError(
@@ -204,7 +217,11 @@ class WorkerSampler(BaseSampler):
                 f"cannot be divided among {len(self._envs)} workers: num_workers={len(states)} goes on exactly"
             )
         parts = [
-            ([s for s, end in zip(states, ends, strict=True) if envs.start < end <= envs.stop], observation[envs])
+            (
+                [s for s, end in zip(states, ends, strict=True) if envs.start < end <= envs.stop],
+                observation[envs],
+                remembered[envs],
+            )
             for envs in self._envs
         ]
         for not_restored, _ in self._ask([("load_state", part) for part in parts]):
@@ -266,6 +283,8 @@ class WorkerSampler(BaseSampler):
         part = self._buffers[self._turn_begun].of(envs)
         for array in (part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted):
             array[first:end] = 0
+        if part.starts is not None:
+            part.starts[first:end] = False
         part.observations[first + 1 if first else 0 : end + 1] = 0
         part.restarted[end - 1] += 1
 

@@ -10,11 +10,15 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
-from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.networks.numpy_forms.images import NumpyFeatures, NumpyImageActor, num_convolution_arrays
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
+from hybridppo.networks.numpy_forms.recurrent import CellForm, NumpyRecurrentActor
 from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
+
+
+OwnActor = NumpyActor | NumpyImageActor | NumpyRecurrentActor
 
 
 @dataclass(frozen=True)
@@ -27,17 +31,31 @@ class NumpyForm:
     """How many of the last numbers of a row say which of the first outputs are allowed."""
     layout: RowLayout | None = None
     """What a row is, where there are images in it."""
+    cell: CellForm | None = None
+    """The memory before it, if it has one."""
     normalizes: RowLayout | None = None
     """What a row is, where it is normalised first."""
 
-    def actor(self, parameters: Sequence[Array], version: int = 0) -> NumpyActor | NumpyImageActor | NormalizingActor:
+    def actor(self, parameters: Sequence[Array], version: int = 0) -> OwnActor | NormalizingActor:
         """The actor, with its arrays as `networks.forms.arrays_of` gives them."""
         if self.normalizes is not None:
             *own, mean, variance = parameters
             return NormalizingActor(self._actor(own, version), parameters, self.normalizes, mean, variance)
         return self._actor(parameters, version)
 
-    def _actor(self, parameters: Sequence[Array], version: int) -> NumpyActor | NumpyImageActor:
+    def _actor(self, parameters: Sequence[Array], version: int) -> OwnActor:
+        if self.cell is not None:
+            return self._recurrent_actor(self.cell, parameters, version)
         if self.layout is not None:
             return NumpyImageActor(self.layout, parameters, self.activation, version, self.mask_size)
         return NumpyActor(parameters, self.activation, version, self.mask_size)
+
+    def _recurrent_actor(self, cell: CellForm, parameters: Sequence[Array], version: int) -> NumpyRecurrentActor:
+        features, mask_end = None, None
+        start = 0
+        if self.layout is not None:
+            start = num_convolution_arrays(self.layout)
+            features, mask_end = NumpyFeatures(self.layout, parameters[:start]), self.layout.num_numbers
+        end = start + {"lstm": 3, "gru": 4}[cell.kind]
+        network = NumpyActor(parameters[end:], self.activation, version, self.mask_size)
+        return NumpyRecurrentActor(cell, parameters[start:end], network, parameters, self.mask_size, features, mask_end)

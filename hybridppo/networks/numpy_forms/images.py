@@ -43,21 +43,43 @@ class NumpyImageActor:
         mask_size: int = 0,
     ) -> None:
         self.parameters, self.version = parameters, version
+        start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
+        end = start + num_convolution_arrays(layout)
+        self._features = NumpyFeatures(layout, parameters[start:end])
+        rest = [*parameters[:start], *parameters[end:]]
+        self._mlp = NumpyActor(rest, activation, version, mask_size, layout.num_numbers)
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        return self._mlp(self._features(observations))
+
+
+def num_convolution_arrays(layout: RowLayout) -> int:
+    """How many parameters the convolutions of its images have."""
+    return sum(2 * len(image.convolutions) for image in layout.images)
+
+
+class NumpyFeatures:
+    """What is left of a row with images: its numbers, and what convolutions make of each image.
+
+    Args:
+        layout: what a row is.
+        parameters: of the convolutions, image by image, as for `NumpyImageActor`.
+    """
+
+    def __init__(self, layout: RowLayout, parameters: Sequence[Array]) -> None:
         self._layout, self._num_numbers = layout, layout.num_numbers
-        first = start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
         self._convolutions: list[tuple[ImageLayout, slice, list[_Layer]]] = []
-        column = layout.num_numbers
+        start, column = 0, layout.num_numbers
         for image in layout.images:
             end = start + 2 * len(image.convolutions)
             features = slice(column, column + image.num_features)
             self._convolutions.append((image, features, _layers(image, parameters[start:end])))
             start, column = end, features.stop
-        rest = [*parameters[:first], *parameters[start:]]
-        self._mlp = NumpyActor(rest, activation, version, mask_size, layout.num_numbers)
         self._features = np.empty((0, layout.num_features), np.float32)
 
     def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        """`[N, *row] -> [N, num_features]`; the result is reused by the next call."""
         if len(observations) != len(self._features):
             self._features = np.empty((len(observations), self._features.shape[1]), np.float32)
         if self._num_numbers:
@@ -69,7 +91,7 @@ class NumpyImageActor:
                 for layer in layers:
                     values = layer(values)
                 features[:] = values.ravel()
-        return self._mlp(self._features)
+        return self._features
 
     def _images(self, observations: Array) -> list[Array]:
         """The images of rows, `[N, *image]` each."""

@@ -1,7 +1,7 @@
 """Observations normalised before a NumPy actor: the same arithmetic as `ObservationNormalizer` to rounding."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,33 +16,38 @@ EPSILON = 1e-8
 """Added to a variance, which may be 0."""
 
 
-class Actor(Protocol):
-    """What is normalised for."""
-
-    version: int
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`."""
-        ...
-
-
 class NormalizingActor:
     """An actor of normalised observations, with moments that are copied when it is made.
 
     Args:
-        actor: takes them.
+        actor: takes them; any of those in this room.
         parameters: all that the actor and this were made of.
         layout: what a row is.
         mean: of each number of a row.
         variance: likewise.
     """
 
-    def __init__(self, actor: Actor, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array) -> None:
-        self.parameters, self.version = parameters, actor.version
-        self._actor, self._layout = actor, layout
+    def __init__(self, actor: Any, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array) -> None:
+        self.parameters, self.version = parameters, int(actor.version)
+        self._actor: Any = actor
+        self._layout = layout
         self._mean = mean.copy()
         self._scale: Array = np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON))
         self._rows = np.empty((0, *layout.shape), layout.dtype)
+
+    @property
+    def state(self) -> Array:
+        """The actor's, where it has a memory."""
+        state: Array = self._actor.state
+        return state
+
+    @state.setter
+    def state(self, state: Array) -> None:
+        self._actor.state = state
+
+    def forget(self, envs: Array) -> None:
+        """Likewise."""
+        self._actor.forget(envs)
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
@@ -56,4 +61,5 @@ class NormalizingActor:
         np.multiply(numbers, self._scale, out=numbers)
         np.minimum(numbers, LIMIT, out=numbers)
         np.maximum(numbers, -LIMIT, out=numbers)
-        return self._actor(self._rows)
+        outputs: Array = self._actor(self._rows)
+        return outputs

@@ -126,7 +126,7 @@ class Bench:
     def _sample(self, environments: Environments, num_steps: int, seconds: float) -> tuple[float, float, Rollout]:
         """Seconds of a step, seconds of a rollout beyond its steps, and the last rollout."""
         noise = np.random.default_rng(0)
-        sampler = Sampler(environments, self._agent.distribution, num_steps=num_steps, env_seed=0, noise=noise)
+        sampler = Sampler(environments, self._agent.distribution, num_steps=num_steps, env_seed=0, noise=noise, memory=self._agent.memory)
         rests: list[float] = []
         rollout: list[Rollout] = []
 
@@ -341,6 +341,7 @@ class Bench:
             env_seed=0,
             noise=np.random.default_rng(0),
             options=self._options,
+            memory=self._agent.memory,
         )
         self._stack.callback(sampler.close)
         self._measured(worker_start=time.perf_counter() - start)

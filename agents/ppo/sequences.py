@@ -1,0 +1,199 @@
+"""How a rollout is learned from: row by row, or, where there is a memory, in sequences."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import Rollout
+
+if TYPE_CHECKING:
+    from hybridppo.agents.ppo.optimizer_steps import OptimizerSteps
+
+
+class Rows(nn.Module):
+    """Each row by itself, in any order."""
+
+    def fit(self, num_columns: int) -> None:
+        """Nothing is carried from rollout to rollout."""
+
+    def values(
+        self, steps: "OptimizerSteps", observations: Tensor, finals: Tensor, rollout: Rollout
+    ) -> tuple[Tensor, Tensor]:
+        """The critic's values, without a gradient: `[T + 1, N]` and `[K]`, in one batched pass.
+
+        Args:
+            steps: have the critic.
+            observations: `[T + 1, N, *row]`.
+            finals: `[K, *row]`, the final observations.
+            rollout: that they are of.
+        """
+        num_steps, num_envs = observations.shape[:2]
+        # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
+        seen = torch.cat((observations.flatten(0, 1), finals))
+        values, final_values = steps.values(seen).tensor_split([num_steps * num_envs])
+        return values.view(num_steps, num_envs), final_values
+
+    def batch(self, rows: Batch, rollout: Rollout) -> Batch:
+        """What epochs go over, of all rows `[T * N, ...]` of a rollout: those that are steps."""
+        return rows if len(rollout.valid_rows) == len(rows.returns) else rows.gather(rollout.valid_rows)
+
+    def learned(self) -> None:
+        """The update of the rollout is over: nothing is carried on."""
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """`S` sequences of `L` steps in a row, time-major, and the states before their first steps.
+
+    The last sequences of a rollout may be shorter; what is missing of them, and rows that are no steps, are not valid.
+    """
+
+    rows: Batch
+    """`[L, S, ...]` each."""
+    starts: Tensor
+    """`[L, S]` bool, whether an observation is the first of its episode."""
+    actor_states: Tensor
+    """`[S, state]`."""
+    critic_states: Tensor
+    """`[S, state]`."""
+    valid: Tensor | None
+    """`[L, S]` bool, which rows count; None for all."""
+
+    def __len__(self) -> int:
+        return len(self.actor_states)
+
+    @property
+    def most_minibatches(self) -> int:
+        """Into how many it may be cut."""
+        return len(self)
+
+    def gather(self, order: Tensor) -> "SequenceBatch":
+        """The sequences at `[M]` indices, copied."""
+        return SequenceBatch(
+            self.rows.map(lambda tensor: tensor.index_select(1, order)),
+            self.starts.index_select(1, order),
+            self.actor_states.index_select(0, order),
+            self.critic_states.index_select(0, order),
+            None if self.valid is None else self.valid.index_select(1, order),
+        )
+
+    def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
+        """Cut into parts of so many sequences, as views."""
+        start = 0
+        for size in sizes:
+            part = slice(start, start + size)
+            yield SequenceBatch(
+                self.rows.map(_columns(part)),
+                self.starts[:, part],
+                self.actor_states[part],
+                self.critic_states[part],
+                None if self.valid is None else self.valid[:, part],
+            )
+            start += size
+
+    def steps(self) -> Batch:
+        """The rows that count, `[B, ...]`."""
+        return self.rows.map(self.only_steps)
+
+    def only_steps(self, tensor: Tensor) -> Tensor:
+        """Of `[L, S, ...]` the rows that count, `[B, ...]`."""
+        if self.valid is None:
+            return tensor.flatten(0, 1)
+        return tensor[self.valid]  # waits for the device, which knows how many there are
+
+
+def _columns(part: slice) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor[:, part]
+
+
+class Sequences(nn.Module):
+    """Sequences of steps in a row, in any order; the critic's state is carried from rollout to rollout.
+
+    Before each sequence, the actor's state is that which acted. The critic's is from its pass over the rollout, which
+    begins where the pass over the last one ended.
+    """
+
+    critic_state: Tensor
+
+    def __init__(self, memory: MemoryLayout) -> None:
+        super().__init__()
+        self._length, self._memory = memory.sequence_length, memory
+        # A buffer: it is moved and saved as others are.
+        self.register_buffer("critic_state", torch.zeros(0, memory.state_size))
+        self._critic_states = self._next = self.critic_state
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for the states of `N` columns, where there is none yet."""
+        if len(self.critic_state) != num_columns:
+            self.critic_state = self.critic_state.new_zeros((num_columns, self._memory.state_size))
+
+    def values(
+        self, steps: "OptimizerSteps", observations: Tensor, finals: Tensor, rollout: Rollout
+    ) -> tuple[Tensor, Tensor]:
+        """As `Rows.values`, sequence by sequence, in the order of time."""
+        starts, num_rows, state = _starts(rollout), len(observations), self.critic_state
+        # What followed the last step is seen with what is remembered then; where it begins an episode, nobody asks.
+        starts = torch.cat((starts, torch.zeros_like(starts[:1])))
+        values, after, firsts = [], [], []
+        for first in range(0, num_rows, self._length):
+            part = slice(first, first + self._length)
+            firsts.append(state)
+            of_part, states = steps.recurrent_values(observations[part], state, starts[part])
+            values.append(of_part)
+            after.append(states)
+            state = states[-1]
+        states = torch.cat(after)
+        self._critic_states = torch.cat(firsts[: self._memory.num_sequences(num_rows - 1)])
+        self._next = states[num_rows - 2]
+        return torch.cat(values), self._final_values(steps, finals, states, rollout)
+
+    def _final_values(self, steps: "OptimizerSteps", finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
+        if not len(finals):
+            return finals.new_zeros(0, dtype=torch.float32)
+        before = states.flatten(0, 1).index_select(0, rollout.final_rows)
+        goes_on = torch.zeros((1, len(finals)), dtype=torch.bool, device=finals.device)
+        return steps.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
+
+    def batch(self, rows: Batch, rollout: Rollout) -> SequenceBatch:
+        """Every column of the rollout cut into sequences."""
+        num_steps, num_envs = rollout.rewards.shape
+        assert rollout.states is not None  # of a sampler that was told of the memory
+        valid = None
+        missing = -num_steps % self._length
+        if missing or len(rollout.valid_rows) < num_steps * num_envs:
+            valid = torch.zeros(num_steps * num_envs, dtype=torch.bool, device=rows.returns.device)
+            valid = valid.index_fill_(0, rollout.valid_rows, True)
+
+        def cut(tensor: Tensor) -> Tensor:
+            """`[T * N, ...] -> [L, S, ...]`, where `S` is `T / L * N`."""
+            if missing:
+                tensor = torch.cat((tensor, tensor.new_zeros((missing * num_envs, *tensor.shape[1:]))))
+            tensor = tensor.view(-1, self._length, num_envs, *tensor.shape[1:])
+            return tensor.transpose(0, 1).flatten(1, 2)
+
+        return SequenceBatch(
+            rows.map(cut),
+            cut(_starts(rollout).flatten()),
+            rollout.states.flatten(0, 1),
+            self._critic_states,
+            None if valid is None else cut(valid),
+        )
+
+    def learned(self) -> None:
+        """The next rollout goes on where this one ended."""
+        self.critic_state.copy_(self._next)
+
+
+def _starts(rollout: Rollout) -> Tensor:
+    assert rollout.starts is not None  # of a sampler that was told of the memory
+    return rollout.starts
+
+
+def cut_for(memory: MemoryLayout | None) -> Rows | Sequences:
+    """How rollouts are learned from."""
+    return Rows() if memory is None else Sequences(memory)

@@ -1,0 +1,162 @@
+"""Recurrent actors in NumPy: the same arithmetic as `networks.recurrent` to rounding, without torch."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.networks.numpy_forms.actor import CHUNK
+
+Array = NDArray[Any]
+
+
+class CellForm(NamedTuple):
+    """Which cell, and of what size."""
+
+    kind: Literal["lstm", "gru"]
+    size: int
+
+
+class Layers(Protocol):
+    """Rows of what is remembered to outputs."""
+
+    version: int
+
+    def __call__(self, rows: Array) -> Array:
+        """`[N, H + mask_size] -> [N, outputs]`."""
+        ...
+
+
+class NumpyRecurrentActor:
+    """A cell, and an actor of what it remembers, as a sampler sees them. Its call advances its state.
+
+    What comes out for an observation does not depend on how many others are passed with it: products are of `CHUNK`
+    rows, whatever `N`.
+
+    Args:
+        form: of the cell.
+        cell: its parameters, in torch's order; copied.
+        network: what follows the cell.
+        parameters: all that this was made of.
+        mask_size: how many of the cell's inputs are a mask, which the network sees as well.
+        features: makes the cell's inputs of rows; None where rows are inputs.
+        mask_end: after which input the mask ends; None where it is the last.
+    """
+
+    def __init__(
+        self,
+        form: CellForm,
+        cell: Sequence[Array],
+        network: Layers,
+        parameters: Sequence[Array],
+        mask_size: int,
+        features: Callable[[Array], Array] | None = None,
+        mask_end: int | None = None,
+    ) -> None:
+        self.parameters, self.version = parameters, network.version
+        self._is_lstm, self._size, self._network, self._mask_size = form.kind == "lstm", form.size, network, mask_size
+        self._features = features
+        self._num_inputs = cell[0].shape[1]
+        end = self._num_inputs if mask_end is None else mask_end
+        self._mask = slice(end - mask_size, end)
+        self._weight = (_lstm_weight if self._is_lstm else _gru_weight)(cell, form.size)
+        self._allocate(0)
+
+    @property
+    def state(self) -> Array:
+        """`[N, state_size]`, a copy."""
+        parts = (self._hidden, self._cell) if self._is_lstm else (self._hidden,)
+        return np.concatenate([part[: self._num_rows] for part in parts], axis=1)
+
+    @state.setter
+    def state(self, state: Array) -> None:
+        if len(state) != self._num_rows:
+            self._allocate(len(state))
+        self._hidden[: len(state)] = state[:, : self._size]
+        if self._is_lstm:
+            self._cell[: len(state)] = state[:, self._size :]
+
+    def forget(self, envs: Array) -> None:
+        """Set the state of some environments, `[N]` bool, to zero."""
+        self._hidden[: self._num_rows][envs] = 0.0
+        self._cell[: self._num_rows][envs] = 0.0
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
+        if self._features is not None:
+            observations = self._features(observations)
+        num_rows = len(observations)
+        if num_rows != self._num_rows:
+            self._allocate(num_rows)
+        self._inputs[:num_rows] = observations
+        np.matmul(self._chunks, self._weight, out=self._products)
+        (self._advance_lstm if self._is_lstm else self._advance_gru)()
+        if not self._mask_size:
+            return self._network(self._hidden[:num_rows])
+        self._remembered[:, : self._size] = self._hidden[:num_rows]
+        self._remembered[:, self._size :] = observations[:, self._mask]
+        return self._network(self._remembered)
+
+    def _advance_lstm(self) -> None:
+        # sigmoid(x) = (1 + tanh(x / 2)) / 2, and the weights have the first half: one tanh for all gates.
+        gates, scratch = self._gates, self._scratch
+        np.tanh(gates, out=gates)
+        self._sigmoids *= 0.5
+        self._sigmoids += 0.5
+        let_in, keep, let_out, new = self._parts
+        self._cell *= keep
+        np.multiply(let_in, new, out=scratch)
+        self._cell += scratch
+        np.tanh(self._cell, out=scratch)
+        np.multiply(let_out, scratch, out=self._hidden)
+
+    def _advance_gru(self) -> None:
+        reset, update, new, new_of_state = self._parts
+        np.tanh(self._sigmoids, out=self._sigmoids)
+        self._sigmoids *= 0.5
+        self._sigmoids += 0.5
+        new_of_state *= reset
+        new += new_of_state
+        np.tanh(new, out=new)
+        self._hidden -= new
+        self._hidden *= update
+        self._hidden += new
+
+    def _allocate(self, num_rows: int) -> None:
+        """Arrays for `num_rows` observations, all in an episode's start."""
+        self._num_rows, size = num_rows, self._size
+        num_chunks = max(1, -(-num_rows // CHUNK))
+        # Inputs, the cell's last output, and ones for the bias.
+        rows = np.zeros((num_chunks * CHUNK, len(self._weight)), np.float32)
+        rows[:, -1] = 1.0
+        self._inputs, self._hidden = rows[:, : self._num_inputs], rows[:, self._num_inputs : -1]
+        self._chunks = rows.reshape(num_chunks, CHUNK, -1)
+        self._products = np.empty((num_chunks, CHUNK, self._weight.shape[1]), np.float32)
+        self._gates = self._products.reshape(num_chunks * CHUNK, -1)
+        self._sigmoids = self._gates[:, : (3 if self._is_lstm else 2) * size]
+        self._parts = [self._gates[:, i * size : (i + 1) * size] for i in range(4)]
+        self._cell = np.zeros((num_chunks * CHUNK, size), np.float32)
+        self._scratch = np.empty_like(self._cell)
+        self._remembered = np.empty((num_rows, size + self._mask_size), np.float32)
+
+
+def _lstm_weight(parameters: Sequence[Array], size: int) -> Array:
+    """`[inputs + H + 1, 4 * H]`: what the gates are of inputs, the last output and 1."""
+    weight_input, weight_state, bias = parameters
+    weight = np.concatenate((weight_input, weight_state, bias[:, None]), axis=1).T.copy()
+    weight[:, : 3 * size] *= 0.5  # exact
+    return weight
+
+
+def _gru_weight(parameters: Sequence[Array], size: int) -> Array:
+    """Likewise, with the two parts of the last gate apart: that of the inputs, and that of the last output."""
+    weight_input, weight_state, bias, bias_state = parameters
+    num_inputs = weight_input.shape[1]
+    weight = np.zeros((num_inputs + size + 1, 4 * size), np.float32)
+    weight[:num_inputs, : 3 * size], weight[-1, : 3 * size] = weight_input.T, bias
+    weight[num_inputs:-1, : 2 * size] = weight_state[: 2 * size].T
+    weight[num_inputs:-1, 3 * size :] = weight_state[2 * size :].T
+    weight[-1, 3 * size :] = bias_state
+    weight[:, : 2 * size] *= 0.5
+    return weight

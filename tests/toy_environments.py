@@ -304,3 +304,46 @@ def kill_this_process() -> None:
 
 def wait_forever() -> None:
     signal.pause()
+
+
+class TMaze(gym.Env[Any, Any]):
+    """A corridor at whose start alone a sign says which way to turn at its end: 1 for the way it says, else -1.
+
+    Observations are the sign (0 but at the start) and whether this is the junction. What cannot remember gets 0.
+    """
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, length: int = 10) -> None:
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._way, self._step = int(self.np_random.integers(2)), 0
+        return np.array((2.0 * self._way - 1.0, 0.0), np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        at_junction = self._step > self._length
+        reward = (1.0 if action == self._way else -1.0) if at_junction else 0.0
+        return np.array((0.0, float(self._step == self._length)), np.float32), reward, at_junction, False, {}
+
+
+class DelayedCopy(gym.Env[Any, Any]):
+    """A symbol that must be said again after some blank steps, and not before: 1 if it is, else 0."""
+
+    def __init__(self, length: int = 10, symbols: int = 4) -> None:
+        self.observation_space, self.action_space = Discrete(symbols + 2), Discrete(symbols)
+        self._length, self._symbols = length, symbols
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._symbol, self._step = int(self.np_random.integers(self._symbols)), 0
+        return self._symbol, {}
+
+    def step(self, action: Any) -> Any:
+        self._step += 1
+        is_over = self._step > self._length
+        asks = self._symbols + int(self._step == self._length)
+        return asks, float(is_over and action == self._symbol), is_over, False, {}

@@ -1,5 +1,7 @@
 """Two forms of the optimizer step must have one gradient: the loss that is written is the loss that is descended."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
+from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.errors import TrainingError
 from hybridppo.networks.parameters import FlatParameters
 
@@ -19,7 +22,11 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
 
 
 def require_same_gradient(
-    plain: AutogradSteps, by_hand: NumpySteps, parameters: FlatParameters, batch: Batch, config: PPOConfig
+    plain: AutogradSteps,
+    by_hand: NumpySteps,
+    parameters: FlatParameters,
+    batch: Batch | SequenceBatch,
+    config: PPOConfig,
 ) -> None:
     """Refuse gradients by hand that are not those of the loss as it is written; nothing is changed but the gradient.
 
@@ -42,25 +49,25 @@ def require_same_gradient(
             _refuse(f"{name} ({float(one):g} by hand, {float(other):g} by autograd)")
 
 
-def _telling(batch: Batch, plain: AutogradSteps, config: PPOConfig) -> Batch:
+def _telling(batch: Batch | SequenceBatch, plain: AutogradSteps, config: PPOConfig) -> Any:
     """Some observations and actions of a batch, with other numbers beside them: ones that meet every case.
 
     In a first minibatch no ratio has moved and no value is clipped, and where rewards are all alike, normalised
     advantages are rounding errors. Here half of the ratios and of the values lie well beyond their limits, on either
     side, and none near one.
     """
-    rows = batch.gather(torch.arange(ROWS, device=batch.returns.device) % len(batch.returns))
-    cases = torch.arange(ROWS, device=batch.returns.device)
+    rows = batch.some(ROWS)
+    steps = rows.steps()
+    cases = torch.arange(len(steps), device=steps.returns.device)
 
     def alternating(every: int) -> Tensor:
         return 1.0 - 2.0 * ((cases // every) % 2).to(torch.float32)
 
     is_beyond = (cases % 2).to(torch.float32)
-    values, limit = plain.values(rows.observations), config.clip_range_vf or 1.0
-    return Batch(
-        observations=rows.observations,
-        actions=rows.actions,
-        log_probs=plain.log_probs(rows) + alternating(2) * (0.05 + 0.75 * is_beyond),
+    log_probs, values = plain.log_probs_and_values(rows)
+    limit = config.clip_range_vf or 1.0
+    return rows.with_columns(
+        log_probs=log_probs + alternating(2) * (0.05 + 0.75 * is_beyond),
         values=values + 3.0 * limit * is_beyond * alternating(4),
         advantages=alternating(8) + 0.01 * cases,
         returns=values + (1.0 + 10.0 * limit) * alternating(16),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -34,6 +35,14 @@ class Batch:
         """Its rows, of which each is a step."""
         return self
 
+    def some(self, least: int) -> "Batch":
+        """So many rows, over and over."""
+        return self.gather(torch.arange(least, device=self.returns.device) % len(self))
+
+    def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "Batch":
+        """The same steps with other numbers beside them, `[B]` each."""
+        return Batch(self.observations, self.actions, log_probs, values, advantages, returns)
+
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""
         columns = (getattr(self, field.name).split(list(sizes)) for field in fields(self))
@@ -62,6 +71,8 @@ class PackedBatch:
         self.observations, self.actions, self.batch = observations, actions, batch
         self._columns = columns
         self.log_probs, self.values, self.advantages, self.returns = columns
+        self.input_gradients: Array | None = None
+        """Where the gradients of the observations are wanted, `[n, B, obs]`."""
 
     @classmethod
     def of(cls, batch: Batch) -> "PackedBatch":
@@ -69,6 +80,10 @@ class PackedBatch:
         columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
         packed = np.stack([column.numpy() for column in columns])
         return cls(batch.observations.numpy(), batch.actions.numpy(), packed, batch)
+
+    def mask(self, size: int) -> Array:
+        """The last `size` numbers of each observation, `[size, B]`."""
+        return self.observations.T[-size:]
 
     def gather(self, order: Array) -> "PackedBatch":
         """The rows at `[M]` indices, copied."""

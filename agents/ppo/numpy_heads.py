@@ -70,7 +70,7 @@ class ActorHead:
         outputs = np.dot(self._weight, last.T)
         outputs += self._bias
         if self._mask_size:
-            outputs[: self._mask_size][rows.observations.T[-self._mask_size :] == 0.0] = FORBIDDEN
+            outputs[: self._mask_size][rows.mask(self._mask_size) == 0.0] = FORBIDDEN
         return self._gradient.forward(outputs, self._free, rows.actions.T)
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:

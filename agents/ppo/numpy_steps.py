@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, PackedBatch
 from hybridppo.agents.ppo.minibatch_order import Order
@@ -41,22 +41,22 @@ class NumpySteps:
 
     def __init__(self, agent: "PPO") -> None:
         self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config
-        actor, critic = agent.actor_network, agent.critic_network
-        form = numpy_form(actor)
+        actor, critic = self._layers_of(agent)
+        form = numpy_form(agent.actor_network)
         assert form is not None
         *actor_layers, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
         biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
         self._hidden = HiddenLayers(
-            _stacked(*weights),
-            [bias[:, None] for bias in _stacked(*biases)],
+            stacked(*weights),
+            [bias[:, None] for bias in stacked(*biases)],
             form.activation,
             matmul(agent.config.precision),
         )
         self._hidden_gradients = (
-            _stacked(*([gradient_of(weight) for weight in side] for side in weights)),
-            [bias[:, None] for bias in _stacked(*([gradient_of(bias) for bias in side] for side in biases))],
+            stacked(*([gradient_of(weight) for weight in side] for side in weights)),
+            [bias[:, None] for bias in stacked(*([gradient_of(bias) for bias in side] for side in biases))],
         )
         self._critic_hidden = HiddenLayers(
             [array_of(layer.weight)[None] for layer in critic_layers],
@@ -73,6 +73,11 @@ class NumpySteps:
         widest = max(layer.weight.shape[0] for layer in actor_layers)
         self._block_size = max(32, 2**20 // (4 * 2 * widest))
         self._packed: PackedBatch | None = None
+
+    @staticmethod
+    def _layers_of(agent: "PPO") -> tuple[nn.Module, nn.Module]:
+        """Actor and critic, whose layers these are."""
+        return agent.actor_network, agent.critic_network
 
     @staticmethod
     def supports(agent: "PPO") -> bool:
@@ -184,7 +189,7 @@ class NumpySteps:
         np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
         np.dot(d_values, critic_last, out=self._value_weight_gradient)
         self._value_bias_gradient[0] = np.add.reduce(d_values)
-        self._hidden.backward(rows.observations, activations, *self._hidden_gradients)
+        self._hidden.backward(rows.observations, activations, *self._hidden_gradients, rows.input_gradients)
         return (
             -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
             np.float32(0.5) * np.add.reduce(value_errors),
@@ -224,7 +229,7 @@ def _normalize(advantages: Array) -> None:
         advantages /= np.float32(deviation + 1e-8)
 
 
-def _stacked(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
+def stacked(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
     """Pairs of equal shape, `[2, *shape]` each, without a copy: both lie in one buffer, some distance apart."""
     arrays = []
     for a, b in zip(first, second, strict=True):

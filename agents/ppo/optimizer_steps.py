@@ -76,9 +76,10 @@ class AutogradSteps:
         return torch.cat([self._critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     @torch.no_grad()
-    def log_probs(self, batch: Batch) -> Tensor:
-        """The log-probabilities `[B]` of the batch's actions under the parameters as they are now."""
-        return self._distribution.log_prob_and_entropy(self._actor(batch.observations), batch.actions)[0]
+    def log_probs_and_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
+        outputs, values = self._forward(batch)
+        return self._distribution.log_prob_and_entropy(outputs, batch.steps().actions)[0], values
 
     def metrics(self) -> dict[str, float]:
         """Nothing."""

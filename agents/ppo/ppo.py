@@ -30,6 +30,7 @@ from hybridppo.agents.ppo.divergence import divergence
 from hybridppo.agents.ppo.loss import Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.minibatch_order import orders_on
+from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
@@ -323,7 +324,8 @@ class PPO:
 
     def _form_of_steps(self) -> Callable[["PPO"], OptimizerSteps]:
         if self.memory is not None:
-            return RecurrentSteps
+            by_hand = self.config.fast_updates and NumpyRecurrentSteps.supports(self)
+            return NumpyRecurrentSteps if by_hand else RecurrentSteps
         if self.config.fast_updates and NumpySteps.supports(self):
             return NumpySteps
         if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:

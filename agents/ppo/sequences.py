@@ -1,7 +1,7 @@
 """How a rollout is learned from: row by row, or, where there is a memory, in sequences."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,6 +81,16 @@ class SequenceBatch:
             self.critic_states.index_select(0, order),
             None if self.valid is None else self.valid.index_select(1, order),
         )
+
+    def some(self, least: int) -> "SequenceBatch":
+        """So many rows or more, over and over, all of which count."""
+        number = -(-least // len(self.starts))
+        return replace(self.gather(torch.arange(number, device=self.starts.device) % len(self)), valid=None)
+
+    def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "SequenceBatch":
+        """The same steps, which all count, with other numbers beside them, `[B]` each."""
+        columns = (column.view(self.starts.shape) for column in (log_probs, values, advantages, returns))
+        return replace(self, rows=Batch(self.rows.observations, self.rows.actions, *columns))
 
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
         """Cut into parts of so many sequences, as views."""

@@ -37,8 +37,11 @@ class HiddenLayers:
         self._views: dict[tuple[str, int], list[Array]] = {}
 
     def forward(self, inputs: Array) -> list[Array]:
-        """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call."""
-        activations = self._reused("activations", len(inputs))
+        """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call.
+
+        Each network may have inputs of its own, `[S, B, inputs]`.
+        """
+        activations = self._reused("activations", inputs.shape[-2])
         previous = inputs
         layers = zip(self._transposed, self._biases, self._products, activations, strict=True)
         for weight, bias, matmul, out in layers:
@@ -56,13 +59,19 @@ class HiddenLayers:
         return self._reused("gradients", size)[-1]
 
     def backward(
-        self, inputs: Array, activations: list[Array], weight_gradients: list[Array], bias_gradients: list[Array]
+        self,
+        inputs: Array,
+        activations: list[Array],
+        weight_gradients: list[Array],
+        bias_gradients: list[Array],
+        input_gradients: Array | None = None,
     ) -> None:
         """Fill the gradients of weights and biases, from that of the last activations in `gradient_buffer`.
 
-        The activations are used up: each becomes its own derivative once nothing else needs it.
+        The activations are used up: each becomes its own derivative once nothing else needs it. The gradients of the
+        inputs, `[S, B, inputs]`, are filled as well where they are asked for.
         """
-        size = len(inputs)
+        size = inputs.shape[-2]
         gradients = self._reused("gradients", size)
         if self._ones.shape[1] < size:
             self._ones = np.ones((1, size), np.float32)
@@ -81,6 +90,8 @@ class HiddenLayers:
             np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
             if layer > 0:
                 matmul(gradient, self._weights[layer], out=gradients[layer - 1])
+            elif input_gradients is not None:
+                matmul(gradient, self._weights[layer], out=input_gradients)
 
     def _reused(self, purpose: str, size: int) -> list[Array]:
         """Arrays `[S, size, outputs]`, one per layer, in memory kept from call to call."""

@@ -1,47 +1,434 @@
-"""What is said of memory where there is none left."""
+"""Agents with a memory: the cells, the state where episodes end, and what is learned from."""
 
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+import torch
+from torch import Tensor, nn
+from toy_environments import MODES, DelayedCopy, HighestAllowed, ScriptedEnv, TMaze, scripted_vector
 
-from hybridppo import PPO, OutOfMemoryError, PPOConfig
-from hybridppo.agents.ppo.memory import explaining_memory, memory_needs
-from hybridppo.spaces.observations import ObservationEncoder
+import hybridppo
+from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo import ppo as ppo_module
+from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS
+from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.agents.ppo.sequences import SequenceBatch
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import EnvError
+from hybridppo.networks.forms import arrays_of, numpy_form
+from hybridppo.networks.recurrent import GRU, LSTM
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import distribution_for
 
-CONFIG = PPOConfig(num_envs=3, num_steps=16, num_minibatches=4, hidden_sizes=(16, 8))
+CELLS = ("lstm", "gru")
+every_cell = pytest.mark.parametrize("cell", CELLS)
 
-
-@pytest.mark.parametrize(
-    "space", [Box(-1, 1, (5,)), Discrete(7), Box(0, 255, (40, 40, 3), np.uint8)], ids=["vector", "discrete", "image"]
+SMALL = PPOConfig(
+    num_envs=4, num_steps=12, num_minibatches=2, num_epochs=2, hidden_sizes=(8, 8), recurrent="lstm", recurrent_size=6,
+    sequence_length=5, learning_rate=1e-2,
+)  # fmt: skip
+SCRIPTS = (
+    ((3, "truncated"), (2, "terminated"), (5, "both"), (1, "truncated")),
+    ((1, "truncated"), (1, "terminated"), (1, "both"), (5, "truncated")),
+    ((4, "truncated"), (4, "truncated"), (3, "terminated")),
+    ((2, "both"), (6, "truncated"), (1, "terminated")),
 )
-def test_the_networks_need_four_copies_of_their_parameters(space: Box) -> None:
-    """Their values, gradients, and both of Adam's moments."""
-    agent = PPO(space, Discrete(3), CONFIG)
-    needs = memory_needs(CONFIG, ObservationEncoder(space), 3)
-    # What is said is rough: it takes the last layer of both networks for one.
-    assert next(iter(needs.values())) == pytest.approx(4 * 4 * agent.parameters.values.numel(), rel=0.1)
 
 
-def test_rollouts_and_minibatches_by_hand() -> None:
-    of_networks, of_rollout, of_minibatch = memory_needs(CONFIG, ObservationEncoder(Box(-1, 1, (5,))), 3).values()
-    hidden = 2 * (5 * 16 + 16 + 16 * 8 + 8)
-    assert of_networks == 4 * 4 * (hidden + 9 * 4)
-    # Of each of 48 rows: the observation, 3 numbers for each of 3 actions, reward and the like, the critic's layers.
-    assert of_rollout == 48 * 4 * (5 + 3 * 3 + 4 + 24)
-    assert of_minibatch == 12 * 4 * (5 + 4 * 24)
+def randomised(agent: PPO, seed: int = 2) -> PPO:
+    """Away from the start, where every action is as likely as every other."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        agent.parameters.values.add_(0.3 * torch.randn(agent.parameters.values.shape, generator=generator))
+    return agent
 
 
-def test_rollouts_of_images_are_bytes_and_their_values_come_in_parts() -> None:
-    space = Box(0, 255, (40, 40, 3), np.uint8)
-    _, of_rollout, _ = memory_needs(CONFIG, ObservationEncoder(space), 3).values()
-    assert of_rollout == 48 * (40 * 40 * 3 + 4 * (3 * 3 + 4))
+# Cells
 
 
-@pytest.mark.parametrize(
-    ("num_envs", "said"),
-    [(1, r"a rollout \(num_envs \* num_steps\) 62.5 KiB"), (10**6, r"a rollout \(num_envs \* num_steps\) 59.6 GiB")],
-)
-def test_sizes_are_said_in_units_that_one_can_read(num_envs: int, said: str) -> None:
-    config = PPOConfig(num_envs=num_envs, num_steps=128, hidden_sizes=(64, 37))
-    with pytest.raises(OutOfMemoryError, match=said), explaining_memory(config, Box(-1, 1, (8,)), Discrete(4)):
-        raise MemoryError
+@pytest.mark.parametrize("starts_somewhere", [False, True])
+@every_cell
+def test_a_cell_is_torchs(cell: str, starts_somewhere: bool) -> None:
+    ours: Any = {"lstm": LSTM, "gru": GRU}[cell](3, 4, torch.Generator().manual_seed(0))
+    theirs: Any = {"lstm": nn.LSTMCell, "gru": nn.GRUCell}[cell](3, 4)
+    # torch has an LSTM's gates in the order input, forget, cell, output; ours has the three sigmoids together.
+    order = [0, 1, 3, 2] if cell == "lstm" else [0, 1, 2]
+
+    def in_its_order(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor.split(4)[i] for i in order])
+
+    with torch.no_grad():
+        ours.bias.add_(torch.randn(ours.bias.shape))
+        theirs.weight_ih.copy_(in_its_order(ours.weight_input))
+        theirs.weight_hh.copy_(in_its_order(ours.weight_state))
+        theirs.bias_ih.copy_(in_its_order(ours.bias))
+        theirs.bias_hh.zero_()
+        if cell == "gru":
+            ours.bias_state.add_(torch.randn(4))
+            theirs.bias_hh[8:] = ours.bias_state
+    inputs, state = torch.randn(5, 3), torch.randn(5, ours.state_size)
+    expected = theirs(inputs, state.split(4, dim=1) if cell == "lstm" else state)
+    found = ours.advance(ours.project(inputs), state)
+    torch.testing.assert_close(found, torch.cat(expected, dim=1) if cell == "lstm" else expected)
+
+
+def test_an_lstm_remembers_at_first() -> None:
+    bias = LSTM(3, 4, torch.Generator().manual_seed(0)).bias
+    assert bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
+
+
+BOX, MASKED = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(4)
+SPACES: dict[str, tuple[gym.Space, gym.Space]] = {
+    "discrete": (BOX, gym.spaces.Discrete(3)),
+    "continuous": (BOX, gym.spaces.Box(-1.0, 1.0, (2,))),
+    "image": (gym.spaces.Box(0, 255, (36, 36, 3), np.uint8), gym.spaces.Discrete(3)),
+    "image and numbers": (
+        gym.spaces.Dict(image=gym.spaces.Box(0, 255, (36, 36, 1), np.uint8), numbers=BOX),
+        gym.spaces.Tuple((gym.spaces.Discrete(2), gym.spaces.Box(-1.0, 1.0, (2,)))),
+    ),
+}
+
+
+def observations_of(space: gym.Space, num_steps: int, num_envs: int) -> np.ndarray:
+    from hybridppo.spaces.observations import ObservationEncoder
+
+    encode = ObservationEncoder(space)
+    space.seed(5)
+    rows = [encode.one(space.sample()) for _ in range(num_steps * num_envs)]
+    return np.stack(rows).reshape(num_steps, num_envs, *encode.shape)
+
+
+@pytest.mark.parametrize("normalises", [False, True])
+@pytest.mark.parametrize("spaces", SPACES)
+@every_cell
+def test_numpys_actor_is_torchs(cell: Any, spaces: str, normalises: bool) -> None:
+    observation_space, action_space = SPACES[spaces]
+    config = replace(SMALL, recurrent=cell, normalize_observations=normalises)
+    agent = randomised(PPO(observation_space, action_space, config, seed=1))
+    observations = observations_of(observation_space, 4, 11)
+    if normalises and agent._normalizer is not None:
+        agent._normalizer.add(torch.from_numpy(observations[0]))
+    form = numpy_form(agent.actor)
+    assert form is not None
+    actor: Any = form.actor([array.numpy() for array in arrays_of(agent.actor)])
+    state = torch.randn(11, config.memory.state_size, generator=torch.Generator().manual_seed(3))
+    starts = torch.zeros(4, 11, dtype=torch.bool)
+    starts[2, 3:5] = True
+    with torch.no_grad():
+        expected, states = agent.actor(torch.from_numpy(observations), state, starts)
+    actor.state = state.numpy()
+    one_by_one = [form.actor([array.numpy() for array in arrays_of(agent.actor)]) for _ in range(11)]
+    for i, single in enumerate(one_by_one):
+        single.state = state[i : i + 1].numpy()
+    for step in range(4):
+        actor.forget(starts[step].numpy())
+        found = actor(observations[step])
+        torch.testing.assert_close(torch.from_numpy(found), expected[step], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(actor.state), states[step], rtol=1e-3, atol=1e-4)
+        for i, single in enumerate(one_by_one):  # the same bits, whoever else is there
+            single.forget(starts[step, i : i + 1].numpy())
+            np.testing.assert_array_equal(single(observations[step, i : i + 1])[0], found[i])
+
+
+# What is learned from
+
+
+def rollouts_of(config: PPOConfig, env: Any, number: int, **options: Any) -> tuple[PPO, list[Rollout]]:
+    """An agent, and what it sampled without learning."""
+    made = make_environments(env, config.num_envs, EnvironmentOptions(**options))
+    agent = randomised(PPO(made.observation_space, made.action_space, config, seed=1))
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    sampler = make_sampler(
+        env, made, agent, placement, num_steps=config.num_steps, num_episodes=config.episodes_per_rollout,
+        num_workers=0, options=EnvironmentOptions(**options), env_seed=0, noise=np.random.default_rng(0),
+    )  # fmt: skip
+    rollouts = []
+    try:
+        for _ in range(number):
+            with placement.sampling(agent) as actor:
+                rollouts.append(sampler.collect(actor).map(torch.clone))
+    finally:
+        sampler.close()
+    return agent, rollouts
+
+
+def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> SequenceBatch:
+    agent._cut.fit(rollout.rewards.shape[1])
+    batch = agent._prepare(rollout, steps)
+    assert isinstance(batch, SequenceBatch)
+    return batch
+
+
+WAYS: dict[str, tuple[PPOConfig, Any, dict[str, Any]]] = {
+    **{mode.value: (SMALL, partial(scripted_vector, SCRIPTS, mode), {}) for mode in MODES},
+    "one by one": (SMALL, partial(ScriptedEnv, SCRIPTS[0]), {}),
+    "masks": (SMALL, HighestAllowed, {"action_masks": True}),
+    "whole episodes": (
+        replace(SMALL, num_envs=1, episodes_per_rollout=3, num_minibatches=1), partial(ScriptedEnv, SCRIPTS[0]), {}
+    ),
+    "sequences of one step": (replace(SMALL, sequence_length=1), partial(TMaze, 3), {}),
+    "sequences longer than a rollout": (replace(SMALL, sequence_length=50), partial(TMaze, 3), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [RecurrentSteps, NumpyRecurrentSteps])
+@pytest.mark.parametrize("way", WAYS)
+@every_cell
+def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str, form: Any) -> None:
+    """Before it has changed, every action is as probable to the learner as it was when it was taken."""
+    config, env, options = WAYS[way]
+    agent, rollouts = rollouts_of(replace(config, recurrent=cell), env, 5, **options)
+    num_starts = 0
+    for rollout in rollouts:
+        batch = batch_of(agent, form(agent), rollout)
+        steps = batch.steps()
+        assert len(steps) == len(rollout.valid_rows)
+        found, _ = RecurrentSteps(agent).log_probs_and_values(batch)
+        torch.testing.assert_close(found, steps.log_probs, rtol=0.0, atol=2e-6)
+        num_starts += int(rollout.starts.sum())
+    assert num_starts > 5
+    forgotten = replace(batch, actor_states=torch.zeros_like(batch.actor_states), starts=torch.zeros_like(batch.starts))
+    found, _ = RecurrentSteps(agent).log_probs_and_values(forgotten)
+    assert way == "whole episodes" or float((found - steps.log_probs).abs().max()) > 1e-3  # it does see it
+
+
+@pytest.mark.parametrize("mode", MODES)
+@every_cell
+def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: Any) -> None:
+    """Also across rollouts, and of the final observation of an episode that was cut short."""
+    agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
+    for form in (RecurrentSteps, NumpyRecurrentSteps):
+        agent._cut.critic_state = torch.zeros_like(agent._cut.critic_state)
+        agent._cut.fit(4)
+        state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
+        for rollout in rollouts:
+            values, final_values = agent._cut.values(
+                form(agent), rollout.observations, rollout.final_observations, rollout
+            )
+            starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
+            finals = {}
+            with torch.no_grad():
+                for step, rows in enumerate(rollout.observations):
+                    found, after = agent.critic(rows[None], state, starts[step : step + 1])
+                    torch.testing.assert_close(values[step], found[0, :, 0], rtol=1e-4, atol=1e-5)
+                    if step < SMALL.num_steps:
+                        state = after[0]
+                        for k, row in enumerate(rollout.final_rows.tolist()):
+                            if row // 4 == step:
+                                env = row % 4
+                                seen = rollout.final_observations[k][None, None]
+                                finals[k], _ = agent.critic(
+                                    seen, state[env : env + 1], torch.zeros(1, 1, dtype=torch.bool)
+                                )
+            for k, final in finals.items():
+                torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
+            assert len(finals) == len(rollout.final_rows)
+            agent._cut.learned()
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "relu": {"activation": "relu"},
+    "values not clipped": {"clip_range_vf": None},
+    "advantages as they are": {"normalize_advantage": False},
+    "three hidden layers": {"hidden_sizes": (16, 24, 8)},
+    "gradient always scaled": {"max_grad_norm": 1e-3},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("way", ["NextStep", "SameStep", "masks", "sequences longer than a rollout"])
+@every_cell
+def test_by_hand_is_autograd(cell: Any, way: str, variant: str) -> None:
+    config, env, options = WAYS[way]
+    config = replace(config, recurrent=cell, **VARIANTS[variant])
+    agent, rollouts = rollouts_of(config, env, 3, **options)
+    reference = randomised(PPO(agent.observation_space, agent.action_space, config, seed=1))
+    assert torch.equal(reference.parameters.values, agent.parameters.values)
+    by_hand, by_autograd = NumpyRecurrentSteps(agent), RecurrentSteps(reference)
+    batch = batch_of(agent, by_hand, rollouts[-1])
+    generator = torch.Generator().manual_seed(7)
+    shape = batch.starts.shape
+    moved = replace(
+        batch.rows,
+        log_probs=batch.rows.log_probs + 0.3 * torch.randn(shape, generator=generator),
+        values=batch.rows.values + 0.3 * torch.randn(shape, generator=generator),
+        advantages=torch.randn(shape, generator=generator),
+        returns=batch.rows.values + torch.randn(shape, generator=generator),
+    )
+    batch = replace(batch, rows=moved)
+    order = np.arange(len(batch))[::-1].copy()
+    for _ in range(2):
+        sizes = agent._minibatch_sizes(batch)
+        expected, found = by_autograd.epoch(batch, order, sizes, 0.2), by_hand.epoch(batch, order, sizes, 0.2)
+        torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)
+        torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=2e-3, atol=1e-5)
+        assert float(reference.parameters.gradient[reference.parameters.range_of("actor")][:24].abs().max()) > 0.0
+        agent.parameters.values.data.copy_(reference.parameters.values.data)
+
+
+def test_by_hand_is_autograd_with_actions_that_are_numbers() -> None:
+    config = replace(SMALL, num_minibatches=1)
+    agent, rollouts = rollouts_of(config, "Pendulum-v1", 2, vectorization="sync")
+    reference = randomised(PPO(agent.observation_space, agent.action_space, config, seed=1))
+    batch = batch_of(agent, NumpyRecurrentSteps(agent), rollouts[-1])
+    order = np.arange(len(batch))
+    expected = RecurrentSteps(reference).epoch(batch, order, [len(batch)], 0.2)
+    found = NumpyRecurrentSteps(agent).epoch(batch, order, [len(batch)], 0.2)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=1e-3, atol=1e-5)
+
+
+def test_rows_that_are_no_steps_change_nothing() -> None:
+    """Whatever stands in them."""
+    agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
+    batch = batch_of(agent, RecurrentSteps(agent), rollouts[-1])
+    assert batch.valid is not None
+    expected = RecurrentSteps(agent).gradient(batch, 0.2)
+    gradient = agent.parameters.gradient.clone()
+    other = batch.rows.map(torch.clone)
+    for column in (other.log_probs, other.values, other.advantages, other.returns):
+        column[~batch.valid] = 1e6
+    for form in (RecurrentSteps, NumpyRecurrentSteps):
+        found = form(agent).gradient(replace(batch, rows=other), 0.2)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(agent.parameters.gradient, gradient)
+
+
+def test_a_gradient_reaches_back_to_the_first_step_of_a_sequence() -> None:
+    agent = randomised(PPO(BOX, gym.spaces.Discrete(3), SMALL, seed=1))
+    rows = torch.randn(5, 2, 3, requires_grad=True)
+    starts = torch.zeros(5, 2, dtype=torch.bool)
+    starts[2, 1] = True
+    outputs, _ = agent.actor(rows, torch.zeros(2, SMALL.memory.state_size), starts)
+    outputs[-1].sum().backward()
+    reached = rows.grad.abs().sum(-1) > 0.0
+    assert reached.tolist() == [[True, False], [True, False], [True, True], [True, True], [True, True]]
+
+
+# Training
+
+
+def train(config: PPOConfig = SMALL, env: Any = "CartPole-v1", **options: Any) -> Any:
+    arguments = {"total_steps": 48 * 5, "seed": 0, "placement": SingleDevice("cpu"), "vectorization": "sync"}
+    return hybridppo.train(env, config=config, progress=False, **{**arguments, **options})
+
+
+def test_training_takes_the_form_by_hand_and_compares_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Any] = []
+    compare = ppo_module.require_same_gradient
+    monkeypatch.setattr(
+        ppo_module, "require_same_gradient", lambda *args: (taken.append(args[1]), compare(*args)) and None
+    )
+    by_hand = train().agent
+    assert len(taken) == 1 and type(taken[0]) is NumpyRecurrentSteps
+    plain = train(replace(SMALL, fast_updates=False)).agent
+    assert len(taken) == 1
+    torch.testing.assert_close(by_hand.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-3)
+
+
+def test_a_formula_that_is_changed_in_one_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        GRU, "advance", lambda cell, projected, state: torch.tanh(projected[..., : cell.size] + state)
+    )
+    with pytest.raises(hybridppo.TrainingError, match="the gradient of the actor is not the same in the two forms"):
+        train(replace(SMALL, recurrent="gru"))
+
+
+def test_an_update_that_is_stopped_changes_nothing() -> None:
+    agent, rollouts = rollouts_of(replace(SMALL, normalize_rewards=True), partial(TMaze, 3), 2)
+    agent.update(rollouts[0])
+    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
+    calls = iter(range(100))
+    agent.should_stop = lambda: next(calls) == 3
+    with pytest.raises(hybridppo.interruption.Stopped):
+        agent.update(rollouts[1])
+    after = agent.state()[0]
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@every_cell
+def test_acting_step_by_step_is_what_evaluation_does(cell: Any) -> None:
+    agent = train(replace(SMALL, recurrent=cell)).agent
+    env = gym.make("CartPole-v1")
+    found = []
+    for episode in range(3):
+        observation, _ = env.reset(seed=episode)
+        state, total, is_over = None, 0.0, False
+        while not is_over:
+            action, state = agent.act(observation, state=state)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total, is_over = total + float(reward), terminated or truncated
+        found.append(total)
+
+    class Numbered(gym.Wrapper):
+        def reset(self, **options: Any) -> Any:
+            return self.env.reset(seed=next(numbers))
+
+    numbers = iter(range(100))
+    evaluation = hybridppo.evaluate_agent(agent, lambda: Numbered(gym.make("CartPole-v1")), episodes=1, progress=False)
+    numbers = iter(range(100))
+    config = replace(agent.config, num_envs=1)
+    agent.config = config
+    evaluation = hybridppo.evaluate_agent(agent, lambda: Numbered(gym.make("CartPole-v1")), episodes=3, progress=False)
+    assert list(evaluation.returns) == found
+
+
+def test_forgetting_is_never_silent() -> None:
+    agent = train().agent
+    observation = np.zeros(4, np.float32)
+    with pytest.raises(EnvError, match=r"has a memory \(recurrent='lstm'\).*action, state = agent.act"):
+        agent.act(observation)
+    _, state = agent.act(observation, state=None)
+    assert state.shape == (12,) and state.dtype == np.float32
+    for wrong in (state[:3], state.astype(np.float64), np.full(12, np.nan, np.float32), 3):
+        with pytest.raises(EnvError, match="state must be what the last call of act gave"):
+            agent.act(observation, state=wrong)
+    plain = PPO(BOX, gym.spaces.Discrete(2), PPOConfig())
+    assert plain.act(BOX.sample(), state=None)[1] is None
+    with pytest.raises(EnvError, match="state must be None for an agent without a memory"):
+        plain.act(BOX.sample(), state=state)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "a cell that there is not": ({"recurrent": "rnn"}, "recurrent must be None or one of lstm, gru, got 'rnn'"),
+    "no size": ({"recurrent_size": 0}, "recurrent_size must be at least 1"),
+    "no steps": ({"sequence_length": 0}, "sequence_length must be at least 1"),
+    "more minibatches than sequences": ({"num_minibatches": 32, "num_steps": 16}, "must be at most the sequences of a"),
+    "graphs": ({"cuda_graphs": True}, "cuda_graphs cannot record networks with a memory"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_is_refused(case: str) -> None:
+    options, message = BAD[case]
+    with pytest.raises(ConfigurationError, match=message):
+        replace(SMALL, **options)
+
+
+# Learning
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [partial(TMaze, 10), partial(DelayedCopy, 10)], ids=["t-maze", "delayed copy"])
+@every_cell
+def test_what_must_be_remembered_is_learned(cell: Any, env: Any) -> None:
+    config = PPOConfig(
+        num_envs=16, num_steps=64, learning_rate=1e-3, recurrent=cell, hidden_sizes=(64,), gamma=0.98,
+        anneal_learning_rate=False,
+    )  # fmt: skip
+    result = hybridppo.train(
+        env, total_steps=60_000, seed=0, config=config, placement=Mirrored("cpu", "cpu"), progress=False,
+        evaluation_episodes=100,
+    )  # fmt: skip
+    assert result.evaluation.return_mean > 0.95

@@ -40,13 +40,14 @@ class LSTMCells:
         """
         length, num, size = *inputs.shape[:2], self.size
         self._inputs, self._keeps = inputs, _keeps(starts)
-        gates = _projected(inputs, self._weight_input, self._bias)
+        sigmoids = slice(3 * size)
+        gates, weight = _halved(_projected(inputs, self._weight_input, self._bias), self._weight_state, sigmoids)
         shape = (self._num, length, num, size)
         self._before, self._cells_before, self._cells = (np.empty(shape, np.float32) for _ in range(3))
         outputs, self._squashed = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        self._gates, weight = gates, self._weight_state.swapaxes(-1, -2)
+        self._gates = gates
         product = np.empty((self._num, num, 4 * size), np.float32)
-        sigmoids = slice(3 * size)
+        scratch = np.empty((self._num, num, size), np.float32)
         hidden, cell = states[..., :size], states[..., size:]
         for t, keep in enumerate(self._keeps):
             if keep is not None:
@@ -55,14 +56,15 @@ class LSTMCells:
             now = gates[:, t]
             np.matmul(hidden, weight, out=product)
             now += product
-            now[..., sigmoids] *= HALF  # sigmoid(x) = (1 + tanh(x / 2)) / 2
             np.tanh(now, out=now)
-            now[..., sigmoids] *= HALF
-            now[..., sigmoids] += HALF
+            three = now[..., sigmoids]
+            three *= HALF
+            three += HALF
             let_in, keeps, let_out, new = (now[..., i * size : (i + 1) * size] for i in range(4))
             after, squashed, out = self._cells[:, t], self._squashed[:, t], outputs[:, t]
             np.multiply(keeps, cell, out=after)
-            after += let_in * new
+            np.multiply(let_in, new, out=scratch)
+            after += scratch
             np.tanh(after, out=squashed)
             np.multiply(let_out, squashed, out=out)
             hidden, cell = out, after
@@ -124,10 +126,11 @@ class GRUCells:
         """As `LSTMCells.forward`, with states `[n, S, H]`."""
         length, num, size = *inputs.shape[:2], self.size
         self._inputs, self._keeps = inputs, _keeps(starts)
-        gates = _projected(inputs, self._weight_input, self._bias)
+        two = slice(2 * size)
+        gates, weight = _halved(_projected(inputs, self._weight_input, self._bias), self._weight_state, two)
         shape = (self._num, length, num, size)
         self._before, outputs, self._new_of_state = (np.empty(shape, np.float32) for _ in range(3))
-        self._gates, weight = gates, self._weight_state.swapaxes(-1, -2)
+        self._gates = gates
         product = np.empty((self._num, num, 3 * size), np.float32)
         bias = self._bias_state[:, None]
         hidden = states
@@ -137,9 +140,8 @@ class GRUCells:
             self._before[:, t] = hidden
             now, of_state, out = gates[:, t], self._new_of_state[:, t], outputs[:, t]
             np.matmul(hidden, weight, out=product)
-            sigmoids = now[..., : 2 * size]
-            sigmoids += product[..., : 2 * size]
-            sigmoids *= HALF
+            sigmoids = now[..., two]
+            sigmoids += product[..., two]
             np.tanh(sigmoids, out=sigmoids)
             sigmoids *= HALF
             sigmoids += HALF
@@ -184,6 +186,17 @@ class GRUCells:
         of_inputs = np.concatenate((factors[..., : 2 * size], of_new), axis=-1)
         _fill(parameter_gradients[:3], of_inputs, factors, self._inputs, self._before)
         np.sum(factors[..., 2 * size :], axis=(1, 2), out=parameter_gradients[3])
+
+
+def _halved(projected: Array, weight: Array, sigmoids: slice) -> tuple[Array, Array]:
+    """What is before the sigmoids by half, in place, and the weight for it `[n, H, gates]`, a copy.
+
+    sigmoid(x) = (1 + tanh(x / 2)) / 2: one tanh then is all gates'.
+    """
+    projected[..., sigmoids] *= HALF
+    weight = weight.copy()
+    weight[:, sigmoids] *= HALF
+    return projected, weight.swapaxes(-1, -2)
 
 
 CELLS = {"lstm": LSTMCells, "gru": GRUCells}

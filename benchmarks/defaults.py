@@ -1,0 +1,177 @@
+"""Do the defaults learn? The library's and stable-baselines3's on eight environments, evaluated as `evaluate` does.
+
+    python benchmarks/defaults.py
+    python benchmarks/defaults.py --candidates library,stable-baselines3 --total-steps 100000 --seeds 5
+    python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
+
+A run is a process: a training of `total_steps` with nothing but defaults, then 20 episodes with the most probable
+actions. What is in the results already is not run again, so it can be stopped and gone on with. The table says, for
+each environment, the interquartile mean over seeds and a bootstrap interval of it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import machine
+import numpy as np
+from tqdm.auto import tqdm
+
+ENVIRONMENTS = (
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCarContinuous-v0",
+    "Pendulum-v1",
+    "LunarLander-v3",
+    "BipedalWalker-v3",
+    "HalfCheetah-v5",
+    "Hopper-v5",
+)
+LIKE_SB3 = {
+    "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "num_epochs": 10, "learning_rate": 3e-4,
+    "anneal_learning_rate": False, "clip_range_vf": None, "entropy_coef": 0.0,
+}  # fmt: skip
+FOUR = {**LIKE_SB3, "num_envs": 4, "num_steps": 512}
+EIGHT = {**LIKE_SB3, "num_envs": 8, "num_steps": 256}
+CANDIDATES: dict[str, dict[str, Any] | None] = {
+    "stable-baselines3": None,
+    "library": {},
+    "cleanrl": {
+        "num_envs": 4, "num_steps": 128, "num_minibatches": 4, "num_epochs": 4, "learning_rate": 2.5e-4,
+        "anneal_learning_rate": True, "clip_range_vf": 0.2, "entropy_coef": 0.01,
+    },
+    "like stable-baselines3": LIKE_SB3,
+    "four": FOUR,
+    "four, annealed": {**FOUR, "anneal_learning_rate": True},
+    "eight": EIGHT,
+    "eight, annealed": {**EIGHT, "anneal_learning_rate": True},
+    "four, short": {**FOUR, "num_steps": 256, "num_minibatches": 16},
+    "four, normalised": {**FOUR, "normalize_observations": True, "normalize_rewards": True},
+}  # fmt: skip
+"""By name, what differs from the defaults of now; None for the other library."""
+EVALUATION_EPISODES = 20
+
+
+def run(candidate: str, env_id: str, total_steps: int, seed: int) -> dict[str, Any]:
+    """Train and evaluate, in this process."""
+    start = time.perf_counter()
+    settings = CANDIDATES[candidate]
+    if settings is None:
+        import gymnasium as gym
+        import torch
+        from stable_baselines3 import PPO
+        from stable_baselines3.common.evaluation import evaluate_policy
+        from stable_baselines3.common.monitor import Monitor
+
+        torch.set_num_threads(1)
+        model = PPO("MlpPolicy", env_id, seed=seed, device="cpu").learn(total_steps)
+        seconds = time.perf_counter() - start
+        env = Monitor(gym.make(env_id))
+        env.reset(seed=10_000 + seed)
+        returns, _ = evaluate_policy(model, env, EVALUATION_EPISODES, return_episode_rewards=True)
+        training = float(np.mean([episode["r"] for episode in model.ep_info_buffer]))
+    else:
+        import hybridppo
+        from hybridppo import PPOConfig
+
+        result = hybridppo.train(
+            env_id,
+            total_steps=total_steps,
+            seed=seed,
+            placement="cpu",
+            config=PPOConfig(**settings),
+            evaluation_episodes=EVALUATION_EPISODES,
+            progress=False,
+        )
+        assert result.evaluation is not None  # it was asked for
+        seconds, returns = result.metrics["seconds"], list(result.evaluation.returns)
+        training = result.metrics["episode_return_mean"]
+    return {
+        "candidate": candidate, "env_id": env_id, "total_steps": total_steps, "seed": seed, "seconds": seconds,
+        "evaluation": float(np.mean(returns)), "training": training,
+    }  # fmt: skip
+
+
+def interquartile_mean(values: "np.ndarray[Any, Any]") -> float:
+    """The mean of the middle half."""
+    ordered = np.sort(values)
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def interval(values: "np.ndarray[Any, Any]", samples: int = 2000) -> tuple[float, float]:
+    """Of the interquartile mean, 95 % by bootstrap."""
+    generator = np.random.default_rng(0)
+    means = [interquartile_mean(generator.choice(values, len(values))) for _ in range(samples)]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Markdown: a row for each environment and number of steps, a column for each candidate."""
+    columns = [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
+    lines = [f"| environment | steps | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
+    for total_steps in sorted({r["total_steps"] for r in runs}):
+        for env_id in ENVIRONMENTS:
+            cells = []
+            for name in columns:
+                key = (name, env_id, total_steps)
+                found = [r["evaluation"] for r in runs if (r["candidate"], r["env_id"], r["total_steps"]) == key]
+                if not found:
+                    cells.append("")
+                    continue
+                low, high = interval(np.array(found))
+                cells.append(f"{interquartile_mean(np.array(found)):.0f} ({low:.0f} to {high:.0f}; {len(found)})")
+            if any(cells):
+                lines.append(f"| {env_id} | {total_steps:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--candidates", default="library,stable-baselines3")
+    parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
+    parser.add_argument("--total-steps", default="100000", help="or several, with commas")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "defaults.json")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(run(**json.loads(arguments.one))))
+        return
+    kept = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
+    wanted = [
+        {"candidate": candidate, "env_id": env_id, "total_steps": int(steps), "seed": seed}
+        for steps in arguments.total_steps.split(",")
+        for seed in range(arguments.seeds)
+        for env_id in arguments.environments.split(",")
+        for candidate in arguments.candidates.split(",")
+    ]
+    missing = [one for one in wanted if not any(one.items() <= have.items() for have in kept)]
+
+    def in_a_process(one: dict[str, Any]) -> dict[str, Any]:
+        command = [sys.executable, __file__, "--one", json.dumps(one)]
+        done = subprocess.run(command, env=machine.environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{one} failed:\n{done.stderr}")
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for result in tqdm(pool.map(in_a_process, missing), total=len(missing), unit="run"):
+            kept.append(result)
+            arguments.output.parent.mkdir(exist_ok=True)
+            arguments.output.write_text(json.dumps({"machine": machine.describe(), "runs": kept}, indent=1) + "\n")
+    print(table(kept))
+
+
+if __name__ == "__main__":
+    main()

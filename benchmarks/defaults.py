@@ -46,13 +46,13 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
         "num_envs": 4, "num_steps": 128, "num_minibatches": 4, "num_epochs": 4, "learning_rate": 2.5e-4,
         "anneal_learning_rate": True, "clip_range_vf": 0.2, "entropy_coef": 0.01,
     },
-    "like stable-baselines3": LIKE_SB3,
+    "like-sb3": LIKE_SB3,
     "four": FOUR,
-    "four, annealed": {**FOUR, "anneal_learning_rate": True},
+    "four-annealed": {**FOUR, "anneal_learning_rate": True},
     "eight": EIGHT,
-    "eight, annealed": {**EIGHT, "anneal_learning_rate": True},
-    "four, short": {**FOUR, "num_steps": 256, "num_minibatches": 16},
-    "four, normalised": {**FOUR, "normalize_observations": True, "normalize_rewards": True},
+    "eight-annealed": {**EIGHT, "anneal_learning_rate": True},
+    "four-short": {**FOUR, "num_steps": 256, "num_minibatches": 16},
+    "four-normalised": {**FOUR, "normalize_observations": True, "normalize_rewards": True},
 }  # fmt: skip
 """By name, what differs from the defaults of now; None for the other library."""
 EVALUATION_EPISODES = 20

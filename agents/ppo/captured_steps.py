@@ -10,7 +10,7 @@ Source: the recipe of torch's documentation for capturing a whole training step 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class CapturedSteps:
         counts, self._counts = self._counts, _no_counts()
         return counts
 
-    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the epoch; each minibatch is copied to where its recording looks for it."""
         self._clip_range.fill_(clip_range)
         shuffled = batch.gather(torch.as_tensor(order, device=batch.returns.device))

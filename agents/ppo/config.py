@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from hybridppo.errors import ConfigurationError, shown
+from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import ACTIVATIONS, Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
@@ -63,8 +64,8 @@ class PPOConfig:
     normalize_advantage: bool = True
     """Normalise advantages within each minibatch."""
     normalize_observations: bool = False
-    """Bring the numbers of observations to mean 0 and deviation 1, by what all rollouts had so far, and clip them to 10.
-    Choices, masks and images stay as they are."""
+    """Bring the numbers of observations to mean 0 and deviation 1, by what all rollouts had so far, and clip them to
+    10. Choices, masks and images stay as they are."""
     normalize_rewards: bool = False
     """Learn from rewards divided by the deviation of the discounted return so far, clipped to 10. Metrics stay in the
     environment's units."""
@@ -74,6 +75,18 @@ class PPOConfig:
     """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
+    layer_norm: bool = False
+    """Normalise each hidden layer before its activation. NumPy does not have it: sampling is torch's, and not in worker
+    processes."""
+    shared_trunk: bool = False
+    """Actor and critic share all but their last layers, which learn at the actor's rate: the usual form for images."""
+    orthogonal_init: bool = True
+    """Begin with orthogonal weights and biases of zero; False for torch's own, uniform ones."""
+    log_std_init: float = 0.0
+    """Where the log standard deviations of actions that are numbers begin."""
+    convolutions: Convolutions = "nature"
+    """Those of images: "nature", a few by the size of the image, or "impala", residual ones, which learn more and take
+    far longer; NumPy does not have these."""
     recurrent: Recurrent | None = None
     """A memory before the hidden layers, of actor and critic each: "lstm" or "gru"; None for none."""
     recurrent_size: int = 64
@@ -100,6 +113,11 @@ class PPOConfig:
         self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         self._check_types()
+        families = tuple(CONVOLUTIONS)
+        self._require("convolutions", self.convolutions in families, f"must be one of {', '.join(families)}")
+        if self.shared_trunk:
+            self._require("shared_trunk", self.recurrent is None, "cannot be had with recurrent: leave one out")
+            self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
         for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length"):
@@ -123,7 +141,9 @@ class PPOConfig:
         sizes_fit = all(size <= MOST_ROWS for size in self.hidden_sizes)
         self._require("hidden_sizes", sizes_fit, f"must all be at most {MOST_ROWS}")
         self._require(
-            "cuda_graphs", not (self.cuda_graphs and self.recurrent), "cannot record networks with a memory: leave it out"
+            "cuda_graphs",
+            not (self.cuda_graphs and self.recurrent),
+            "cannot record networks with a memory: leave it out",
         )
         if self.episodes_per_rollout is not None:
             self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")

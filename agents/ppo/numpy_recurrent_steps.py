@@ -20,7 +20,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
-from hybridppo.networks.numpy_forms.cells import CELLS
+from hybridppo.networks.numpy_forms.cells import CELLS, GRUCells, LSTMCells
 from hybridppo.networks.recurrent import RecurrentNetwork
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ class NumpyRecurrentSteps(NumpySteps):
     def __init__(self, agent: "PPO") -> None:
         super().__init__(agent)
         actor, critic = agent.actor_network, agent.critic_network
-        assert isinstance(actor, RecurrentNetwork) and isinstance(critic, RecurrentNetwork)
+        assert isinstance(actor, RecurrentNetwork)
+        assert isinstance(critic, RecurrentNetwork)
         form = numpy_form(actor)
-        assert form is not None and form.cell is not None
-        kind = CELLS[form.cell.kind]
+        assert form is not None
+        assert form.cell is not None
+        kind: type[LSTMCells] | type[GRUCells] = CELLS[form.cell.kind]
         cells = [list(network.cell.parameters()) for network in (actor, critic)]
         self._cells = kind(stacked(*cells))
         self._cell_gradients = stacked(*([gradient_of(parameter) for parameter in cell] for cell in cells))
@@ -49,7 +51,8 @@ class NumpyRecurrentSteps(NumpySteps):
     @staticmethod
     def _layers_of(agent: "PPO") -> tuple[nn.Module, nn.Module]:
         actor, critic = agent.actor_network, agent.critic_network
-        assert isinstance(actor, RecurrentNetwork) and isinstance(critic, RecurrentNetwork)
+        assert isinstance(actor, RecurrentNetwork)
+        assert isinstance(critic, RecurrentNetwork)
         return actor.network, critic.network
 
     @staticmethod
@@ -87,7 +90,7 @@ class NumpyRecurrentSteps(NumpySteps):
         mask = np.broadcast_to(rows[..., -self._mask_size :], (*remembered.shape[:-1], self._mask_size))
         return np.concatenate((remembered, mask), axis=-1)
 
-    def epoch(self, batch: SequenceBatch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:  # type: ignore[override]
+    def epoch(self, batch: SequenceBatch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the epoch; minibatches are views."""
         shuffled = batch.gather(torch.from_numpy(np.asarray(order)))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
@@ -97,13 +100,13 @@ class NumpyRecurrentSteps(NumpySteps):
             self._step(_PackedSequences(minibatch), clip_range, out=row)
         return torch.from_numpy(statistics)
 
-    def gradient(self, batch: SequenceBatch, clip_range: float) -> Tensor:  # type: ignore[override]
+    def gradient(self, batch: SequenceBatch, clip_range: float) -> Tensor:
         """As `NumpySteps.gradient`."""
         statistics = np.zeros(len(STATISTICS), np.float32)
         self._fill_gradient(_PackedSequences(batch), clip_range, statistics)
         return torch.from_numpy(statistics[:-1])
 
-    def _fill_gradient(self, minibatch: "_PackedSequences", clip_range: float, out: Array) -> None:  # type: ignore[override]
+    def _fill_gradient(self, minibatch: "_PackedSequences", clip_range: float, out: Array) -> None:
         sequences, valid = minibatch.sequences, minibatch.valid
         rows = array_of(sequences.rows.observations)
         states = np.stack((array_of(sequences.actor_states), array_of(sequences.critic_states)))
@@ -142,7 +145,8 @@ class _Steps(PackedBatch):
         self.input_gradients = input_gradients
 
     def mask(self, size: int) -> Array:
-        return self.observations[0].T[-size:]
+        mask: Array = self.observations[0].T[-size:]
+        return mask
 
     def rows(self, start: int, end: int) -> "_Steps":
         part = slice(start, end)

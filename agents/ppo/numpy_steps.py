@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch, PackedBatch
+from hybridppo.agents.ppo.batch import PackedBatch
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, gradient_of, has_gradient
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
@@ -25,6 +25,7 @@ from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
 from hybridppo.networks.threads import one_torch_thread
+from hybridppo.networks.trunks import shared_trunk_of
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -86,6 +87,7 @@ class NumpySteps:
         forms = numpy_form(actor), numpy_form(critic)
         return (
             not agent.has_own_loss
+            and shared_trunk_of(actor) is None
             and forms[0] is not None
             and forms[1] is not None
             and forms[0].layout is forms[1].layout is None
@@ -115,7 +117,7 @@ class NumpySteps:
         """Nothing."""
         return {}
 
-    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """Two gathers for the epoch; minibatches are views."""
         if self._packed is None or self._packed.batch is not batch:
             self._packed = PackedBatch.of(batch)
@@ -129,7 +131,7 @@ class NumpySteps:
             start += size
         return torch.from_numpy(statistics)
 
-    def _step(self, minibatch: "PackedBatch", clip_range: float, out: Array) -> None:
+    def _step(self, minibatch: Any, clip_range: float, out: Array) -> None:
         """Gradient, clipping, step; `STATISTICS` into `out`."""
         limit = self._config.max_grad_norm
         self._fill_gradient(minibatch, clip_range, out)
@@ -139,14 +141,14 @@ class NumpySteps:
         self._optimizer.step()
         out[-1] = norm
 
-    def gradient(self, batch: Batch, clip_range: float) -> Tensor:
+    def gradient(self, batch: Any, clip_range: float) -> Tensor:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
         statistics = np.zeros(len(STATISTICS), np.float32)
         packed = PackedBatch.of(batch)
         self._fill_gradient(packed, clip_range, statistics)
         return torch.from_numpy(statistics[:-1])
 
-    def _fill_gradient(self, minibatch: "PackedBatch", clip_range: float, out: Array) -> None:
+    def _fill_gradient(self, minibatch: Any, clip_range: float, out: Array) -> None:
         """Forward, the loss's gradient by hand, backward; `STATISTICS` but the last into `out`."""
         size = len(minibatch.returns)
         if self._config.normalize_advantage:

@@ -5,19 +5,19 @@ A step fills `parameters.gradient` with the gradient of the agent's loss (`loss.
 library's own loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import LossInputs
 from hybridppo.agents.ppo.losses import approx_kl, clip_fraction, normalize
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.interruption import Stopped
 from hybridppo.networks.precision import autocast
+from hybridppo.networks.trunks import shared_trunk_of
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -42,8 +42,10 @@ class OptimizerSteps(Protocol):
         """What else is to be told of the update that has ended."""
         ...
 
-    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
+
+        With a memory, a `SequenceBatch` and its sequences instead.
 
         Returns:
             `STATISTICS` of every step, `[len(sizes), 6]`, on the agent's device.
@@ -61,6 +63,8 @@ class AutogradSteps:
         self._agent = agent
         self._actor, self._critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
+        trunk = shared_trunk_of(self._actor)
+        self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         self._autocast = autocast(agent.config.precision, agent.parameters.values.device)
 
     def threads(self) -> AbstractContextManager[None]:
@@ -76,7 +80,7 @@ class AutogradSteps:
         return torch.cat([self._critic(part).squeeze(-1) for part in torch.split(observations, size)])
 
     @torch.no_grad()
-    def log_probs_and_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
         outputs, values = self._forward(batch)
         return self._distribution.log_prob_and_entropy(outputs, batch.steps().actions)[0], values
@@ -85,7 +89,7 @@ class AutogradSteps:
         """Nothing."""
         return {}
 
-    def epoch(self, batch: Batch, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One gather for the epoch; minibatches are views."""
         shuffled = batch.gather(torch.as_tensor(order, device=self._parameters.values.device))
         statistics: list[Tensor] = []
@@ -95,7 +99,7 @@ class AutogradSteps:
             statistics.append(self.step(minibatch, clip_range))
         return torch.stack(statistics)
 
-    def step(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
+    def step(self, batch: Any, clip_range: float | Tensor) -> Tensor:
         """Gradient, clipping, step; `STATISTICS`."""
         statistics = self.gradient(batch, clip_range)
         gradient = self._parameters.gradient
@@ -104,11 +108,12 @@ class AutogradSteps:
         self._optimizer.step()
         return torch.cat((statistics, norm.reshape(1)))
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""
-        return self._actor(batch.observations), self._critic(batch.observations).squeeze(-1)
+        with self._once():
+            return self._actor(batch.observations), self._critic(batch.observations).squeeze(-1)
 
-    def gradient(self, batch: Batch, clip_range: float | Tensor) -> Tensor:
+    def gradient(self, batch: Any, clip_range: float | Tensor) -> Tensor:
         """Fill the parameters' gradient with that of the loss; `STATISTICS` but the last."""
         with self._autocast:
             outputs, values = (tensor.float() for tensor in self._forward(batch))

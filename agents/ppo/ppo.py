@@ -18,10 +18,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.accelerator import accelerator_of
+from hybridppo.agents.ppo.acting import NO_STATE, remind, row_of
 from hybridppo.agents.ppo.agreement import require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
@@ -36,7 +36,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, Opti
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.reward_normalizer import RewardNormalizer
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
-from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
+from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.networks.adam import FlatAdam
@@ -45,19 +45,14 @@ from hybridppo.networks.normalization import NormalizedNetwork, ObservationNorma
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.networks.threads import limit_threads
-from hybridppo.placements.acting import TorchActor, TorchRecurrentActor, torch_actor
+from hybridppo.placements.acting import TorchRecurrentActor, torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
-from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
 from hybridppo.validation import whole
-
-
-NO_STATE: Any = object()
-"""Where no state is passed to `PPO.act`."""
 
 
 class PPO:
@@ -96,8 +91,6 @@ class PPO:
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
             self.actor, self.critic = self._made_networks(initial)
-        self.actor_network, self.critic_network = self.actor, self.critic
-        """Actor and critic as they learn: of observations that are normalised already, where they are at all."""
         self._normalizer = self._normalized() if config.normalize_observations else None
         self.memory = config.memory
         self._cut = cut_for(self.memory)
@@ -128,6 +121,16 @@ class PPO:
         return normalizer
 
     @property
+    def actor_network(self) -> nn.Module:
+        """The actor as it learns: of observations that are normalised already, where they are at all."""
+        return self.actor.network if isinstance(self.actor, NormalizedNetwork) else self.actor
+
+    @property
+    def critic_network(self) -> nn.Module:
+        """Likewise the critic."""
+        return self.critic.network if isinstance(self.critic, NormalizedNetwork) else self.critic
+
+    @property
     def modules(self) -> list[nn.Module]:
         """All that has tensors."""
         return [self.actor, self.critic, self._cut, *([self._rewards] if self._rewards is not None else [])]
@@ -154,9 +157,7 @@ class PPO:
             self.observation_space, self.action_space, config, seed=seed, loss=self._loss, networks=self._networks
         )
 
-    def act(
-        self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE
-    ) -> Any:
+    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
 
         Args:
@@ -173,8 +174,8 @@ class PPO:
             EnvError: where a mask or a state is missing, not expected, or not what it must be.
         """
         actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        self._remind(actor, state)
-        row = self._row(observation, action_mask)
+        remind(actor, state, self.config.recurrent)
+        row = row_of(observation, action_mask, self.observation_space, self._encode)
         with float32_products(self.config.precision, self.parameters.values.device):
             outputs = actor(row)
         if deterministic:
@@ -185,53 +186,6 @@ class PPO:
         if state is NO_STATE:
             return action
         return action, actor.state[0] if isinstance(actor, TorchRecurrentActor) else None
-
-    def _remind(self, actor: TorchActor, state: Any) -> None:
-        """Give the actor the state that was passed to `act`."""
-        if not isinstance(actor, TorchRecurrentActor):
-            if state is not NO_STATE and state is not None:
-                raise EnvError(f"state must be None for an agent without a memory, got {shown(state)}")
-            return
-        if state is NO_STATE:
-            raise EnvError(
-                f"this agent has a memory (recurrent={self.config.recurrent!r}), which act takes and gives: write "
-                "`action, state = agent.act(observation, state=state)`, with state=None where an episode starts"
-            )
-        shape = (actor.state_size,)
-        if state is None:
-            state = np.zeros(shape, np.float32)
-        given = np.asarray(state)
-        if given.shape != shape or given.dtype != np.float32 or not np.isfinite(given).all():
-            raise EnvError(
-                f"state must be what the last call of act gave, an array {shape} of float32, or None where an episode "
-                f"starts, got {shown(state)}"
-            )
-        actor.state = given[None]
-
-    def _row(self, observation: Any, action_mask: Any) -> NDArray[Any]:
-        """`[1, obs]`, as the actor takes it."""
-        space = self.observation_space
-        if not isinstance(space, MaskedObservation):
-            if action_mask is not None:
-                raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
-            if self._encode.is_array:
-                return self._encode(np.asarray(observation)[None])
-            try:
-                return self._encode.one(observation)[None]
-            except BadValueError as error:
-                raise EnvError(f"the agent cannot act: {error}") from None
-        needs = "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
-        if action_mask is None:
-            raise EnvError(f"{needs}least one, got None")
-        try:
-            row = space.row(observation, action_mask)
-        except BadValueError as error:
-            raise EnvError(f"the agent cannot act: {error}") from None
-        try:
-            space.require_allowed(row)
-        except BadValueError:
-            raise EnvError(f"{needs}least one, got {shown(action_mask)}") from None
-        return row[None]
 
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
@@ -322,7 +276,7 @@ class PPO:
             self._steps_binding = self.parameters.binding
         return self._steps
 
-    def _form_of_steps(self) -> Callable[["PPO"], OptimizerSteps]:
+    def _form_of_steps(self) -> Callable[["PPO"], Any]:
         if self.memory is not None:
             by_hand = self.config.fast_updates and NumpyRecurrentSteps.supports(self)
             return NumpyRecurrentSteps if by_hand else RecurrentSteps

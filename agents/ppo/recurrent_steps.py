@@ -1,22 +1,14 @@
 """The optimizer steps of an agent with a memory, on sequences, by autograd."""
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
 
-if TYPE_CHECKING:
-    from hybridppo.agents.ppo.ppo import PPO
-
 
 class RecurrentSteps(AutogradSteps):
     """`AutogradSteps` for sequences: gradients reach back to the first step of each (backpropagation through time)."""
-
-    def __init__(self, agent: "PPO") -> None:
-        super().__init__(agent)
 
     @torch.no_grad()
     def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,7 +22,7 @@ class RecurrentSteps(AutogradSteps):
         values, states = self._critic(observations, state, starts)
         return values.squeeze(-1), states
 
-    def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         rows = batch.rows.observations
         outputs, _ = self._actor(rows, batch.actor_states, batch.starts)
         values, _ = self._critic(rows, batch.critic_states, batch.starts)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,6 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 
-if TYPE_CHECKING:
-    from hybridppo.agents.ppo.optimizer_steps import OptimizerSteps
-
 
 class Rows(nn.Module):
     """Each row by itself, in any order."""
@@ -21,13 +18,11 @@ class Rows(nn.Module):
     def fit(self, num_columns: int) -> None:
         """Nothing is carried from rollout to rollout."""
 
-    def values(
-        self, steps: "OptimizerSteps", observations: Tensor, finals: Tensor, rollout: Rollout
-    ) -> tuple[Tensor, Tensor]:
+    def values(self, steps: Any, observations: Tensor, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """The critic's values, without a gradient: `[T + 1, N]` and `[K]`, in one batched pass.
 
         Args:
-            steps: have the critic.
+            steps: optimizer steps, which have the critic.
             observations: `[T + 1, N, *row]`.
             finals: `[K, *row]`, the final observations.
             rollout: that they are of.
@@ -83,13 +78,19 @@ class SequenceBatch:
         )
 
     def some(self, least: int) -> "SequenceBatch":
-        """So many rows or more, over and over, all of which count."""
+        """Sequences of so many rows or more, over and over."""
         number = -(-least // len(self.starts))
-        return replace(self.gather(torch.arange(number, device=self.starts.device) % len(self)), valid=None)
+        return self.gather(torch.arange(number, device=self.starts.device) % len(self))
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "SequenceBatch":
-        """The same steps, which all count, with other numbers beside them, `[B]` each."""
-        columns = (column.view(self.starts.shape) for column in (log_probs, values, advantages, returns))
+        """The same steps with other numbers beside them, `[B]` each."""
+
+        def put(column: Tensor) -> Tensor:
+            if self.valid is None:
+                return column.view(self.starts.shape)
+            return torch.zeros_like(self.rows.returns).masked_scatter(self.valid, column)
+
+        columns = map(put, (log_probs, values, advantages, returns))
         return replace(self, rows=Batch(self.rows.observations, self.rows.actions, *columns))
 
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
@@ -142,9 +143,7 @@ class Sequences(nn.Module):
         if len(self.critic_state) != num_columns:
             self.critic_state = self.critic_state.new_zeros((num_columns, self._memory.state_size))
 
-    def values(
-        self, steps: "OptimizerSteps", observations: Tensor, finals: Tensor, rollout: Rollout
-    ) -> tuple[Tensor, Tensor]:
+    def values(self, steps: Any, observations: Tensor, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """As `Rows.values`, sequence by sequence, in the order of time."""
         starts, num_rows, state = _starts(rollout), len(observations), self.critic_state
         # What followed the last step is seen with what is remembered then; where it begins an episode, nobody asks.
@@ -162,12 +161,13 @@ class Sequences(nn.Module):
         self._next = states[num_rows - 2]
         return torch.cat(values), self._final_values(steps, finals, states, rollout)
 
-    def _final_values(self, steps: "OptimizerSteps", finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
+    def _final_values(self, steps: Any, finals: Tensor, states: Tensor, rollout: Rollout) -> Tensor:
         if not len(finals):
             return finals.new_zeros(0, dtype=torch.float32)
         before = states.flatten(0, 1).index_select(0, rollout.final_rows)
         goes_on = torch.zeros((1, len(finals)), dtype=torch.bool, device=finals.device)
-        return steps.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
+        values: Tensor = steps.recurrent_values(finals.unsqueeze(0), before, goes_on)[0][0]
+        return values
 
     def batch(self, rows: Batch, rollout: Rollout) -> SequenceBatch:
         """Every column of the rollout cut into sequences."""

@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from hybridppo.networks.initialisation import EmptyConvolution, initialised
-from hybridppo.networks.mlp import MLP
+from hybridppo.networks.initialisation import EmptyConvolution, Initialise, initialised
 from hybridppo.networks.rows import images_of, numbers_of
 from hybridppo.spaces.images import ImageLayout
 from hybridppo.spaces.rows import RowLayout
+
+Convolutions = Literal["nature", "impala"]
+Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]
+"""Makes the layers for an image, and says how many numbers they give."""
 
 
 class ImageNetwork(nn.Module):
@@ -20,10 +24,10 @@ class ImageNetwork(nn.Module):
     flattened. The convolutions are initialised as its hidden layers are.
     """
 
-    def __init__(self, image: ImageLayout, make_mlp: Callable[[int], nn.Module], generator: torch.Generator) -> None:
+    def __init__(self, image: ImageLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
         super().__init__()
-        self.convolutions = convolutions_for(image, generator)
-        self.mlp = make_mlp(image.num_features)
+        self.convolutions, num_features = convolve(image)
+        self.mlp = make_mlp(num_features)
         self.image = image
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -39,10 +43,11 @@ class JoinedNetwork(nn.Module):
     As in `ImageNetwork`, but that the MLP has all of them as inputs: the numbers first.
     """
 
-    def __init__(self, layout: RowLayout, make_mlp: Callable[[int], nn.Module], generator: torch.Generator) -> None:
+    def __init__(self, layout: RowLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList([convolutions_for(image, generator) for image in layout.images])
-        self.mlp = make_mlp(layout.num_features)
+        made = [convolve(image) for image in layout.images]
+        self.convolutions = nn.ModuleList([module for module, _ in made])
+        self.mlp = make_mlp(layout.num_numbers + sum(num_features for _, num_features in made))
         self.layout = layout
 
     def forward(self, observations: Tensor) -> Tensor:
@@ -54,15 +59,64 @@ class JoinedNetwork(nn.Module):
         return outputs.view(*observations.shape[:-1], outputs.shape[-1])
 
 
-def convolutions_for(image: ImageLayout, generator: torch.Generator) -> nn.Sequential:
-    """The layers for an image, each with ReLU."""
+class Nature(nn.Sequential):
+    """Convolutions that suit the size of an image, each with ReLU: the only ones that NumPy has as well."""
+
+
+def nature(
+    image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
+) -> tuple[nn.Module, int]:
+    """The layers for an image (`ImageLayout.convolutions`), and how many numbers they give."""
     layers: list[nn.Module] = []
     channels = image.channels
     for filters, kernel, stride in image.convolutions:
         convolution = EmptyConvolution(channels, filters, kernel, stride)
-        layers += [initialised(convolution, math.sqrt(2.0), generator), nn.ReLU()]
+        layers += [initialise(convolution, math.sqrt(2.0), generator), nn.ReLU()]
         channels = filters
-    return nn.Sequential(*layers)
+    return Nature(*layers), image.num_features
+
+
+IMPALA_FILTERS = (16, 32, 32)
+
+
+class Residual(nn.Module):
+    """`x` and what two convolutions, each after ReLU, make of it."""
+
+    def __init__(self, filters: int, generator: torch.Generator, initialise: Initialise) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.ReLU(), _same_size(filters, filters, generator, initialise),
+            nn.ReLU(), _same_size(filters, filters, generator, initialise),
+        )  # fmt: skip
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Of the same shape."""
+        added: Tensor = images + self.layers(images)
+        return added
+
+
+def impala(
+    image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
+) -> tuple[nn.Module, int]:
+    """Residual layers for an image, and how many numbers they give.
+
+    Three times a convolution, a pooling to half the size and two residual blocks (Espeholt et al., 2018, "IMPALA",
+    figure 3, right).
+    """
+    layers: list[nn.Module] = []
+    channels, height, width = image.channels, image.height, image.width
+    for filters in IMPALA_FILTERS:
+        layers += [_same_size(channels, filters, generator, initialise), nn.MaxPool2d(3, 2, 1)]
+        layers += [Residual(filters, generator, initialise) for _ in range(2)]
+        channels, height, width = filters, -(-height // 2), -(-width // 2)
+    return nn.Sequential(*layers, nn.ReLU()), channels * height * width
+
+
+def _same_size(channels: int, filters: int, generator: torch.Generator, initialise: Initialise) -> nn.Module:
+    return initialise(EmptyConvolution(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
+
+
+CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {"nature": nature, "impala": impala}
 
 
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:

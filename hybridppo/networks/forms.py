@@ -1,16 +1,18 @@
 """Which networks NumPy can stand in for."""
 
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
+from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork, Nature
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.form import NumpyForm
 from hybridppo.networks.numpy_forms.recurrent import CellForm
 from hybridppo.networks.recurrent import GRU, LSTM, Recurrent, RecurrentNetwork
+from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.rows import RowLayout
 
 
@@ -36,8 +38,8 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
     found = _mlp_and_layout(network)
     if found is None:
         return None
-    mlp, layout = found
-    activations = {type(layer) for layer in mlp if not isinstance(layer, nn.Linear)}
+    layers, layout = found
+    activations = {type(layer) for layer in layers if not isinstance(layer, nn.Linear)}
     if activations not in ({nn.Tanh}, {nn.ReLU}):
         return None
     inner = network.mean if isinstance(network, GaussianActor) else network
@@ -48,6 +50,8 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
 def _recurrent_form(network: RecurrentNetwork) -> NumpyForm | None:
     form = numpy_form(network.network)
     if form is None or form.layout is not None:
+        return None
+    if network.features is not None and not _has_known_convolutions(network.features):
         return None
     layout = network.layout if network.layout.images else None
     kind: Recurrent = "lstm" if isinstance(network.cell, LSTM) else "gru"
@@ -79,15 +83,26 @@ def is_on_cpu(network: nn.Module) -> bool:
     return all(parameter.device.type == "cpu" for parameter in network.parameters())
 
 
-def _mlp_and_layout(network: nn.Module) -> tuple[MLP, RowLayout | None] | None:
-    """The MLP of a network made here, and what its rows are, where there are images in them."""
-    trunk: nn.Module = network
+def _mlp_and_layout(network: nn.Module) -> tuple[list[nn.Module], RowLayout | None] | None:
+    """The layers of the MLP in a network made here, and what its rows are, where there are images in them."""
+    trunk: Any = network
     if type(trunk) is GaussianActor:
         trunk = trunk.mean
     if type(trunk) is MaskedActor:
         trunk = trunk.logits
-    if type(trunk) is ImageNetwork:
-        return trunk.mlp, RowLayout(0, (trunk.image,), is_one_image=True)
-    if type(trunk) is JoinedNetwork:
-        return trunk.mlp, trunk.layout
-    return (trunk, None) if type(trunk) is MLP else None
+    last: list[nn.Module] = []
+    if type(trunk) is HeadedNetwork:
+        last, trunk = [trunk.head], trunk.trunk.network
+    if type(trunk) in (ImageNetwork, JoinedNetwork):
+        if not _has_known_convolutions(trunk):
+            return None
+        layout = RowLayout(0, (trunk.image,), is_one_image=True) if type(trunk) is ImageNetwork else trunk.layout
+        return [*trunk.mlp, *last], layout
+    return ([*trunk, *last], None) if type(trunk) is MLP else None
+
+
+def _has_known_convolutions(network: nn.Module) -> bool:
+    """Whether NumPy has the convolutions of an image network."""
+    convolutions = network.convolutions
+    each = convolutions if isinstance(convolutions, nn.ModuleList) else [convolutions]
+    return all(type(layers) is Nature for layers in each)

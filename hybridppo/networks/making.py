@@ -20,10 +20,13 @@ from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork
+from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, Convolve, ImageNetwork, JoinedNetwork
+from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP, Activation
 from hybridppo.networks.recurrent import CELLS, Recurrent, RecurrentNetwork
+from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.images import ImageLayout
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
@@ -38,6 +41,31 @@ ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
 
 class NetworkSettings(Protocol):
     """What of an agent's configuration its networks depend on."""
+
+    @property
+    def layer_norm(self) -> bool:
+        """Whether hidden layers are normalised."""
+        ...
+
+    @property
+    def orthogonal_init(self) -> bool:
+        """Whether first weights are orthogonal, or torch's own."""
+        ...
+
+    @property
+    def log_std_init(self) -> float:
+        """The first log standard deviation of actions that are numbers."""
+        ...
+
+    @property
+    def convolutions(self) -> Convolutions:
+        """Which, of images."""
+        ...
+
+    @property
+    def shared_trunk(self) -> bool:
+        """Whether actor and critic share all but their last layers."""
+        ...
 
     @property
     def recurrent(self) -> Recurrent | None:
@@ -80,10 +108,15 @@ def actor_and_critic(
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
     recurrent = config.recurrent
+    initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
+
+    def convolve(image: ImageLayout) -> tuple[nn.Module, int]:
+        return CONVOLUTIONS[config.convolutions](image, generator, initialise)
+
     # What the layers of an actor see: rows, or what is remembered of them, with the mask.
     layout = encode.layout if recurrent is None else RowLayout(config.recurrent_size + mask_size)
 
-    def network(outputs: int, gain: float) -> nn.Module:
+    def network(outputs: int | None, gain: float) -> nn.Module:
         def mlp(inputs: int) -> MLP:
             return MLP(
                 inputs,
@@ -92,33 +125,40 @@ def actor_and_critic(
                 activation=config.activation,
                 output_gain=gain,
                 generator=generator,
+                layer_norm=config.layer_norm,
+                initialise=initialise,
             )
 
-        return _after_convolutions(layout, mlp, generator)
+        return _after_convolutions(layout, mlp, convolve)
+
+    trunk = SharedTrunk(network(None, 1.0)) if config.shared_trunk else None
+
+    def whole(outputs: int, gain: float) -> nn.Module:
+        if trunk is None:
+            return network(outputs, gain)
+        return HeadedNetwork(trunk, initialise(EmptyLinear(config.hidden_sizes[-1], outputs), gain, generator))
 
     def remembering(network: nn.Module) -> nn.Module:
         if recurrent is None:
             return network
         rows = encode.layout
-        features = _after_convolutions(rows, lambda inputs: nn.Identity(), generator) if rows.images else None
+        features = _after_convolutions(rows, lambda inputs: nn.Identity(), convolve) if rows.images else None
         cell = CELLS[recurrent](rows.num_features, config.recurrent_size, generator)
         return RecurrentNetwork(features, cell, network, rows, mask_size)
 
-    actor = network(distribution.output_size - distribution.free_size, ACTOR_GAIN)
+    actor = whole(distribution.output_size - distribution.free_size, ACTOR_GAIN)
     if mask_size:
         actor = MaskedActor(actor, mask_size, layout)
     if distribution.free_size:
-        actor = GaussianActor(actor, distribution.free_size)
-    return remembering(actor), remembering(network(1, CRITIC_GAIN))
+        actor = GaussianActor(actor, distribution.free_size, config.log_std_init)
+    return remembering(actor), remembering(whole(1, CRITIC_GAIN))
 
 
-def _after_convolutions(
-    layout: RowLayout, make: Callable[[int], nn.Module], generator: torch.Generator
-) -> nn.Module:
+def _after_convolutions(layout: RowLayout, make: Callable[[int], nn.Module], convolve: Convolve) -> nn.Module:
     """What is made for so many inputs, after the convolutions of a row's images, where there are some."""
     if layout.is_one_image:
-        return ImageNetwork(layout.images[0], make, generator)
-    return JoinedNetwork(layout, make, generator) if layout.images else make(layout.num_numbers)
+        return ImageNetwork(layout.images[0], make, convolve)
+    return JoinedNetwork(layout, make, convolve) if layout.images else make(layout.num_numbers)
 
 
 def checked_networks(

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from hybridppo.networks.initialisation import EmptyLinear, initialised
+from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised
 
 Activation = Literal["tanh", "relu", "elu", "silu", "gelu"]
 
@@ -24,6 +24,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class MLP(nn.Sequential):
     """`[..., inputs] -> [..., outputs]` through `hidden_sizes`, an activation after each hidden layer.
 
+    Without `outputs`, it ends with the last hidden layer. With `layer_norm`, each is normalised before its activation
+    (Ba et al., 2016, "Layer Normalization").
+
     Weights are orthogonal with gain sqrt(2), biases zero, and the last layer's gain is `output_gain`:
     0.01 for an actor, so that every action is about as likely at first, and 1 for a critic ("37 details",
     detail 2). Rows are drawn from `generator` alone, never from torch's global one.
@@ -33,16 +36,21 @@ class MLP(nn.Sequential):
         self,
         inputs: int,
         hidden_sizes: Sequence[int],
-        outputs: int,
+        outputs: int | None,
         *,
         activation: Activation = "tanh",
         output_gain: float,
         generator: torch.Generator,
+        layer_norm: bool = False,
+        initialise: Initialise = initialised,
     ) -> None:
         layers: list[nn.Module] = []
         sizes = [inputs, *hidden_sizes]
         for size, next_size in pairwise(sizes):
-            layers.append(initialised(EmptyLinear(size, next_size), math.sqrt(2.0), generator))
+            layers.append(initialise(EmptyLinear(size, next_size), math.sqrt(2.0), generator))
+            if layer_norm:
+                layers.append(nn.LayerNorm(next_size))
             layers.append(ACTIVATIONS[activation]())
-        layers.append(initialised(EmptyLinear(sizes[-1], outputs), output_gain, generator))
+        if outputs is not None:
+            layers.append(initialise(EmptyLinear(sizes[-1], outputs), output_gain, generator))
         super().__init__(*layers)

@@ -32,7 +32,7 @@ class FlatParameters:
     zeros and stay zero: no gradient reaches them. Files know no gaps (`dense`, `spread`).
 
     Args:
-        networks: by name; their parameters lie in this order.
+        networks: by name; their parameters lie in this order, those that two share with the first.
         alignment: each parameter begins at a multiple of so many numbers.
 
     Raises:
@@ -40,7 +40,11 @@ class FlatParameters:
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], alignment: int = 1) -> None:
-        self._parameters = {name: list(network.parameters()) for name, network in networks.items()}
+        seen: set[nn.Parameter] = set()
+        self._parameters: dict[str, list[nn.Parameter]] = {}
+        for name, network in networks.items():
+            self._parameters[name] = [parameter for parameter in network.parameters() if parameter not in seen]
+            seen.update(self._parameters[name])
         everything = [parameter for network in self._parameters.values() for parameter in network]
         if any(parameter.dtype != torch.float32 for parameter in everything):
             raise TypeError(f"parameters must be float32, got {sorted({str(p.dtype) for p in everything})}")

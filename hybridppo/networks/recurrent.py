@@ -57,10 +57,10 @@ class LSTM(nn.Module):
 
     def advance(self, projected: Tensor, state: Tensor) -> Tensor:
         """`[B, 4 * H]` and `[B, 2 * H]` to `[B, 2 * H]`."""
-        hidden, cell = state.split(self.size, dim=-1)
+        hidden, cell = torch.split(state, self.size, dim=-1)
         gates = projected + hidden @ self.weight_state.t()
-        three, new = gates.split((3 * self.size, self.size), dim=-1)
-        let_in, keep, let_out = three.sigmoid().split(self.size, dim=-1)
+        three, new = torch.split(gates, [3 * self.size, self.size], dim=-1)
+        let_in, keep, let_out = torch.split(three.sigmoid(), self.size, dim=-1)
         cell = keep * cell + let_in * new.tanh()
         return torch.cat((let_out * cell.tanh(), cell), dim=-1)
 
@@ -84,11 +84,12 @@ class GRU(nn.Module):
 
     def advance(self, projected: Tensor, state: Tensor) -> Tensor:
         """`[B, 3 * H]` and `[B, H]` to `[B, H]`."""
-        two, new = projected.split((2 * self.size, self.size), dim=-1)
-        two_of_state, new_of_state = (state @ self.weight_state.t()).split((2 * self.size, self.size), dim=-1)
-        reset, update = (two + two_of_state).sigmoid().split(self.size, dim=-1)
+        two, new = torch.split(projected, [2 * self.size, self.size], dim=-1)
+        two_of_state, new_of_state = torch.split(state @ self.weight_state.t(), [2 * self.size, self.size], dim=-1)
+        reset, update = torch.split((two + two_of_state).sigmoid(), self.size, dim=-1)
         new = (new + reset * (new_of_state + self.bias_state)).tanh()
-        return new + update * (state - new)
+        after: Tensor = new + update * (state - new)
+        return after
 
 
 CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], LSTM | GRU]] = {"lstm": LSTM, "gru": GRU}
@@ -150,7 +151,7 @@ def _orthogonal(
     weights = []
     for width in (inputs, size):
         weight = torch.empty(num_gates * size, width)
-        for gate in weight.split(size):
+        for gate in torch.split(weight, size):
             nn.init.orthogonal_(gate, 1.0, generator=generator)
         weights.append(nn.Parameter(weight))
     return weights[0], weights[1]

@@ -1,7 +1,7 @@
 """What an agent with a memory adds to a rollout. Free of torch, for worker processes."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +23,11 @@ class MemoryLayout:
         return -(-num_steps // self.sequence_length)
 
 
-class RememberingActor(Protocol):
-    """An actor that has a state for each row of observations, which its call advances."""
-
-    state: Array
-    """`[N, state_size]`, before the next call; a copy. May be set."""
-
-    def forget(self, envs: Array) -> None:
-        """Set the state of some environments, `[N]` bool, to that at an episode's start: 0."""
-        ...
-
-
 class EpisodeMemory:
     """The actor's state in each of some environments, and where episodes start.
+
+    An actor with a memory has a `state`, `[N, state_size]`, which its call advances and which may be set, and `forget`,
+    which sets that of some environments, `[N]` bool, to zero.
 
     The state belongs to the parameters that acted: it is carried from rollout to rollout, and zero where an episode
     starts.
@@ -57,22 +49,23 @@ class EpisodeMemory:
         self._starts = np.ones(self._num_envs, np.bool_)
         self._resetting = np.zeros(self._num_envs, np.bool_)
 
-    def begin(self, actor: RememberingActor) -> None:
+    def begin(self, actor: Any) -> None:
         """Let the actor go on from here."""
         actor.state = self._state
 
-    def end(self, actor: RememberingActor) -> None:
+    def end(self, actor: Any) -> None:
         """Take over where it has got to."""
-        self._state = actor.state
+        self._state = actor.state.copy()
 
-    def before(self, step: int, actor: RememberingActor, starts: Array, states: Array) -> None:
+    def before(self, step: int, actor: Any, starts: Array | None, states: Array | None) -> None:
         """Before it acts in a step: forget episodes that have ended, and write `starts[step]`, and a state if due."""
+        assert starts is not None and states is not None  # of a rollout that was laid out for a memory  # noqa: PT018
         starts[step] = self._starts
         self.forget(actor)
         if step % self._layout.sequence_length == 0:
             states[step // self._layout.sequence_length] = actor.state
 
-    def forget(self, actor: RememberingActor) -> None:
+    def forget(self, actor: Any) -> None:
         """Before it acts: forget episodes that have ended."""
         if self._starts.any():
             actor.forget(self._starts)

@@ -385,6 +385,7 @@ class BaseSampler(ABC):
         if self._memory is not None:
             if rollout.starts is None or rollout.states is None:
                 raise ValueError("it has nothing of what the actor remembered")
+            assert buffer.states is not None  # laid out for a memory
             states = np.empty((self._memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
             require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
             require_like("states", rollout.states, states)

@@ -75,7 +75,9 @@ class EpisodeSampler(BaseSampler):
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         encode = environments.encode
-        super().__init__(bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise, memory=memory)
+        super().__init__(
+            bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise, memory=memory
+        )
         self._environments = environments
         space = environments.observation_space
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None

@@ -29,7 +29,9 @@ class RolloutUnderWay:
     """Whether somebody works on it."""
 
 
-def rows_that_matter(buffer: RolloutBuffer, filled: int, memory: MemoryLayout | None = None) -> dict[str, tuple[Array, slice]]:
+def rows_that_matter(
+    buffer: RolloutBuffer, filled: int, memory: MemoryLayout | None = None
+) -> dict[str, tuple[Array, slice]]:
     """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise of the others."""
     rows = {"observations": slice(filled + 1), "noise": slice(filled, None)}
     if memory is not None:

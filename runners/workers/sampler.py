@@ -86,7 +86,8 @@ class WorkerSampler(BaseSampler):
         form = numpy_form(network)
         if form is None:
             raise ConfigurationError(
-                "worker processes sample with networks of tanh or relu only: choose such a network, or num_workers=0"
+                "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
+                "layer_norm and impala convolutions: choose such a network, or num_workers=0"
             )
         layout = RolloutBuffer.layout(num_steps, num_envs, template.encode, distribution, memory)
         arrays = arrays_of(network)

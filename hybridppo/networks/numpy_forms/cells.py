@@ -199,7 +199,7 @@ def _halved(projected: Array, weight: Array, sigmoids: slice) -> tuple[Array, Ar
     return projected, weight.swapaxes(-1, -2)
 
 
-CELLS = {"lstm": LSTMCells, "gru": GRUCells}
+CELLS: dict[str, type[LSTMCells] | type[GRUCells]] = {"lstm": LSTMCells, "gru": GRUCells}
 
 
 def _keeps(starts: Array) -> list[Array | None]:
@@ -210,12 +210,14 @@ def _keeps(starts: Array) -> list[Array | None]:
 def _projected(inputs: Array, weight: Array, bias: Array) -> Array:
     """`[L, S, I]` and `[n, gates, I]` to `[n, L, S, gates]`: what of the gates does not depend on the state."""
     length, num = inputs.shape[:2]
-    projected = np.matmul(inputs.reshape(length * num, -1), weight.swapaxes(-1, -2))
+    projected: Array = np.matmul(inputs.reshape(length * num, -1), weight.swapaxes(-1, -2))
     projected += bias[:, None]
     return projected.reshape(len(weight), length, num, -1)
 
 
-def _fill(parameter_gradients: Sequence[Array], of_inputs: Array, of_state: Array, inputs: Array, before: Array) -> None:
+def _fill(
+    parameter_gradients: Sequence[Array], of_inputs: Array, of_state: Array, inputs: Array, before: Array
+) -> None:
     """The gradients of both weights and of the bias, over all steps at once."""
     num = len(of_inputs)
     flat = of_inputs.reshape(num, -1, of_inputs.shape[-1]).swapaxes(-1, -2)

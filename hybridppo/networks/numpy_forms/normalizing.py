@@ -27,7 +27,9 @@ class NormalizingActor:
         variance: likewise.
     """
 
-    def __init__(self, actor: Any, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array) -> None:
+    def __init__(
+        self, actor: Any, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array
+    ) -> None:
         self.parameters, self.version = parameters, int(actor.version)
         self._actor: Any = actor
         self._layout = layout

@@ -1,12 +1,12 @@
 """Recurrent actors in NumPy: the same arithmetic as `networks.recurrent` to rounding, without torch."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import CHUNK
+from hybridppo.networks.numpy_forms.actor import CHUNK, NumpyActor
 
 Array = NDArray[Any]
 
@@ -16,16 +16,6 @@ class CellForm(NamedTuple):
 
     kind: Literal["lstm", "gru"]
     size: int
-
-
-class Layers(Protocol):
-    """Rows of what is remembered to outputs."""
-
-    version: int
-
-    def __call__(self, rows: Array) -> Array:
-        """`[N, H + mask_size] -> [N, outputs]`."""
-        ...
 
 
 class NumpyRecurrentActor:
@@ -48,7 +38,7 @@ class NumpyRecurrentActor:
         self,
         form: CellForm,
         cell: Sequence[Array],
-        network: Layers,
+        network: NumpyActor,
         parameters: Sequence[Array],
         mask_size: int,
         features: Callable[[Array], Array] | None = None,

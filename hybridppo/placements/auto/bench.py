@@ -126,7 +126,14 @@ class Bench:
     def _sample(self, environments: Environments, num_steps: int, seconds: float) -> tuple[float, float, Rollout]:
         """Seconds of a step, seconds of a rollout beyond its steps, and the last rollout."""
         noise = np.random.default_rng(0)
-        sampler = Sampler(environments, self._agent.distribution, num_steps=num_steps, env_seed=0, noise=noise, memory=self._agent.memory)
+        sampler = Sampler(
+            environments,
+            self._agent.distribution,
+            num_steps=num_steps,
+            env_seed=0,
+            noise=noise,
+            memory=self._agent.memory,
+        )
         rests: list[float] = []
         rollout: list[Rollout] = []
 

@@ -16,7 +16,6 @@ from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo import ppo as ppo_module
 from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
@@ -26,8 +25,6 @@ from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.recurrent import GRU, LSTM
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
-from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import distribution_for
 
 CELLS = ("lstm", "gru")
 every_cell = pytest.mark.parametrize("cell", CELLS)
@@ -327,20 +324,16 @@ def train(config: PPOConfig = SMALL, env: Any = "CartPole-v1", **options: Any) -
 def test_training_takes_the_form_by_hand_and_compares_it(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     compare = ppo_module.require_same_gradient
-    monkeypatch.setattr(
-        ppo_module, "require_same_gradient", lambda *args: (taken.append(args[1]), compare(*args)) and None
-    )
+    monkeypatch.setattr(ppo_module, "require_same_gradient", lambda *args: (taken.append(args[1]), compare(*args)))
     by_hand = train().agent
-    assert len(taken) == 1 and type(taken[0]) is NumpyRecurrentSteps
+    assert [type(form) for form in taken] == [NumpyRecurrentSteps]
     plain = train(replace(SMALL, fast_updates=False)).agent
     assert len(taken) == 1
     torch.testing.assert_close(by_hand.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-3)
 
 
 def test_a_formula_that_is_changed_in_one_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        GRU, "advance", lambda cell, projected, state: torch.tanh(projected[..., : cell.size] + state)
-    )
+    monkeypatch.setattr(GRU, "advance", lambda cell, projected, state: torch.tanh(projected[..., : cell.size] + state))
     with pytest.raises(hybridppo.TrainingError, match="the gradient of the actor is not the same in the two forms"):
         train(replace(SMALL, recurrent="gru"))
 
@@ -390,7 +383,8 @@ def test_forgetting_is_never_silent() -> None:
     with pytest.raises(EnvError, match=r"has a memory \(recurrent='lstm'\).*action, state = agent.act"):
         agent.act(observation)
     _, state = agent.act(observation, state=None)
-    assert state.shape == (12,) and state.dtype == np.float32
+    assert state.shape == (12,)
+    assert state.dtype == np.float32
     for wrong in (state[:3], state.astype(np.float64), np.full(12, np.nan, np.float32), 3):
         with pytest.raises(EnvError, match="state must be what the last call of act gave"):
             agent.act(observation, state=wrong)

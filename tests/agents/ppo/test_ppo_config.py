@@ -9,7 +9,7 @@ import pytest
 
 from hybridppo import ConfigurationError, PPOConfig
 
-COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches")
+COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length")
 POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
@@ -17,6 +17,11 @@ POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
 NUMBERS = (*POSITIVE, *NOT_NEGATIVE, *SHARES, *POSITIVE_OR_NONE)
 SWITCHES = (
     "squash_actions",
+    "normalize_observations",
+    "normalize_rewards",
+    "layer_norm",
+    "shared_trunk",
+    "orthogonal_init",
     "anneal_learning_rate",
     "anneal_clip_range",
     "normalize_advantage",
@@ -37,6 +42,9 @@ SWITCHES = (
         *((name, value) for name in SWITCHES for value in (0, 1, None, "yes")),
         *(("hidden_sizes", value) for value in ((0,), (64, 0), (-8,), (64.0,), (True,), ("64",), (None,), 64, None)),
         *(("activation", value) for value in ("sigmoid", "Tanh", "", None, 3, ["tanh"])),
+        *(("recurrent", value) for value in ("rnn", "LSTM", "", 1, True, ["lstm"])),
+        *(("convolutions", value) for value in ("resnet", "", None, 3, ["nature"])),
+        *(("log_std_init", value) for value in (math.nan, math.inf, True, "0.5", [0.5], None)),
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
         ("num_minibatches", 1024),
@@ -58,6 +66,9 @@ def test_every_field_is_tried() -> None:
         "hidden_sizes",
         "activation",
         "precision",
+        "recurrent",
+        "convolutions",
+        "log_std_init",
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried

@@ -181,6 +181,10 @@ class HandmadeAgent:
         self.optimizer = torch.optim.SGD([self.parameters.values], lr=0.1)
         self.version = 0
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [self.actor, self.critic]
+
     def change(self) -> None:
         """Stand in for an update."""
         with torch.no_grad():

@@ -76,6 +76,15 @@ WORKS = {
         {"action_masks": True},
     ),
     "final observations": Work(lambda: ScriptedEnv(((3, "truncated"), (5, "terminated")))),
+    "normalised": Work(
+        "Pendulum-v1", replace(SMALL, normalize_observations=True, normalize_rewards=True)
+    ),
+    "a memory": Work(
+        lambda: ScriptedEnv(((3, "truncated"), (5, "terminated"))),
+        replace(SMALL, recurrent="lstm", recurrent_size=4, sequence_length=3, normalize_observations=True),
+    ),
+    "another memory": Work(Catch, replace(SMALL, recurrent="gru", recurrent_size=4, sequence_length=8)),
+    "a shared trunk": Work(Catch, replace(SMALL, shared_trunk=True, convolutions="impala", layer_norm=True)),
     "other settings": Work(
         "CartPole-v1",
         replace(
@@ -156,11 +165,14 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
     make = WORKS[work].env
     env = gym.make(make) if isinstance(make, str) else make()
     observation, info = env.reset(seed=0)
-    np.testing.assert_array_equal(
-        agent.act(observation, action_mask=info.get("action_mask")),
-        loaded.act(observation, action_mask=info.get("action_mask")),
-    )
-    assert env.action_space.contains(agent.act(observation, False, info.get("action_mask")))
+    mask, state = info.get("action_mask"), None
+    for _ in range(2):
+        action, following = agent.act(observation, action_mask=mask, state=state)
+        again, same = loaded.act(observation, action_mask=mask, state=state)
+        np.testing.assert_array_equal(action, again)
+        np.testing.assert_array_equal(following, same)
+        state = following
+    assert env.action_space.contains(agent.act(observation, False, mask, state)[0])
 
 
 @pytest.mark.parametrize("placement", ["mirrored", "overlapping"])
@@ -258,6 +270,10 @@ class HandmadeAgent:
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         self.optimizer = FlatAdam(self.parameters, {"actor": 0.1, "critic": 0.1})
         self.version = 0
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return [self.actor, self.critic]
 
     def change(self) -> None:
         """Stand in for an update."""

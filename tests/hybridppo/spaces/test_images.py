@@ -19,7 +19,7 @@ from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.convolutions import ImageNetwork
+from hybridppo.networks.convolutions import ImageNetwork, nature
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.numpy_forms.images import NumpyImageActor
 from hybridppo.placements.acting import TorchActor, sampling_actor
@@ -55,7 +55,7 @@ def make_network(shape: tuple[int, ...], *, gaussian: bool = False, hidden: tupl
     network = ImageNetwork(
         image,
         lambda inputs: MLP(inputs, hidden, 3, activation="tanh", output_gain=1.0, generator=generator),
-        generator,
+        lambda image: nature(image, generator),
     )
     for name, parameter in network.named_parameters():
         if name.endswith("bias"):

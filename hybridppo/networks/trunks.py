@@ -1,0 +1,52 @@
+"""A trunk that actor and critic share."""
+
+import contextlib
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+
+class SharedTrunk(nn.Module):
+    """Everything before the last layers of actor and critic. Within `once`, what both see passes through it once."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self._keeps = False
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """`[..., *row] -> [..., features]`."""
+        if not self._keeps:
+            features: Tensor = self.network(observations)
+            return features
+        if self._kept is None or self._kept[0] is not observations:
+            self._kept = observations, self.network(observations)
+        return self._kept[1]
+
+    @contextlib.contextmanager
+    def once(self) -> Iterator[None]:
+        """Within it, the same tensor passes through once, and its gradients meet there."""
+        self._keeps = True
+        try:
+            yield
+        finally:
+            self._keeps, self._kept = False, None
+
+
+class HeadedNetwork(nn.Module):
+    """`[..., *row] -> [..., outputs]`: a shared trunk, and a last layer of one's own."""
+
+    def __init__(self, trunk: SharedTrunk, head: nn.Linear) -> None:
+        super().__init__()
+        self.trunk, self.head = trunk, head
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """What the head makes of the features."""
+        outputs: Tensor = self.head(self.trunk(observations))
+        return outputs
+
+
+def shared_trunk_of(network: nn.Module) -> SharedTrunk | None:
+    """The trunk within a network that it shares with another; None of one that shares nothing."""
+    return next((module for module in network.modules() if isinstance(module, SharedTrunk)), None)

@@ -1,0 +1,141 @@
+"""What holds for every kind of network: where and when it is sampled and learned changes nothing."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from network_kinds import KINDS
+from toy_environments import MODES, HighestAllowed
+
+import hybridppo
+from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+
+SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
+STEPS = 64 * 5
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+ENVIRONMENTS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
+
+
+def train(kind: str, env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -> hybridppo.TrainResult:
+    arguments: dict[str, Any] = {"total_steps": STEPS, "placement": SingleDevice("cpu"), "seed": 0}
+    if isinstance(env, str):
+        arguments["vectorization"] = "sync"
+    config = replace(config, **KINDS[kind])
+    return hybridppo.train(env, config=config, progress=False, **{**arguments, **options})
+
+
+def state_of(agent: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in agent.state()[0].items()}
+
+
+def assert_same(found: hybridppo.TrainResult, expected: hybridppo.TrainResult, about: str = "") -> None:
+    some, others = state_of(found.agent), state_of(expected.agent)
+    assert some.keys() == others.keys()
+    for name, tensor in some.items():
+        assert torch.equal(tensor, others[name]), f"{name} {about}"
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
+    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
+    "two workers": {"num_workers": 2},
+    "a process each": {"vectorization": "async"},
+}
+
+
+@pytest.mark.parametrize("env", ENVIRONMENTS)
+@every_kind
+def test_who_samples_and_where_changes_nothing(kind: str, env: str) -> None:
+    expected = train(kind, ENVIRONMENTS[env])
+    for way, options in WAYS.items():
+        assert_same(train(kind, ENVIRONMENTS[env], **options), expected, way)
+    other = train(kind, ENVIRONMENTS[env], seed=1)
+    assert not torch.equal(other.agent.parameters.values, expected.agent.parameters.values)
+
+
+@every_kind
+def test_it_is_no_other_network_in_disguise(kind: str) -> None:
+    plain = hybridppo.train(
+        "CartPole-v1", total_steps=STEPS, seed=0, config=SMALL, placement="cpu", vectorization="sync", progress=False
+    )
+    ours, theirs = state_of(train(kind).agent), state_of(plain.agent)
+    assert ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@every_kind
+def test_overlap_gives_what_its_seed_says(kind: str) -> None:
+    def overlapping(**options: Any) -> hybridppo.TrainResult:
+        return train(kind, placement=Mirrored("cpu", "cpu", max_lag=1), **options)
+
+    assert_same(overlapping(num_workers=0), overlapping(num_workers=2))
+
+
+@pytest.mark.parametrize("overlaps", [False, True], ids=["by turns", "overlapping"])
+@every_kind
+def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_path: Path) -> None:
+    def placement() -> Any:
+        return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
+
+    expected = train(kind, placement=placement())
+    run = tmp_path / "run"
+    assert_same(train(kind, placement=placement(), run_dir=run, checkpoint_seconds=0, keep_checkpoints=9), expected)
+    checkpoints = sorted((run / "checkpoints").iterdir())
+    for later in checkpoints[3:]:  # as if it had been stopped before
+        shutil.rmtree(later)
+    assert 0 < int(checkpoints[2].name) < STEPS
+    assert_same(hybridppo.resume(run, progress=False), expected)
+
+
+@every_kind
+def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> None:
+    result = train(kind, "Pendulum-v1", run_dir=tmp_path / "run", evaluation_episodes=2)
+    loaded = hybridppo.load(tmp_path / "run")
+    assert result.evaluation is not None
+    again = [hybridppo.evaluate_agent(agent, "Pendulum-v1", episodes=2, seed=5, progress=False)
+             for agent in (result.agent, loaded)]  # fmt: skip
+    assert again[0] == again[1]
+    assert min(again[0].returns) < -10.0  # in the environment's own units
+    before = state_of(loaded)
+    state = None
+    env = gym.make("Pendulum-v1")
+    observation, _ = env.reset(seed=0)
+    for _ in range(3):
+        action, state = loaded.act(observation, state=state)
+        expected, _ = result.agent.act(observation, state=None) if state is None else (action, None)
+        assert env.action_space.contains(action)
+        assert (expected == action).all()
+        observation, *_ = env.step(action)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(loaded).items())  # acting changes nothing
+
+
+@pytest.mark.parametrize("mode", MODES)
+@every_kind
+def test_every_mode_of_reset(kind: str, mode: AutoresetMode) -> None:
+    def vector() -> SyncVectorEnv:
+        return SyncVectorEnv([partial(gym.make, "CartPole-v1")] * 4, autoreset_mode=mode)
+
+    result = train(kind, vector)
+    assert result.metrics["episodes"] > 5
+    one_by_one = train(kind)
+    is_the_same = torch.equal(result.agent.parameters.values, one_by_one.agent.parameters.values)
+    assert is_the_same == (mode is not AutoresetMode.NEXT_STEP)  # where rows are spent on resets
+
+
+@every_kind
+def test_whole_episodes_and_masks(kind: str) -> None:
+    config = replace(SMALL, num_envs=1, episodes_per_rollout=3)
+    result = train(kind, HighestAllowed, config, action_masks=True)
+    assert result.metrics["episodes"] >= 3
+
+
+@every_kind
+def test_auto_measures_it(kind: str) -> None:
+    result = train(kind, placement="auto", total_steps=64 * 70)
+    assert result.metrics["env_steps"] >= 64 * 70

@@ -1,0 +1,16 @@
+"""Every kind of network that a configuration can ask for. A further kind joins by a line in `KINDS`."""
+
+from typing import Any
+
+KINDS: dict[str, dict[str, Any]] = {
+    "normalised": {"normalize_observations": True, "normalize_rewards": True},
+    "shared trunk": {"shared_trunk": True},
+    "torch's first weights": {"orthogonal_init": False, "log_std_init": -1.0},
+    "lstm": {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 5},
+    "gru": {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 16},
+    "lstm, normalised": {
+        "recurrent": "lstm", "recurrent_size": 8, "sequence_length": 8, "normalize_observations": True,
+        "normalize_rewards": True,
+    },
+}  # fmt: skip
+"""What differs from the defaults, by name."""

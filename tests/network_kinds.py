@@ -6,6 +6,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "normalised": {"normalize_observations": True, "normalize_rewards": True},
     "shared trunk": {"shared_trunk": True},
     "torch's first weights": {"orthogonal_init": False, "log_std_init": -1.0},
+    "a pool": {"pool_size": 3},
+    "a pool, normalised": {"pool_size": 2, "normalize_observations": True, "normalize_rewards": True},
     "lstm": {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 5},
     "gru": {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 16},
     "lstm, normalised": {

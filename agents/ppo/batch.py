@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.agents.ppo.losses import normalize
+
 Array = NDArray[Any]
 
 
@@ -31,6 +33,14 @@ class Batch:
         """Into how many it may be cut: one of a single row would have advantages without a deviation."""
         return len(self) // 2
 
+    def clip_range(self, clip_range: Any) -> Any:
+        """The clip range of its rows: a number, or `[B]`."""
+        return clip_range
+
+    def weighed_advantages(self, normalizes: bool) -> Tensor:
+        """The advantages that are learned from, `[B]`."""
+        return normalize(self.advantages) if normalizes else self.advantages
+
     def steps(self) -> "Batch":
         """Its rows, of which each is a step."""
         return self
@@ -46,7 +56,7 @@ class Batch:
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""
         columns = (getattr(self, field.name).split(list(sizes)) for field in fields(self))
-        return (Batch(*parts) for parts in zip(*columns, strict=True))
+        return (type(self)(*parts) for parts in zip(*columns, strict=True))
 
     def gather(self, rows: Tensor) -> "Batch":
         """The rows at `[M]` indices, copied."""
@@ -54,7 +64,7 @@ class Batch:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `function` applied to each of its tensors."""
-        return Batch(*(function(getattr(self, field.name)) for field in fields(self)))
+        return type(self)(*(function(getattr(self, field.name)) for field in fields(self)))
 
 
 class PackedBatch:

@@ -63,6 +63,10 @@ class CapturedSteps:
         """The critic's values."""
         return self._plain.values(observations)
 
+    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """As the plain ones."""
+        return self._plain.log_probs(observations, actions)
+
     def metrics(self) -> dict[str, float]:
         """How many steps of this update were recorded, how many replayed, and how many neither."""
         counts, self._counts = self._counts, _no_counts()
@@ -135,7 +139,7 @@ class _Recording:
 
     def replay(self, minibatch: Batch) -> Tensor:
         """Step on a minibatch; its statistics."""
-        for field in fields(Batch):
+        for field in fields(self._batch):
             getattr(self._batch, field.name).copy_(getattr(minibatch, field.name))
         self._replay()
         return self._statistics.clone()  # the next replay writes here again

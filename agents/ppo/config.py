@@ -14,9 +14,15 @@ OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_
 """Numbers that may be None."""
 LARGEST_FLOAT = 3.4028234663852886e38
 """Of 32 bits, in which all arithmetic is done."""
+COUNTS = (
+    "num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size"
+)  # fmt: skip
+"""Numbers of things, of which there is one at least."""
 MOST_ROWS = 2**31 - 1
 """As many as 32 bits can count."""
 MOST_THREADS = 1024
+LARGEST_POOL = 64
+"""Beyond that, actions are too old to tell anything."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,9 @@ class PPOConfig:
     episodes_per_rollout: int | None = None
     """Whole episodes per rollout, one after the other, of a single environment (num_envs=1), however many steps they
     take; None for rollouts of num_steps."""
+    pool_size: int = 1
+    """Rollouts that an update learns from: the newest, and older ones, whose actions are weighed by how probable they
+    are now (Queeney et al., 2021). 1 is PPO. They lie where the agent learns."""
     num_epochs: int = 4
     """Epochs: how often each rollout is learned from."""
     num_minibatches: int = 4
@@ -113,6 +122,10 @@ class PPOConfig:
         self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
         object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
         self._check_types()
+        self._require("pool_size", self.pool_size <= LARGEST_POOL, f"must be at most {LARGEST_POOL}")
+        self._require(
+            "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"
+        )
         families = tuple(CONVOLUTIONS)
         self._require("convolutions", self.convolutions in families, f"must be one of {', '.join(families)}")
         if self.shared_trunk:
@@ -120,7 +133,7 @@ class PPOConfig:
             self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
-        for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length"):
+        for name in COUNTS:
             self._require(name, getattr(self, name) >= 1, "must be at least 1")
             self._require(name, getattr(self, name) <= MOST_ROWS, f"must be at most {MOST_ROWS}")
         for name, limit in {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS}.items():

@@ -87,6 +87,7 @@ class NumpySteps:
         forms = numpy_form(actor), numpy_form(critic)
         return (
             not agent.has_own_loss
+            and agent.config.pool_size == 1
             and shared_trunk_of(actor) is None
             and forms[0] is not None
             and forms[1] is not None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.loss import LossInputs
-from hybridppo.agents.ppo.losses import approx_kl, clip_fraction, normalize
+from hybridppo.agents.ppo.losses import approx_kl, clip_fraction
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.interruption import Stopped
 from hybridppo.networks.precision import autocast
@@ -85,6 +85,13 @@ class AutogradSteps:
         outputs, values = self._forward(batch)
         return self._distribution.log_prob_and_entropy(outputs, batch.steps().actions)[0], values
 
+    @torch.no_grad()
+    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The log-probabilities `[B]` of actions, by the parameters as they are now."""
+        size = max(1, self._config.minibatch_size if observations.dtype == torch.uint8 else len(observations))
+        outputs = [self._actor(part) for part in torch.split(observations, size)]
+        return self._distribution.log_prob_and_entropy(torch.cat(outputs), actions)[0]
+
     def metrics(self) -> dict[str, float]:
         """Nothing."""
         return {}
@@ -120,10 +127,10 @@ class AutogradSteps:
         batch = batch.steps()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, batch.actions)
         log_ratio = log_prob - batch.log_probs
-        normalizes = self._config.normalize_advantage
+        clip_range = batch.clip_range(clip_range)
         inputs = LossInputs(
             log_ratio=log_ratio,
-            advantages=normalize(batch.advantages) if normalizes else batch.advantages,
+            advantages=batch.weighed_advantages(self._config.normalize_advantage),
             entropy=entropy,
             values=values,
             old_values=batch.values,

@@ -30,18 +30,19 @@ from hybridppo.agents.ppo.divergence import divergence
 from hybridppo.agents.ppo.loss import Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.minibatch_order import orders_on
+from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.agents.ppo.pool import experience
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
-from hybridppo.agents.ppo.reward_normalizer import RewardNormalizer
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
-from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer
+from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.networks.threads import limit_threads
@@ -91,10 +92,11 @@ class PPO:
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
             self.actor, self.critic = self._made_networks(initial)
-        self._normalizer = self._normalized() if config.normalize_observations else None
+        self.normalization = Normalization(config, self._encode)
+        self.actor, self.critic = self.normalization.before(self.actor), self.normalization.before(self.critic)
+        self._experience = experience(config.pool_size)
         self.memory = config.memory
-        self._cut = cut_for(self.memory)
-        self._rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
+        self.cut = cut_for(self.memory)
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
@@ -111,15 +113,6 @@ class PPO:
             return checked_networks(self._networks, *spaces, self.config, seed)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
 
-    def _normalized(self) -> ObservationNormalizer | None:
-        """Put a normaliser before both networks; None where observations have nothing to normalise."""
-        if not self._encode.measured.any():
-            return None
-        normalizer = ObservationNormalizer(self._encode.layout, self._encode.measured)
-        self.actor = NormalizedNetwork(normalizer, self.actor)
-        self.critic = NormalizedNetwork(normalizer, self.critic)
-        return normalizer
-
     @property
     def actor_network(self) -> nn.Module:
         """The actor as it learns: of observations that are normalised already, where they are at all."""
@@ -133,7 +126,7 @@ class PPO:
     @property
     def modules(self) -> list[nn.Module]:
         """All that has tensors."""
-        return [self.actor, self.critic, self._cut, *([self._rewards] if self._rewards is not None else [])]
+        return [self.actor, self.critic, self.cut, self._experience, self.normalization]
 
     @property
     def has_own_loss(self) -> bool:
@@ -190,15 +183,16 @@ class PPO:
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
         remaining = max(0.0, 1.0 - progress)
-        if self.config.anneal_learning_rate:
-            self.optimizer.set_learning_rates(self._learning_rates(remaining))
+        if self.config.anneal_learning_rate or self.config.pool_size > 1:
+            share = remaining if self.config.anneal_learning_rate else 1.0
+            self.optimizer.set_learning_rates(self._learning_rates(share))
         if self.config.anneal_clip_range:
             self._clip_range = remaining * self.config.clip_range
 
     def _learning_rates(self, share: float) -> dict[str, float]:
         config = self.config
         critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        return {"actor": share * config.learning_rate, "critic": share * critic}
+        return {"actor": share * config.learning_rate * self._experience.rate, "critic": share * critic}
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
     def update(self, rollout: Rollout) -> Metrics:
@@ -214,11 +208,10 @@ class PPO:
 
     def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
         num_columns = rollout.rewards.shape[1]
-        self._cut.fit(num_columns)
-        if self._rewards is not None:
-            self._rewards.fit(num_columns)
+        self.cut.fit(num_columns)
+        self.normalization.fit(num_columns)
         before = self._snapshot()
-        batch = self._prepare(rollout, steps)
+        batch = self._experience.batch(self, rollout, steps)
         sizes = self._minibatch_sizes(batch)
         if isinstance(steps, NumpySteps) and not self._has_agreed:
             # Once a run: the gradient by hand is that of the loss as it is written.
@@ -234,20 +227,20 @@ class PPO:
                 raise
             if self._has_gone_too_far(epochs[-1]):
                 break
-        if self._normalizer is not None:
-            # Not before: actions were drawn, and are learned from, under one normalisation.
-            self._normalizer.add(self._steps_of(rollout, rollout.observations[:-1].flatten(0, 1)))
-        self._cut.learned()
+        self.normalization.learned(rollout)
+        self.cut.learned()
         self.version += 1
         means, rows = torch.cat(epochs).mean(0), batch.steps()
         explained = explained_variance(values=rows.values, returns=rows.returns)
+        measures = [measure.reshape(1) for measure in self._experience.measures(self, batch, steps)]
         # The update's one wait for the device.
-        *values, explained_now, norm = torch.cat((means, explained.reshape(1), self._squared_norm())).tolist()
+        read = torch.cat((means, explained.reshape(1), self._squared_norm(), *measures)).tolist()
+        values, (explained_now, norm), measured = read[: len(means)], read[len(means) :][:2], read[len(means) + 2 :]
         if not all(map(math.isfinite, (*values, norm))):
             raise divergence(self.version, self.config, rollout, rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
-        learning_rate = self.optimizer.learning_rates["actor"]
-        return {**metrics, "explained_variance": explained_now, "learning_rate": learning_rate, **steps.metrics()}
+        metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
+        return {**metrics, **steps.metrics(), **self._experience.learned(self, measured, self._clip_range)}
 
     def _snapshot(self) -> tuple[list[Tensor], Any]:
         """All that an update changes, as it is now."""
@@ -259,8 +252,8 @@ class PPO:
         self._order.bit_generator.state = order
 
     def _changing(self) -> list[Tensor]:
-        tensors = [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
-        return tensors + (list(self._rewards.buffers()) if self._rewards is not None else [])
+        slots = self.optimizer.state[self.parameters.values].values()
+        return [self.parameters.values.data, *slots, *self.normalization.changing()]
 
     def _squared_norm(self) -> Tensor:
         """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
@@ -296,16 +289,12 @@ class PPO:
         return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
 
     @torch.no_grad()
-    def _prepare(self, rollout: Rollout, steps: OptimizerSteps) -> Batch | SequenceBatch:
+    def prepared(self, rollout: Rollout, steps: OptimizerSteps) -> Batch | SequenceBatch:
         """Values in one batched pass, advantages, and everything flattened to the rows that are steps."""
         config = self.config
-        observations, finals = rollout.observations, rollout.final_observations
-        if self._normalizer is not None:
-            observations, finals = self._normalizer(observations), self._normalizer(finals)
-        values, final_values = self._cut.values(steps, observations, finals, rollout)
-        rewards = rollout.rewards
-        if self._rewards is not None:
-            rewards = self._rewards(rewards, rollout.terminated | rollout.truncated, rollout.valid_rows)
+        observations, finals = self.normalization.of_observations(rollout)
+        values, final_values = self.cut.values(steps, observations, finals, rollout)
+        rewards = self.normalization.of_rewards(rollout, is_new=True)
         advantages = gae(
             rewards=rewards,
             values=values[:-1],
@@ -323,12 +312,7 @@ class PPO:
             advantages=advantages.flatten(),
             returns=(advantages + values[:-1]).flatten(),
         )
-        return self._cut.batch(everything, rollout)
-
-    @staticmethod
-    def _steps_of(rollout: Rollout, rows: Tensor) -> Tensor:
-        """Of rows `[T * N, ...]` those that are steps."""
-        return rows if len(rollout.valid_rows) == len(rows) else rows.index_select(0, rollout.valid_rows)
+        return self.cut.batch(everything, rollout)
 
     def _minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
         """`num_minibatches` of them, which differ by at most one."""
@@ -339,12 +323,13 @@ class PPO:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
-        tensors |= {f"memory.{name}": tensor for name, tensor in self._cut.state_dict().items()}
-        if self._rewards is not None:
-            tensors |= {f"rewards.{name}": tensor for name, tensor in self._rewards.state_dict().items()}
+        tensors |= {f"memory.{name}": tensor for name, tensor in self.cut.state_dict().items()}
+        tensors |= {f"rewards.{name}": tensor for name, tensor in self.normalization.state().items()}
+        pooled, state = self._experience.state()
+        tensors |= {f"pool.{name}": tensor for name, tensor in pooled.items()}
         slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
-        return tensors, {"version": self.version, "order": self._order.bit_generator.state}
+        return tensors, {"version": self.version, "order": self._order.bit_generator.state, **state}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on from what `state` gave, on whatever device the agent is now.
@@ -354,7 +339,8 @@ class PPO:
             RuntimeError: where tensors are missing, unknown or of another shape.
         """
         parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
-        parts |= {"rewards": {}} if self._rewards is not None else {}
+        parts |= {"rewards": {}} if self.config.normalize_rewards else {}
+        parts |= {"pool": {}} if self.config.pool_size > 1 else {}
         parts |= {"memory": {}} if self.memory is not None else {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition(".")
@@ -364,11 +350,10 @@ class PPO:
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
         if self.memory is not None:
-            self._cut.fit(len(parts["memory"]["critic_state"]))
-            self._cut.load_state_dict(parts["memory"])
-        if self._rewards is not None:
-            self._rewards.fit(parts["rewards"]["returns"].numel())
-            self._rewards.load_state_dict(parts["rewards"])
+            self.cut.fit(len(parts["memory"]["critic_state"]))
+            self.cut.load_state_dict(parts["memory"])
+        if self.config.normalize_rewards:
+            self.normalization.load_state(parts["rewards"])
         if parts["optimizer"]:  # none in checkpoints of before the first update, once
             slots = self.optimizer.state[self.parameters.values]
             for name, slot in slots.items():
@@ -376,6 +361,8 @@ class PPO:
                 if saved.shape != slot.shape:  # which `copy_` might spread over all
                     raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
                 slot.copy_(saved)
+        if self.config.pool_size > 1:
+            self._experience.load_state(parts["pool"], state)
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 

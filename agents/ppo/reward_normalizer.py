@@ -51,4 +51,8 @@ class RewardNormalizer(nn.Module):
         returns = discounted_sums(terms=terms.flip(0), decay=decay.flip(0)).flip(0)
         self.returns.copy_(goes_on[-1] * returns[-1])
         self.moments.add(returns.flatten().index_select(0, valid_rows))
+        return self.scaled(rewards)
+
+    def scaled(self, rewards: Tensor) -> Tensor:
+        """Rewards that counted before, by what is known now."""
         return (rewards * (self.moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)

@@ -4,6 +4,7 @@ Source: Schulman et al., "High-Dimensional Continuous Control Using Generalized 
 2016, equations 11 to 16.
 """
 
+import torch
 from torch import Tensor
 
 
@@ -39,6 +40,45 @@ def discounted_sums(*, terms: Tensor, decay: Tensor) -> Tensor:
         decay[:-stride] = decay[:-stride] * decay[stride:]
         stride *= 2
     return sums
+
+
+def vtrace(
+    *,
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    weights: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[Tensor, Tensor]:
+    """Advantages and returns `[T, N]` of steps that another policy took, by V-trace.
+
+    With weights of 1 they are those of `gae`. An advantage is that of an action which was taken: its own weight is not
+    in it, but in its return, which is the value's and not the action's.
+
+    Source: Espeholt et al., "IMPALA", 2018, equation 1, with lambda (remark 2), both truncations at 1; advantages as in
+    Queeney et al., "Generalized Proximal Policy Optimization with Sample Reuse", 2021, section 6.
+
+    Args:
+        rewards: `[T, N]`, and all others as for `gae`.
+        values: likewise.
+        next_values: likewise.
+        weights: `[T, N]`, how much more probable each action is now than when it was taken.
+        terminated: as for `gae`.
+        truncated: likewise.
+        gamma: likewise.
+        gae_lambda: likewise.
+    """
+    weights = weights.clamp(max=1.0)
+    # delta[t] = r[t] + gamma * V(s[t+1]) * (1 - terminated[t]) - V(s[t])
+    deltas = rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
+    # A[t] = delta[t] + gamma * lambda * (1 - done[t]) * w[t+1] * A[t+1]
+    following = torch.cat((weights[1:], torch.ones_like(weights[:1])))
+    decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype) * following
+    advantages = discounted_sums(terms=deltas, decay=decay)
+    return advantages, values + weights * advantages
 
 
 def gae(

@@ -112,8 +112,8 @@ def test_numpys_actor_is_torchs(cell: Any, spaces: str, normalises: bool) -> Non
     config = replace(SMALL, recurrent=cell, normalize_observations=normalises)
     agent = randomised(PPO(observation_space, action_space, config, seed=1))
     observations = observations_of(observation_space, 4, 11)
-    if normalises and agent._normalizer is not None:
-        agent._normalizer.add(torch.from_numpy(observations[0]))
+    if normalises and agent.normalization.observations is not None:
+        agent.normalization.observations.add(torch.from_numpy(observations[0]))
     form = numpy_form(agent.actor)
     assert form is not None
     actor: Any = form.actor([array.numpy() for array in arrays_of(agent.actor)])
@@ -160,8 +160,8 @@ def rollouts_of(config: PPOConfig, env: Any, number: int, **options: Any) -> tup
 
 
 def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> SequenceBatch:
-    agent._cut.fit(rollout.rewards.shape[1])
-    batch = agent._prepare(rollout, steps)
+    agent.cut.fit(rollout.rewards.shape[1])
+    batch = agent.prepared(rollout, steps)
     assert isinstance(batch, SequenceBatch)
     return batch
 
@@ -205,11 +205,11 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
     """Also across rollouts, and of the final observation of an episode that was cut short."""
     agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
     for form in (RecurrentSteps, NumpyRecurrentSteps):
-        agent._cut.critic_state = torch.zeros_like(agent._cut.critic_state)
-        agent._cut.fit(4)
+        agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
+        agent.cut.fit(4)
         state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
         for rollout in rollouts:
-            values, final_values = agent._cut.values(
+            values, final_values = agent.cut.values(
                 form(agent), rollout.observations, rollout.final_observations, rollout
             )
             starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
@@ -230,7 +230,7 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
             for k, final in finals.items():
                 torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
             assert len(finals) == len(rollout.final_rows)
-            agent._cut.learned()
+            agent.cut.learned()
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -92,7 +92,7 @@ def make(kind: str, config: PPOConfig = CONFIG) -> tuple[PPO, Rollout]:
 def test_all_that_the_loss_is_made_of_is_on_the_device(kind: str, precision: Any) -> None:
     agent, rollout = make(kind, PPOConfig(**{**CONFIG.to_json(), "precision": precision}))
     steps = AutogradSteps(agent)
-    batch = agent._prepare(rollout, steps)
+    batch = agent.prepared(rollout, steps)
     assert {tensor.device for tensor in vars(batch).values()} == {torch.device("cuda:0")}
     assert len(batch.returns) == 15
     with pytest.raises(LossError):
@@ -114,7 +114,7 @@ def test_all_that_is_recorded_is_on_the_device() -> None:
     agent, rollout = make("continuous")
     recorded: list[Any] = []
     steps = CapturedSteps(agent, record=recorded.append)  # type: ignore[arg-type]
-    batch = agent._prepare(rollout, steps)
+    batch = agent.prepared(rollout, steps)
     with pytest.raises(LossError):
         steps.epoch(batch, np.arange(15), [7, 8], 0.2)
     with pytest.raises(TypeError):  # what was "recorded" cannot be replayed
@@ -127,4 +127,4 @@ def test_a_mixture_is_found() -> None:
     agent, rollout = make("discrete")
     agent.critic.register_forward_pre_hook(lambda module, inputs: (inputs[0] + torch.ones(3),))
     with pytest.raises(RuntimeError, match="device"):
-        agent._prepare(rollout, AutogradSteps(agent))
+        agent.prepared(rollout, AutogradSteps(agent))

@@ -9,7 +9,7 @@ import pytest
 
 from hybridppo import ConfigurationError, PPOConfig
 
-COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length")
+COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size")
 POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")

@@ -1,0 +1,72 @@
+"""What an agent normalises: its observations, and the rewards that it learns from."""
+
+import torch
+from torch import Tensor, nn
+
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.reward_normalizer import RewardNormalizer
+from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.observations import ObservationEncoder
+
+
+class Normalization(nn.Module):
+    """The moments of observations and of rewards, where they are asked for; they change once an update.
+
+    Args:
+        config: says which.
+        encode: of the observations.
+    """
+
+    def __init__(self, config: PPOConfig, encode: ObservationEncoder) -> None:
+        super().__init__()
+        # Images alone have nothing to normalise.
+        normalizes = config.normalize_observations and encode.measured.any()
+        self.observations = ObservationNormalizer(encode.layout, encode.measured) if normalizes else None
+        self.rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
+
+    def before(self, network: nn.Module) -> nn.Module:
+        """The network with the observations normalised before it."""
+        return network if self.observations is None else NormalizedNetwork(self.observations, network)
+
+    def fit(self, num_columns: int) -> None:
+        """Make room for what the columns of a rollout carry on."""
+        if self.rewards is not None:
+            self.rewards.fit(num_columns)
+
+    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Its observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them."""
+        if self.observations is None:
+            return rollout.observations, rollout.final_observations
+        return self.observations(rollout.observations), self.observations(rollout.final_observations)
+
+    def of_rewards(self, rollout: Rollout, *, is_new: bool) -> Tensor:
+        """The rewards that are learned from, `[T, N]`; those of a new rollout count from now on."""
+        if self.rewards is None:
+            return rollout.rewards
+        if not is_new:
+            return self.rewards.scaled(rollout.rewards)
+        normalized: Tensor = self.rewards(rollout.rewards, rollout.terminated | rollout.truncated, rollout.valid_rows)
+        return normalized
+
+    @torch.no_grad()
+    def learned(self, rollout: Rollout) -> None:
+        """Let the observations count. Not before: actions were drawn, and are learned from, under one normalisation."""
+        if self.observations is not None:
+            rows = rollout.observations[:-1].flatten(0, 1)
+            is_whole = len(rollout.valid_rows) == len(rows)
+            self.observations.add(rows if is_whole else rows.index_select(0, rollout.valid_rows))
+
+    def changing(self) -> list[Tensor]:
+        """What an update changes before it is over."""
+        return [] if self.rewards is None else list(self.rewards.buffers())
+
+    def state(self) -> dict[str, Tensor]:
+        """What no network holds: that of the rewards."""
+        return {} if self.rewards is None else self.rewards.state_dict()
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Take it over."""
+        if self.rewards is not None:
+            self.rewards.fit(tensors["returns"].numel())
+            self.rewards.load_state_dict(tensors)

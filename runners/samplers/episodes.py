@@ -71,7 +71,15 @@ class EpisodeSampler(BaseSampler):
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         encode = environments.encode
-        super().__init__(bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise)
+        super().__init__(
+            bytearray(1),
+            buffers,
+            distribution,
+            encode,
+            skips_row_after_end=False,
+            noise=noise,
+            clips_rewards=environments.clips_rewards,
+        )
         self._environments = environments
         space = environments.observation_space
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
@@ -177,6 +185,7 @@ class EpisodeSampler(BaseSampler):
         buffer.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
         buffer.terminated[start:end] = buffer.truncated[start:end] = False
         buffer.restarted[start:end] = 0
+        buffer.absent[start:end] = False
         return buffer
 
     @property

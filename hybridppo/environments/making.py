@@ -14,7 +14,7 @@ from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
-from hybridppo.environments.named import is_atari, is_of_pool, make_one, require_package
+from hybridppo.environments.named import is_atari, is_of_pool, make_one, package_of, require_package
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel, require_parallel
 from hybridppo.environments.sync import SyncEnvironments
@@ -62,11 +62,8 @@ def make_environments(
 
 
 def to_send(source: EnvSource) -> Any:
-    """A source as worker processes take it, which have loaded no module that registers an environment."""
-    if not isinstance(source, str) or is_of_pool(source):
-        return source
-    require_package(source)
-    return gym.spec(source)
+    """A source as worker processes take it, which have loaded none of the modules that register environments."""
+    return source if not isinstance(source, str) or package_of(source) is not None else gym.spec(source)
 
 
 def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.spaces import Dict, Text
+from gymnasium.spaces import Dict
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
 
@@ -14,8 +14,9 @@ class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
         super().__init__(env)
         spaces = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
-        self.observation_space = Dict({key: space for key, space in spaces.items() if not isinstance(space, Text)})
+        parts = {key: space for key, space in spaces.items() if key != "mission"}
+        self.observation_space, self._parts = Dict(parts), list(parts)
 
     def observation(self, observation: Any) -> Any:
         """The observation's other parts."""
-        return {key: observation[key] for key in self.observation_space}
+        return {key: observation[key] for key in self._parts}

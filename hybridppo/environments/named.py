@@ -42,13 +42,18 @@ PREPARED: dict[str, Callable[[Any], Any]] = {
 """What is put around a package's environments."""
 
 
+def package_of(env_id: str) -> Package | None:
+    """The package that an id is of, where it is one of `PACKAGES`."""
+    return next((package for package in PACKAGES if env_id.startswith(package.prefixes)), None)
+
+
 def require_package(env_id: str) -> None:
     """Import the package of an id, where there is one that gymnasium does not know yet.
 
     Raises:
         EnvError: where it is not installed, with the extra that installs it.
     """
-    package = next((each for each in PACKAGES if env_id.startswith(each.prefixes)), None)
+    package = package_of(env_id)
     if package is None or env_id in gym.registry:
         return
     try:

@@ -80,6 +80,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
         self.present = np.zeros(num_agents, np.bool_)
         """Which agents are there to act."""
+        self.infos: Any = {}
+        """As the last reset or step returned them."""
         self.finals: list[tuple[int, Array]] = []
         """Slots that were truncated in the last step, with their final observations."""
         # For whoever takes the environment for one with one agent: all rows together, whose bounds each row has looked
@@ -99,6 +101,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
             raise BadValueError("its reset did not return two mappings, as pettingzoo.ParallelEnv: observations, infos")
         observations, infos = result
+        self.infos = infos
         self._rows[:] = 0
         self.present[:] = False
         for agent, observation in observations.items():
@@ -129,6 +132,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(of, Mapping) for of in result):
             raise BadValueError(f"its step did not return five mappings, as pettingzoo.ParallelEnv: {', '.join(STEP)}")
         observations, rewards, terminations, truncations, infos = result
+        self.infos = infos
         self.finals = []
         for array in (self.rewards, self.terminated, self.truncated):
             array[:] = 0

@@ -1,6 +1,7 @@
 """Environments of several agents whose true returns are known, for the tests to import. None needs PettingZoo."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -143,6 +144,17 @@ class Matching:
         row = np.zeros(self._space.shape, self._space.dtype)
         row.reshape(-1)[wanted] = self._space.high.reshape(-1)[wanted]
         return row
+
+
+AGENT_KINDS: dict[str, Callable[..., Matching]] = {
+    "discrete": Matching,
+    "vectors": partial(Matching, space=Box(0.0, 1.0, (2, 2))),
+    "images": partial(Matching, space=Box(0, 255, (4, 4, 1), np.uint8)),
+    "images and choices": partial(
+        Matching, space=gym.spaces.Dict({"camera": Box(0, 255, (3, 3, 1), np.uint8), "wanted": Discrete(4)})
+    ),
+}
+"""A further kind joins by a line."""
 
 
 class FaultyAgents(ScriptedAgents):

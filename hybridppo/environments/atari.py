@@ -37,13 +37,13 @@ class Atari(SameStepEnvironments):
     def __init__(
         self, env_id: str, num_envs: int, first: int = 0, *, episodic_life: bool = False, threads: int = 0
     ) -> None:
-        super().__init__(_vector(env_id, num_envs, AutoresetMode.SAME_STEP, episodic_life, threads), first)
+        super().__init__(_vector(env_id, num_envs, episodic_life, threads), first)
         self.clips_rewards = True
 
 
 def one_game(env_id: str, episodic_life: bool = False) -> OneOfVector:
     """One such game, as an environment by itself."""
-    return OneOfVector(_vector(env_id, 1, AutoresetMode.NEXT_STEP, episodic_life, threads=1))
+    return OneOfVector(_vector(env_id, 1, episodic_life, threads=1), AutoresetMode.SAME_STEP)
 
 
 class _WithShortSeeds(VectorWrapper[Any, Any, Any]):
@@ -55,9 +55,7 @@ class _WithShortSeeds(VectorWrapper[Any, Any, Any]):
         return vector.reset(seed=seeds, options=options)
 
 
-def _vector(
-    env_id: str, num_envs: int, mode: AutoresetMode, episodic_life: bool, threads: int
-) -> "VectorEnv[Any, Any, Any]":
+def _vector(env_id: str, num_envs: int, episodic_life: bool, threads: int) -> "VectorEnv[Any, Any, Any]":
     spec = gym.spec(env_id)
     # The class writes its mode into the metadata of all vectors there are, which would then declare it as theirs.
     of_all = VectorEnv.metadata
@@ -68,7 +66,8 @@ def _vector(
             num_envs=num_envs,
             vectorization_mode="vector_entry_point",
             num_threads=threads,
-            autoreset_mode=mode,
+            # Every row is a step then, also after the loss of a life, where nothing is reset.
+            autoreset_mode=AutoresetMode.SAME_STEP,
             reward_clipping=False,
             # What it calls episodic_life begins a new game at the loss of a life, and so never shows the others.
             life_loss_info=episodic_life,

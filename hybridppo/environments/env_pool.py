@@ -44,7 +44,7 @@ class EnvPool(NextStepEnvironments):
 
 def one_of_pool(env_id: str, episodic_life: bool = False) -> OneOfVector:
     """One of them, as an environment by itself."""
-    return OneOfVector(SeededPool(env_id, 1, episodic_life, threads=1))
+    return OneOfVector(SeededPool(env_id, 1, episodic_life, threads=1), AutoresetMode.NEXT_STEP)
 
 
 def is_atari(env_id: str) -> bool:

@@ -14,7 +14,7 @@ from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
-from hybridppo.environments.named import is_atari, is_of_pool, make_one, package_of, require_package
+from hybridppo.environments.named import is_atari, is_of_pool, make_env, package_of, require_package
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel, require_parallel
 from hybridppo.environments.sync import SyncEnvironments
@@ -112,7 +112,7 @@ def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, 
         is_gymnasiums = not is_of_pool(source) and not is_atari(source) and not options.episodic_life
         if is_gymnasiums and not must_be_made_here and gym.spec(source).vector_entry_point is not None:
             return wrap(gym.make_vec(source, num_envs=num_envs), options.autoreset_mode, first)
-        make: Callable[[], Any] = partial(make_one, source, options.episodic_life)
+        make: Callable[[], Any] = partial(make_env, source, options.episodic_life)
         environments = _made_here(partial(_with_mask, make) if options.action_masks else make, num_envs, options, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error

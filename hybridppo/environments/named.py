@@ -76,8 +76,12 @@ def is_atari(env_id: object) -> bool:
     return isinstance(env_id, str) and env_id.startswith(atari.PREFIX)
 
 
-def make_one(env_id: str, episodic_life: bool = False) -> "gym.Env[Any, Any]":
-    """One environment, as it is trained in.
+def make_env(env_id: str, episodic_life: bool = False) -> "gym.Env[Any, Any]":
+    """One environment, as `train` would step it: what an agent that was trained in it acts on.
+
+    Args:
+        env_id: its id.
+        episodic_life: of an Atari game, whether the loss of a life ends an episode.
 
     Raises:
         EnvError: where its package is missing.

@@ -10,6 +10,7 @@ import copy
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 import second_device as second
 import torch
 from torch import Tensor, nn
+from toy_agents import Matching
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
@@ -75,6 +77,7 @@ WORKS = {
         replace(SMALL, num_envs=1, episodes_per_rollout=2),
         {"action_masks": True},
     ),
+    "agents that leave": Work(partial(Matching, masks=True), options={"action_masks": True}),
     "final observations": Work(lambda: ScriptedEnv(((3, "truncated"), (5, "terminated")))),
     "other settings": Work(
         "CartPole-v1",

@@ -15,11 +15,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
 from hybridppo import CheckpointError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
+from hybridppo.interruption import Stopped
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import distribution_for
 
 SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 140
@@ -210,3 +214,41 @@ def test_columns_are_environments_times_agents() -> None:
     environments = make_environments(Matching, 4)
     assert environments.num_envs == 12
     assert environments.num_agents == 3
+
+
+def test_a_rollout_under_way_of_an_earlier_release_is_gone_on_with() -> None:
+    """Which had no word for agents that have left."""
+    samplers = []
+    for _ in range(2):
+        environments = make_environments("CartPole-v1", 4, vectorization="sync")
+        noise = np.random.default_rng(0)
+        samplers.append(Sampler(environments, distribution_for(Discrete(2)), num_steps=16, env_seed=0, noise=noise))
+    actor = Pushing()
+    before, after = samplers
+    before.collect(actor)
+    actor.ask_at = (5, before.request_stop)
+    with pytest.raises(Stopped):
+        before.collect(actor)
+    tensors, state = before.state()
+    assert state["under_way"]["filled"] == 5
+    del tensors["buffer.absent"]
+    assert after.load_state(tensors, state, env_seed=0) is None
+    assert len(after.collect(Pushing()).valid_rows) == 64
+    assert after.env_steps == 128
+
+
+class Pushing:
+    """Pushes to the left, and calls somebody at one of its steps."""
+
+    version = 0
+    ask_at: tuple[int, Any] = (0, None)
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        at, function = self.ask_at
+        self._step += at > 0
+        if at and self._step == at:
+            function()
+        return np.tile(np.array([9.0, 0.0], np.float32), (len(observations), 1))

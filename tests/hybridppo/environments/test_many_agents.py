@@ -17,7 +17,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.runners.evaluation import evaluate
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.spaces.distributions import Categorical, distribution_for
+from hybridppo.spaces.distributions import distribution_for
 
 SCRIPTS: list[AgentScript] = [
     [(3, "terminated"), (2, "truncated")],
@@ -147,7 +147,7 @@ def test_what_of_a_configuration_counts_environments() -> None:
 
 def test_evaluation_is_of_whole_episodes_and_of_each_agent() -> None:
     environments = make_environments(partial(ScriptedAgents, SCRIPTS), 2)
-    distribution = Categorical(Discrete(2))
+    distribution = distribution_for(Discrete(2))
     counted: list[None] = []
     evaluation = evaluate(
         FirstAction(), distribution, environments, episodes=3, seed=0, on_episode=lambda: counted.append(None)
@@ -161,7 +161,7 @@ def test_evaluation_is_of_whole_episodes_and_of_each_agent() -> None:
 
 def test_of_one_agent_an_evaluation_names_none() -> None:
     environments = make_environments("CartPole-v1", 2)
-    evaluation = evaluate(FirstAction(), Categorical(Discrete(2)), environments, episodes=3, seed=0)
+    evaluation = evaluate(FirstAction(), distribution_for(Discrete(2)), environments, episodes=3, seed=0)
     assert evaluation.agents == ()
     assert len(evaluation.returns) == 3
 

@@ -159,11 +159,15 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
     make = WORKS[work].env
     env = gym.make(make) if isinstance(make, str) else make()
     observation, info = env.reset(seed=0)
+    space = env.action_space
+    if not isinstance(env, gym.Env):  # of several agents: one of them
+        name = env.agents[0]
+        observation, info, space = observation[name], info[name], env.action_space(name)
     np.testing.assert_array_equal(
         agent.act(observation, action_mask=info.get("action_mask")),
         loaded.act(observation, action_mask=info.get("action_mask")),
     )
-    assert env.action_space.contains(agent.act(observation, False, info.get("action_mask")))
+    assert space.contains(agent.act(observation, False, info.get("action_mask")))
 
 
 @pytest.mark.parametrize("placement", ["mirrored", "overlapping"])

@@ -65,7 +65,7 @@ def evaluate(
     num_envs = columns // num_agents
     remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     running_return, running_length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
-    resetting = np.zeros(columns, dtype=np.bool_)
+    resetting = nobody = np.zeros(columns, dtype=np.bool_)
     noise = np.random.default_rng(seed)
     returns: list[float] = []
     lengths: list[int] = []
@@ -80,8 +80,8 @@ def evaluate(
         else:
             actions = distribution.sample(outputs, distribution.draw_noise(noise, (columns,)))
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
-        ended = terminated | truncated
-        no_steps = resetting if environments.absent is None else resetting | environments.absent
+        absent = environments.absent if environments.absent is not None else nobody
+        ended, no_steps = (terminated | truncated) & ~absent, resetting | absent
         running_return += np.where(no_steps, 0.0, rewards)
         running_length += ~no_steps
         for restarted in environments.restarted:

@@ -39,7 +39,10 @@ class Environments(ABC):
         """Which environments were restarted in the last step, and how often. Where that step ended no episode, it
         is none, and the episode that it belonged to is broken off."""
         self.absent: Array | None = None
-        """Of the last step, `[N]`: where nobody was there to act, so that the row is no step. None where all are."""
+        """Of the last step, `[N]`: where nobody was there to act, so that the row is no step. None where all are.
+
+        Such a row counts as terminated: nothing of it reaches the next episode.
+        """
         self.clips_rewards = False
         """Whether rewards are learned from between -1 and 1, where `step` gives them as they are."""
         self._closed = False

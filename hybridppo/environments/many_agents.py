@@ -102,6 +102,7 @@ class ManyAgents(Environments):
         for i, columns in enumerate(self._columns):
             if not self._present[columns].any():
                 self._reset(i)
+        self._terminated |= self._absent
         return self._rows, self._rewards, self._terminated, self._truncated, finals_of, finals
 
     def state(self) -> list[EnvState]:

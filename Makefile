@@ -4,11 +4,12 @@
 # make slow     the tests that take minutes
 # make gpu      everything a machine with a CUDA device can say of this checkout, in one report (options: ARGS)
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
+# make extras   install the packages that few have, and run the tests that need them
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
-.PHONY: train test lint slow gpu mutants wheel bench bench-all bench-gpu clean
+.PHONY: train test lint slow gpu mutants extras wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -36,6 +37,9 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+extras: $(VENV)/installed-extras
+	$(BIN)/python -m pytest -m extras -n auto --dist worksteal $(ARGS)
 
 wheel: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m wheel $(ARGS)
@@ -69,6 +73,13 @@ $(VENV)/installed: setup.cfg constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(INSTALL) --editable ".[dev,plot]"
+	touch $@
+
+# Packages of environments: extras of setup.cfg; mpe2 has environments of several agents.
+ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
+
+$(VENV)/installed-extras: $(VENV)/installed-dev
+	$(INSTALL) --editable ".[$(ENVIRONMENTS)]" mpe2
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev

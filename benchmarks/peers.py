@@ -65,7 +65,13 @@ def their_environments(case: Case, vector: str, start_method: str | None = None)
 
 
 def run_stable_baselines3(case: Case, vector: str = "dummy", start_method: str | None = None) -> dict[str, Any]:
-    """A turn of stable-baselines3: sampling is what its `collect_rollouts` does, learning the rest."""
+    """A turn of stable-baselines3, in environments that it makes."""
+    environments = their_environments(case, vector, start_method)
+    return learn_by_stable_baselines3(case, their_agent(case, environments))
+
+
+def learn_by_stable_baselines3(case: Case, agent: Any) -> dict[str, Any]:
+    """Its training: sampling is what its `collect_rollouts` does, learning the rest. Closes the environments."""
     from stable_baselines3.common.callbacks import BaseCallback
 
     class Marking(BaseCallback):
@@ -90,11 +96,10 @@ def run_stable_baselines3(case: Case, vector: str = "dummy", start_method: str |
             return True
 
     torch.set_num_threads(1)
-    environments = their_environments(case, vector, start_method)
     callback = Marking()
     total_steps = (case.warmup + case.iterations) * case.batch_size
-    their_agent(case, environments).learn(total_steps, callback=callback, log_interval=None)  # None: never
-    environments.close()
+    agent.learn(total_steps, callback=callback, log_interval=None)  # None: never
+    agent.get_env().close()
     marks = [
         Mark(end, env_steps, sampled - begin, end - sampled)
         for (begin, end), (sampled, env_steps) in zip(pairwise(callback.begins), callback.sampled, strict=True)

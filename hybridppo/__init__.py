@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
     from hybridppo.checking import check_env
+    from hybridppo.environments.named import make_env
     from hybridppo.evaluating import evaluate, evaluate_agent
     from hybridppo.loading import load
     from hybridppo.placements.auto.auto import Auto
@@ -55,6 +56,7 @@ __all__ = [
     "evaluate",
     "evaluate_agent",
     "load",
+    "make_env",
     "resume",
     "train",
 ]
@@ -73,6 +75,7 @@ __getattr__ = lazy_attributes(
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
         "check_env": "hybridppo.checking",
         "load": "hybridppo.loading",
+        "make_env": "hybridppo.environments.named",
         "resume": "hybridppo.resuming",
     },
 )

@@ -19,7 +19,14 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.environments.checks import checked_step, describe_error
+from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvSource
+from hybridppo.environments.parallel import (
+    ParallelEnvironment,
+    is_parallel,
+    parallel_environment,
+    require_parallel,
+)
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.state.describing import describe
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
@@ -42,7 +49,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     """Make an environment, step it with random actions, and report.
 
     Args:
-        env: an environment's id, or a function that makes one.
+        env: an environment's id, or a function that makes one; of several agents, too.
         steps: how many to make.
         seed: of its resets, and of the actions.
 
@@ -52,17 +59,27 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     steps = require_whole("steps", steps)
     name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
     report = EnvReport(name)
-    make: Callable[[], Any] = partial(gym.make, env) if isinstance(env, str) else env
+    make: Callable[[], Any] = partial(make_env, env) if isinstance(env, str) else env
     with _reported(report, "it cannot be made"):
         made = make()
         if isinstance(made, VectorEnv):
             made.close()
             raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")
-        if not isinstance(made, gym.Env):
-            report.add("error", f"it is a {type(made).__name__}", "derive it from gymnasium.Env")
+        require_parallel(made)
+        if is_parallel(made):
+            made = ParallelEnvironment(made)
+            check: _Check = _AgentsCheck(made, partial(parallel_environment, make, False), report, seed)
+        elif isinstance(made, gym.Env):
+            check = _Check(made, make, report, seed)
+        else:
+            report.add(
+                "error",
+                f"it is a {type(made).__name__}",
+                "derive it from gymnasium.Env, or, of several agents, from pettingzoo.ParallelEnv",
+            )
             return report
         try:
-            _Check(made, make, report, seed).run(steps)
+            check.run(steps)
         finally:
             made.close()
     return report
@@ -71,8 +88,12 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
 class _Check:
     """One environment under examination."""
 
-    def __init__(self, env: "gym.Env[Any, Any]", make: Callable[[], Any], report: EnvReport, seed: int) -> None:
+    def __init__(self, env: Any, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
         self._env, self._make, self._report, self._seed = env, make, report, seed
+        self._spaces: Any = env
+        """What has the spaces that an agent is made for."""
+        self._saved: object = env
+        """What a checkpoint would save."""
 
     def run(self, steps: int) -> None:
         """All of it, as far as it goes."""
@@ -85,7 +106,7 @@ class _Check:
         self._check_saving()
 
     def _has_spaces(self) -> bool:
-        env, report = self._env, self._report
+        env, report = self._spaces, self._report
         for kind in ("observation_space", "action_space"):
             if not isinstance(getattr(env, kind, None), gym.Space):
                 report.add("error", f"it has no {kind}", f"set self.{kind} to a gymnasium.spaces.Space in __init__")
@@ -219,7 +240,7 @@ class _Check:
 
     def _check_saving(self) -> None:
         try:
-            describe(self._env)
+            describe(self._saved)
         except EnvStateError as error:
             mend = "a resumed run starts new episodes; state_dict() and load_state_dict(state) would make it exact"
             self._report.add("note", f"its state cannot be saved: {error}", mend)
@@ -229,6 +250,67 @@ class _Check:
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
         return self._encode.checked(result[0]), result[1]
+
+
+class _AgentsCheck(_Check):
+    """An environment of several agents, whose answers `ParallelEnvironment` looks at."""
+
+    def __init__(self, env: ParallelEnvironment, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
+        super().__init__(env, make, report, seed)
+        self._spaces, self._saved = env.agent, env.env
+        names = ", ".join(map(str, env.agents))
+        report.add("note", f"it has {len(env.agents)} agents, which share a policy: {names}", "a row for each of them")
+
+    def _step_randomly(self, steps: int) -> None:
+        env, report, num_agents = self._env, self._report, len(self._env.agents)
+        env.agent.action_space.seed(self._seed)
+        rows, _ = env.reset(seed=self._seed)
+        if any("action_mask" in info for info in env.infos.values()):
+            report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
+        largest = np.zeros(self._encode.layout.num_numbers)
+        rewards: list[float] = []
+        step_seconds, reset_seconds = [], []
+        lengths = np.zeros(num_agents, np.int64)
+        for _ in range(steps):
+            was_there, actions = env.present.copy(), self._actions(env)
+            start = time.perf_counter()
+            rows, of_step, terminated, truncated, _ = env.step(actions)
+            step_seconds.append(time.perf_counter() - start)
+            report.steps += 1
+            env.require_finite()
+            rewards += of_step[was_there].tolist()
+            np.maximum(largest, np.abs(self._encode.layout.numbers(rows)).max(0), out=largest)
+            lengths += was_there
+            has_ended = terminated | truncated
+            report.episode_lengths += lengths[has_ended].tolist()
+            lengths[has_ended] = 0
+            if not env.present.any():
+                start = time.perf_counter()
+                env.reset()
+                reset_seconds.append(time.perf_counter() - start)
+        report.seconds_per_step = float(np.median(step_seconds))
+        report.seconds_per_reset = float(np.median(reset_seconds)) if reset_seconds else float("nan")
+        self._judge(largest, np.asarray(rewards))
+
+    def _trajectory(self, global_seed: int) -> list[Array]:
+        env = self._make()
+        try:
+            with _global_generators(global_seed):
+                env.agent.action_space.seed(self._seed)
+                seen = [env.reset(seed=self._seed)[0].copy()]
+                for _ in range(STEPS_TO_REPEAT):
+                    rows, rewards, *_ = env.step(self._actions(env))
+                    seen += [rows.copy(), rewards.copy()]
+                    if not env.present.any():
+                        break
+                return seen
+        finally:
+            env.close()
+
+    def _actions(self, env: ParallelEnvironment) -> list[Any]:
+        """At random, of those that are allowed, for every agent."""
+        infos = [env.infos.get(agent) or {} for agent in env.agents]
+        return [env.agent.action_space.sample(info.get("action_mask")) for info in infos]
 
 
 @contextlib.contextmanager
@@ -241,6 +323,8 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
     except BadValueError as error:
         after = f" after {report.steps} steps" if report.steps else ""
         report.add("error", f"{error}{after}")
+    except EnvError as error:
+        report.add("error", str(error))
     except gym.error.Error as error:
         report.add("error", f"{what}: {error}", "gymnasium.pprint_registry() lists what there is")
     except Exception as error:

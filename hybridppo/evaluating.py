@@ -42,7 +42,7 @@ def evaluate_agent(
     Args:
         agent: what to evaluate.
         env: an environment's id, or a function that makes one.
-        episodes: how many; up to 32 run side by side.
+        episodes: how many; up to 32 run side by side. Where there are several agents, each has a return of its own.
         seed: of the environments, and of random actions.
         deterministic: take the most probable actions.
         autoreset_mode: for vector environments that do not declare theirs.

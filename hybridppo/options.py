@@ -30,7 +30,7 @@ class RunOptions:
     """How long a run is, what it starts from, and what it leaves behind; checked when made."""
 
     total_steps: int = field(metadata=CHANGEABLE)
-    """Environment steps, of all environments together, after which to stop."""
+    """Environment steps, of all environments together, after which to stop; of several agents, each one's count."""
     total_episodes: int | None = field(default=None, metadata=CHANGEABLE)
     """Episodes, likewise, after which to stop if that comes first."""
     seed: int | None = None

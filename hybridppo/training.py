@@ -111,7 +111,8 @@ def train(
     """Train an agent.
 
     Args:
-        env: an environment's id, or a function that makes an environment (or a vector of `num_envs`).
+        env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
+            agents, which then share the policy).
         placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
         config: the agent's settings; its type chooses the agent.

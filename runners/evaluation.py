@@ -14,10 +14,12 @@ from hybridppo.spaces.distributions import Distribution
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Undiscounted returns and lengths of the episodes, in no particular order."""
+    """Undiscounted returns and lengths of the episodes, in no particular order; where there are agents, of each."""
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    agents: tuple[str, ...] = ()
+    """Whose each of them was, where environments have several agents."""
 
     @property
     def return_mean(self) -> float:
@@ -45,7 +47,8 @@ def evaluate(
     """Run `episodes` episodes from freshly reset environments.
 
     How many each environment contributes is fixed beforehand: taking the first to finish would favour
-    short episodes.
+    short episodes. Where environments have several agents, an episode is one of the environment: it is over when the
+    last agent has left, and each agent's return counts.
 
     Args:
         actor: the policy.
@@ -61,13 +64,15 @@ def evaluate(
     Raises:
         Stopped: where `should_stop` says so.
     """
-    num_envs = environments.num_envs
+    num_agents, columns = environments.num_agents, environments.num_envs
+    num_envs = columns // num_agents
     remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
-    running_return, running_length = np.zeros(num_envs), np.zeros(num_envs, dtype=np.int64)
-    resetting = np.zeros(num_envs, dtype=np.bool_)
+    running_return, running_length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
+    resetting = nobody = np.zeros(columns, dtype=np.bool_)
     noise = np.random.default_rng(seed)
     returns: list[float] = []
     lengths: list[int] = []
+    agents: list[str] = []
     observations = environments.reset(seed)
     remembered: EpisodeMemory | None = None
     if memory is not None:
@@ -82,23 +87,28 @@ def evaluate(
         if deterministic:
             actions = distribution.mode(outputs)
         else:
-            actions = distribution.sample(outputs, distribution.draw_noise(noise, (num_envs,)))
+            actions = distribution.sample(outputs, distribution.draw_noise(noise, (columns,)))
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
-        running_return += np.where(resetting, 0.0, rewards)
-        running_length += ~resetting
-        ended = terminated | truncated
+        absent = environments.absent if environments.absent is not None else nobody
         if remembered is not None:
-            remembered.after(ended, environments.restarted)
+            remembered.after(terminated | truncated, environments.restarted)
+        ended, no_steps = (terminated | truncated) & ~absent, resetting | absent
+        running_return += np.where(no_steps, 0.0, rewards)
+        running_length += ~no_steps
         for restarted in environments.restarted:
             if not ended[restarted]:  # its episode was broken off
                 running_return[restarted], running_length[restarted] = 0.0, 0
-        for env in np.flatnonzero(ended):
-            if remaining[env]:
+        for column in np.flatnonzero(ended).tolist():
+            if remaining[column // num_agents]:
+                returns.append(float(running_return[column]))
+                lengths.append(int(running_length[column]))
+                agents += environments.agents[column % num_agents : column % num_agents + 1]
+            running_return[column], running_length[column] = 0.0, 0
+        if ended.any():
+            is_over = (ended | no_steps).reshape(num_envs, num_agents).all(1) & ended.reshape(num_envs, -1).any(1)
+            for env in np.flatnonzero(is_over & (remaining > 0)):
                 remaining[env] -= 1
-                returns.append(float(running_return[env]))
-                lengths.append(int(running_length[env]))
                 on_episode()
-            running_return[env], running_length[env] = 0.0, 0
         if environments.skips_row_after_end:
             resetting = ended
-    return Evaluation(tuple(returns), tuple(lengths))
+    return Evaluation(tuple(returns), tuple(lengths), tuple(agents))

@@ -30,7 +30,7 @@ class PPOConfig:
     """PPO's settings, checked when made: what cannot work is refused with the field and the rule."""
 
     num_envs: int = 4
-    """Environments stepped side by side."""
+    """Environments stepped side by side; where they have several agents, each is as many rows as it has agents."""
     num_steps: int = 128
     """Steps of each environment per rollout, where rollouts are not whole episodes."""
     episodes_per_rollout: int | None = None

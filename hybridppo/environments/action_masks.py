@@ -39,7 +39,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         if not self._has_begun:
             self._has_begun = True
             observation = ObservationEncoder(self._space.observation).checked(observation)
-        return self._row(observation, info), info
+        return masked_row(self._space, observation, info), info
 
     def step(self, action: Any) -> Any:
         """The row of the next observation.
@@ -52,18 +52,24 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
             return result
         observation, reward, terminated, truncated, info = result
         has_ended = bool(np.any(terminated) or np.any(truncated))
-        return self._row(observation, info, has_ended), reward, terminated, truncated, info
+        return masked_row(self._space, observation, info, has_ended), reward, terminated, truncated, info
 
-    def _row(self, observation: Any, info: Any, has_ended: bool = False) -> Array:
-        mask = info.get("action_mask") if isinstance(info, dict) else None
-        if mask is None and has_ended:
-            return self._space.row_without_choice(observation)
-        if mask is None:
-            raise BadValueError(
-                f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
-                "it there, or leave action_masks out"
-            )
-        row = self._space.row(observation, mask)
-        if not has_ended:
-            self._space.require_allowed(row)
-        return row
+
+def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended: bool = False) -> Array:
+    """The row of an observation and of the mask in its info.
+
+    Raises:
+        BadValueError: where there is no mask of its actions, or one that allows none, and its episode has not ended.
+    """
+    mask = info.get("action_mask") if isinstance(info, dict) else None
+    if mask is None and has_ended:
+        return space.row_without_choice(observation)
+    if mask is None:
+        raise BadValueError(
+            f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
+            "it there, or leave action_masks out"
+        )
+    row = space.row(observation, mask)
+    if not has_ended:
+        space.require_allowed(row)
+    return row

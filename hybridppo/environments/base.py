@@ -30,11 +30,21 @@ class Environments(ABC):
 
     def __init__(self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]") -> None:
         self.num_envs = num_envs
+        """Columns of a rollout, `N`: environments, or the agents of environments, those of the first before others."""
+        self.agents: tuple[str, ...] = ()
+        """The names of the agents of one environment, a column each; none where each environment is a column."""
         self.observation_space, self.action_space = observation_space, action_space
         self.encode = ObservationEncoder(observation_space)
         self.restarted: dict[int, int] = {}
         """Which environments were restarted in the last step, and how often. Where that step ended no episode, it
         is none, and the episode that it belonged to is broken off."""
+        self.absent: Array | None = None
+        """Of the last step, `[N]`: where nobody was there to act, so that the row is no step. None where all are.
+
+        Such a row counts as terminated: nothing of it reaches the next episode.
+        """
+        self.clips_rewards = False
+        """Whether rewards are learned from between -1 and 1, where `step` gives them as they are."""
         self._closed = False
         self._began: list[Digests] = []
 
@@ -42,6 +52,11 @@ class Environments(ABC):
     def envs(self) -> "list[gym.Env[Any, Any]] | None":
         """The environments, where they are objects of this process."""
         return None
+
+    @property
+    def num_agents(self) -> int:
+        """How many columns an environment has."""
+        return max(1, len(self.agents))
 
     @abstractmethod
     def reset(self, seed: int) -> Array:

@@ -1,4 +1,4 @@
-"""Environments from an id or a function: copies of one, or its own vectorised form."""
+"""Environments from an id or a function: copies of one, its own vectorised form, or one with several agents."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,10 +8,15 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from hybridppo.environments import env_pool
 from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.async_vector import ProcessVector
+from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments
+from hybridppo.environments.many_agents import ManyAgents
+from hybridppo.environments.named import is_atari, is_of_pool, make_env, package_of, require_package
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.parallel import is_parallel, require_parallel
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
@@ -23,19 +28,21 @@ def make_environments(
     options: EnvironmentOptions | None = None,
     *,
     first: int = 0,
+    threads: int = 0,
     **changes: Any,
 ) -> Environments:
-    """`num_envs` sub-environments of one kind, stepped as one.
+    """`num_envs` environments of one kind, stepped as one.
 
     Only sub-environments that the library makes can be restarted (`on_env_error="restart"`) or have action masks;
     `vectorization="auto"` then means those.
 
     Args:
-        source: an id registered with gymnasium, or a function that makes one environment, or one that
-            makes a vector environment of `num_envs`.
+        source: an environment's id; or a function that makes one environment, a vector environment of `num_envs`, or
+            an environment of several agents (PettingZoo's `ParallelEnv`), each of which is then a column.
         num_envs: how many.
         options: how they are made and stepped; None for the defaults.
         first: the number of the first among those of the run, for messages.
+        threads: that a vectorised form in C++ may use; 0 for as many as there are cores.
         **changes: single options, in place of those in `options`.
 
     Raises:
@@ -43,42 +50,80 @@ def make_environments(
         ConfigurationError: for an unknown option.
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
-    action_masks, restarts, autoreset_mode = options.action_masks, options.restarts, options.autoreset_mode
-    if not isinstance(source, str):
-        if not callable(source):
+    if isinstance(source, str):
+        environments = _of_id(source, num_envs, options, first, threads)
+    elif callable(source):
+        environments = _of_function(source, num_envs, options, first)
+    else:
+        raise ConfigurationError(f"env must be an environment's id or a function that makes one, got {shown(source)}")
+    if options.clip_rewards is not None:
+        environments.clips_rewards = options.clip_rewards
+    return environments
+
+
+def to_send(source: EnvSource) -> Any:
+    """A source as worker processes take it, which have loaded none of the modules that register environments."""
+    return source if not isinstance(source, str) or package_of(source) is not None else gym.spec(source)
+
+
+def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
+    if options.episodic_life:
+        raise ConfigurationError("episodic_life=True is for ids of Atari games (ALE/...), not for a function")
+    made = source()
+    if isinstance(made, VectorEnv):
+        if options.restarts or options.action_masks:
+            made.close()
+            what = "on_env_error='restart'" if options.restarts else "action_masks=True"
             raise ConfigurationError(
-                f"env must be an environment's id or a function that makes one, got {shown(source)}"
+                f"{what} needs copies that the library makes, and the function made a {type(made).__name__}: let it "
+                "make one environment"
             )
-        made = source()
-        if isinstance(made, VectorEnv):
-            if restarts or action_masks:
-                made.close()
-                raise ConfigurationError(
-                    f"{'on_env_error=' + repr('restart') if restarts else 'action_masks=True'} needs copies that the "
-                    f"library makes, and the function made a {type(made).__name__}: let it make one environment"
-                )
-            if made.num_envs != num_envs:
-                message = f"the function made a vector of {made.num_envs} environments, but num_envs is {num_envs}"
-                raise EnvError(f"{message}: make them equal")
-            return wrap(made, autoreset_mode, first)
-        if not isinstance(made, gym.Env):
-            raise EnvError(f"the function must make a gymnasium.Env or VectorEnv, it made {type(made).__name__}")
+        if made.num_envs != num_envs:
+            message = f"the function made a vector of {made.num_envs} environments, but num_envs is {num_envs}"
+            raise EnvError(f"{message}: make them equal")
+        return wrap(made, options.autoreset_mode, first)
+    if isinstance(made, gym.Env):
         made.close()
-        source = partial(_with_mask, source) if action_masks else source
-        return _made_here(source, num_envs, options, first)
+        return _made_here(partial(_with_mask, source) if options.action_masks else source, num_envs, options, first)
+    require_parallel(made)
+    if not is_parallel(made):
+        raise EnvError(
+            "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv; it made "
+            f"{type(made).__name__}"
+        )
+    if options.vectorization == "async":
+        raise ConfigurationError(
+            "vectorization='async' is for environments of one agent: leave it out, and set num_workers where processes "
+            "are wanted"
+        )
+    if callable(getattr(made, "close", None)):
+        made.close()
+    return ManyAgents(source, num_envs, first, options.on_env_error, action_masks=options.action_masks)
+
+
+def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int) -> Environments:
+    must_be_made_here = options.vectorization != "auto" or options.restarts or options.action_masks
     try:
-        must_be_made_here = options.vectorization != "auto" or restarts or action_masks
-        if not must_be_made_here and gym.spec(source).vector_entry_point is not None:
-            return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode, first)
-        make: Callable[[], Any] = partial(gym.make, source)
-        make = partial(_with_mask, make) if action_masks else make
-        return _made_here(make, num_envs, options, first)
+        require_package(source)
+        if is_of_pool(source) and not must_be_made_here:
+            return env_pool.EnvPool(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
+        if is_atari(source) and not must_be_made_here:
+            return Atari(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
+        is_gymnasiums = not is_of_pool(source) and not is_atari(source) and not options.episodic_life
+        if is_gymnasiums and not must_be_made_here and gym.spec(source).vector_entry_point is not None:
+            return wrap(gym.make_vec(source, num_envs=num_envs), options.autoreset_mode, first)
+        make: Callable[[], Any] = partial(make_env, source, options.episodic_life)
+        environments = _made_here(partial(_with_mask, make) if options.action_masks else make, num_envs, options, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
+    except ConfigurationError:
+        raise
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
         raise EnvError(
             f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
         ) from error
+    environments.clips_rewards = is_atari(source) or (is_of_pool(source) and env_pool.is_atari(source))
+    return environments
 
 
 def _with_mask(make: Callable[[], Any]) -> MaskInObservation:

@@ -4,14 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-import gymnasium as gym
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.validation import CHANGEABLE, is_seconds
 
-EnvSource = str | Callable[[], "gym.Env[Any, Any] | VectorEnv[Any, Any, Any]"]
-"""An id registered with gymnasium, or a function that makes one environment, or a vector of them."""
+EnvSource = str | Callable[[], Any]
+"""An environment's id, or a function that makes one environment, a vector of them, or one of several agents."""
 Vectorization = Literal["auto", "sync", "async"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]
@@ -39,6 +38,10 @@ class EnvironmentOptions:
     """Seconds without a step after which a worker process counts as hung."""
     action_masks: bool = False
     """Choose only among the actions that the environment allows, in info["action_mask"] of every reset and step."""
+    clip_rewards: bool | None = None
+    """Learn from rewards clipped between -1 and 1; returns and evaluations stay as they are. None does so for Atari."""
+    episodic_life: bool = False
+    """In Atari games, end an episode with the loss of a life, while training; evaluations are of whole games."""
 
     def __post_init__(self) -> None:
         if self.vectorization not in get_args(Vectorization):
@@ -53,6 +56,10 @@ class EnvironmentOptions:
             raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
         if not isinstance(self.action_masks, bool):
             raise ConfigurationError(f"action_masks must be True or False, got {shown(self.action_masks)}")
+        if self.clip_rewards not in (True, False, None):
+            raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
+        if not isinstance(self.episodic_life, bool):
+            raise ConfigurationError(f"episodic_life must be True or False, got {shown(self.episodic_life)}")
         if self.restarts and self.vectorization == "async":
             raise ConfigurationError(
                 "on_env_error='restart' needs sub-environments that are stepped in one process: leave "

@@ -34,6 +34,8 @@ class RolloutBuffer:
     truncated: Array
     restarted: Array
     """`[T, N]`: how often the environment was restarted in the step, see `Environments.restarted`."""
+    absent: Array
+    """`[T, N]` bool: where nobody was there to act, see `Environments.absent`."""
     noise: Array
     """`[T, N, noise]`, drawn beforehand."""
     starts: Array | None = None
@@ -59,6 +61,7 @@ class RolloutBuffer:
             "terminated": (leading, "bool"),
             "truncated": (leading, "bool"),
             "restarted": (leading, "int32"),
+            "absent": (leading, "bool"),
             "noise": ((*leading, distribution.noise_size), float32),
         }
         if memory is not None:

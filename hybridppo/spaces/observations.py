@@ -103,7 +103,10 @@ class ObservationEncoder:
         if self._takes_as_it_is and observations.dtype is self.dtype:
             return observations  # type: ignore[no-any-return]
         if self.is_array:
-            return np.asarray(observations).reshape(len(observations), *self.shape).astype(self.dtype, copy=False)
+            array = np.asarray(observations).reshape(len(observations), *self.shape)
+            if array.dtype == np.bool_ and self.image is not None:  # truths are dark or bright, as MinAtar's
+                return array * np.uint8(255)
+            return array.astype(self.dtype, copy=False)
         values = self._kind.values(observations)
         rows = np.empty((len(values[0]), *self.shape), self.dtype)
         self._write(values, rows)

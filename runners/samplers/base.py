@@ -47,6 +47,8 @@ class BaseSampler(ABC):
         skips_row_after_end: whether environments spend the row after an episode's end on their reset.
         noise: owner of the actions' randomness; one `[T, N]` buffer is drawn from it per rollout.
         memory: the actors', where they have one.
+        num_agents: columns that an environment has, and that are restarted together.
+        clips_rewards: whether rewards are learned from between -1 and 1; statistics are of what they are.
     """
 
     def __init__(
@@ -59,9 +61,12 @@ class BaseSampler(ABC):
         skips_row_after_end: bool,
         noise: np.random.Generator,
         memory: MemoryLayout | None = None,
+        num_agents: int = 1,
+        clips_rewards: bool = False,
     ) -> None:
         self._memory = memory
         self._stop = stop
+        self._num_agents, self._clips_rewards = num_agents, clips_rewards
         self._buffers, self._turn = buffers, 0
         self.num_steps, self.num_envs = buffers[0].rewards.shape
         self.statistics = EpisodeStatistics(self.num_envs)
@@ -128,7 +133,7 @@ class BaseSampler(ABC):
         if not self._has_warned:
             self._look_at_bounds(buffer)
         ended = buffer.terminated | buffer.truncated
-        valid = self._valid_rows(ended)
+        valid = self._valid_rows(ended, buffer.absent)
         if self._skips_row_after_end:
             self._resetting = ended[-1].copy()
         broken_off = self._break_off(buffer, ended, valid)
@@ -160,7 +165,7 @@ class BaseSampler(ABC):
             return self.env_steps
         buffer, filled = self._under_way.buffer, self._under_way.filled
         ended = (buffer.terminated | buffer.truncated)[:filled]
-        return self.env_steps + int(self._valid_rows(ended).sum())
+        return self.env_steps + int(self._valid_rows(ended, buffer.absent[:filled]).sum())
 
     @property
     @abstractmethod
@@ -231,19 +236,22 @@ class BaseSampler(ABC):
             under_way.filled, finals = self._end()
             under_way.finals += finals
 
-    def _valid_rows(self, ended: Array) -> Array:
-        """Which rows of a rollout are steps, `[T, N]`: all, or all but those that environments spend on their reset."""
-        valid = np.ones_like(ended)
+    def _valid_rows(self, ended: Array, absent: Array) -> Array:
+        """Which rows of a rollout are steps, `[T, N]`.
+
+        All but those that environments spend on their reset, and those of agents that have left.
+        """
+        valid: Array = ~absent
         if self._skips_row_after_end:
-            valid[:1] = ~self._resetting
-            valid[1:] = ~ended[:-1]
+            valid[:1] &= ~self._resetting
+            valid[1:] &= ~ended[:-1]
         return valid
 
     def _break_off(self, buffer: RolloutBuffer, ended: Array, valid: Array) -> Array | None:
         """Where environments were restarted before their episode had ended, `[T, N]`, with no such row left valid."""
         if not buffer.restarted.any():
             return None
-        self.env_restarts += int(buffer.restarted.sum())
+        self.env_restarts += int(buffer.restarted.sum()) // self._num_agents
         broken_off: Array = (buffer.restarted > 0) & ~ended
         valid &= ~rows_broken_off(ended, broken_off)
         np.logical_or(buffer.terminated, broken_off, out=buffer.terminated)  # nothing of what followed belongs to it
@@ -258,7 +266,7 @@ class BaseSampler(ABC):
             observations=torch.from_numpy(buffer.observations),
             actions=actions,
             log_probs=log_probs,
-            rewards=torch.from_numpy(buffer.rewards),
+            rewards=torch.from_numpy(buffer.rewards.clip(-1.0, 1.0) if self._clips_rewards else buffer.rewards),
             terminated=torch.from_numpy(buffer.terminated),
             truncated=torch.from_numpy(buffer.truncated),
             valid_rows=torch.from_numpy(np.flatnonzero(valid)),
@@ -357,6 +365,9 @@ class BaseSampler(ABC):
         if filled > self.num_steps:
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
         for name, (array, rows) in rows_that_matter(buffer, filled, self._memory).items():
+            if name == "absent" and "buffer.absent" not in tensors:  # which earlier releases did not write
+                array[rows] = False
+                continue
             require_like(f"buffer.{name}", tensors[f"buffer.{name}"], array[rows])
             array[rows] = tensors[f"buffer.{name}"].numpy()
         finals: FinalObservations = []

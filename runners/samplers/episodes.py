@@ -76,7 +76,14 @@ class EpisodeSampler(BaseSampler):
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         encode = environments.encode
         super().__init__(
-            bytearray(1), buffers, distribution, encode, skips_row_after_end=False, noise=noise, memory=memory
+            bytearray(1),
+            buffers,
+            distribution,
+            encode,
+            skips_row_after_end=False,
+            noise=noise,
+            memory=memory,
+            clips_rewards=environments.clips_rewards,
         )
         self._environments = environments
         space = environments.observation_space
@@ -192,6 +199,7 @@ class EpisodeSampler(BaseSampler):
         buffer.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
         buffer.terminated[start:end] = buffer.truncated[start:end] = False
         buffer.restarted[start:end] = 0
+        buffer.absent[start:end] = False
         return buffer
 
     @property

@@ -58,6 +58,8 @@ class Sampler(BaseSampler):
             skips_row_after_end=skips_row_after_end,
             noise=noise,
             memory=memory,
+            num_agents=environments.num_agents,
+            clips_rewards=environments.clips_rewards,
         )
         self._environments = environments
         self._stepper = Stepper(environments, distribution, env_seed, memory)

@@ -105,6 +105,7 @@ class Stepper:
         start = time.perf_counter()
         buffer.observations[first] = self._observation
         buffer.restarted[first:] = 0
+        buffer.absent[first:] = False
         filled = len(buffer.rewards) if end is None else end
         for t in range(first, filled):
             if stop[0]:
@@ -126,6 +127,8 @@ class Stepper:
                 memory.after(terminated | truncated, environments.restarted)
             if environments.restarted:
                 buffer.restarted[t, list(environments.restarted)] = list(environments.restarted.values())
+            if environments.absent is not None:
+                buffer.absent[t] = environments.absent
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]

@@ -102,7 +102,9 @@ def serve(connection: "Connection[Any, Any]") -> None:
         gym.registry.setdefault(source.id, source)
         source = source.id
     envs: slice = mine["envs"]
-    environments = make_environments(source, envs.stop - envs.start, setup["options"], first=envs.start)
+    num_envs = envs.stop - envs.start
+    # One thread each: the processes are the parallelism.
+    environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
     try:
         require_same_spaces(
             environments,
@@ -112,7 +114,10 @@ def serve(connection: "Connection[Any, Any]") -> None:
             setup["num_envs"],
         )
         arrays = SharedArrays(setup["layout"], setup["path"])
-        buffers = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}).of(envs) for i in range(2)]
+        # An environment is a column of a rollout, or as many as it has agents.
+        columns = slice(envs.start * environments.num_agents, envs.stop * environments.num_agents)
+        whole = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}) for i in range(2)]
+        buffers = [buffer.of(columns) for buffer in whole]
         # Views of one flat array that the trainer writes before each rollout.
         ends = np.cumsum([int(np.prod(shape)) for shape in setup["shapes"]])[:-1]
         flat = np.split(arrays["parameters"], ends)

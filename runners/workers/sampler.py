@@ -7,7 +7,6 @@ from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from torch import nn
 
 from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
@@ -53,7 +53,7 @@ class WorkerSampler(BaseSampler):
         template: the `N` environments as made in this process, for their spaces and reset mode; not stepped.
         distribution: of the action space.
         network: the actor, for the shapes of its parameters.
-        num_workers: processes, at most `N`; environments are divided as evenly as possible.
+        num_workers: processes, at most as many as there are environments; these are divided as evenly as possible.
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
@@ -80,7 +80,8 @@ class WorkerSampler(BaseSampler):
         pin_for: torch.device | None = None,
         memory: MemoryLayout | None = None,
     ) -> None:
-        num_envs = template.num_envs
+        columns, agents = template.num_envs, template.num_agents
+        num_envs = columns // agents
         if not 1 <= num_workers <= num_envs:
             raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
         form = numpy_form(network)
@@ -89,7 +90,7 @@ class WorkerSampler(BaseSampler):
                 "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
                 "layer_norm and impala convolutions: choose such a network, or num_workers=0"
             )
-        layout = RolloutBuffer.layout(num_steps, num_envs, template.encode, distribution, memory)
+        layout = RolloutBuffer.layout(num_steps, columns, template.encode, distribution, memory)
         arrays = arrays_of(network)
         shapes = [tuple(array.shape) for array in arrays]
         size = sum(array.numel() for array in arrays)
@@ -109,18 +110,22 @@ class WorkerSampler(BaseSampler):
             skips_row_after_end=skips_row_after_end,
             noise=noise,
             memory=memory,
+            num_agents=agents,
+            clips_rewards=template.clips_rewards,
         )
         self._seconds_filling = 0.0
         options = options if options is not None else EnvironmentOptions()
         self._restarts = options.restarts
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
-        self._envs = [slice(start, end) for start, end in pairwise(bounds)]
+        shares = [slice(start, end) for start, end in pairwise(bounds)]
+        # In columns: an environment's agents stay together.
+        self._envs = [slice(share.start * agents, share.stop * agents) for share in shares]
         self._losses, self._losses_in_a_row = [0] * num_workers, [0] * num_workers
         self._env_seed = env_seed
         self._turn_begun = self._first = 0
         self._page_lock: PageLock | None = None
         setup = {
-            "source": gym.spec(source) if isinstance(source, str) else source,
+            "source": to_send(source),
             "options": options,
             "layout": shared,
             "fields": list(layout),
@@ -132,10 +137,10 @@ class WorkerSampler(BaseSampler):
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
-        self._pool = WorkerPool(self._envs, pack(setup), self._rows_of, options.worker_timeout)
+        self._pool = WorkerPool(shares, pack(setup), self._rows_of, options.worker_timeout)
         try:
-            for worker, envs in enumerate(self._envs):
-                self._pool.start(worker, env_seed + envs.start)
+            for worker in range(num_workers):
+                self._pool.start(worker, self._seed_of(worker))
             self._pool.wait_until_ready(self._pool.workers)
             if not self._restarts:  # another worker would have to map it
                 self._arrays.unlink()
@@ -145,6 +150,10 @@ class WorkerSampler(BaseSampler):
         except BaseException:
             self.close()
             raise
+
+    def _seed_of(self, worker: int) -> int:
+        """Of the first environment of a worker."""
+        return self._env_seed + self._envs[worker].start // self._num_agents
 
     def _rows_of(self, worker: int) -> int:
         return int(self._arrays[f"heartbeat{worker}"][0])
@@ -235,7 +244,7 @@ class WorkerSampler(BaseSampler):
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
         self._env_seed = env_seed
-        self._ask([("restart", env_seed + envs.start) for envs in self._envs])
+        self._ask([("restart", self._seed_of(worker)) for worker in range(len(self._envs))])
 
     def _ask(self, messages: Sequence[tuple[str, Any]]) -> list[tuple[Any, float]]:
         """The answers of all workers, to a message each; of another in its place where one is lost."""
@@ -265,7 +274,7 @@ class WorkerSampler(BaseSampler):
                 raise EnvError(f"lost {times} times without a whole rollout between, the last: {error}") from error
             logger.warning("%s\nAnother is started in its place, and its unfinished episodes are dropped.", error)
             self._pool.end(worker)
-            parts = [self._env_seed + self._envs[worker].start, self._losses[worker]]
+            parts = [self._seed_of(worker), self._losses[worker]]
             try:
                 self._pool.start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
                 self._pool.wait_until_ready([worker])
@@ -279,10 +288,12 @@ class WorkerSampler(BaseSampler):
         envs = self._envs[worker]
         if end == 0:  # nothing of the rollout was there yet
             self.statistics.drop_running(envs)
-            self.env_restarts += envs.stop - envs.start
+            self.env_restarts += (envs.stop - envs.start) // self._num_agents
             return
         part = self._buffers[self._turn_begun].of(envs)
-        for array in (part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted):
+        for array in (
+            part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted, part.absent
+        ):  # fmt: skip
             array[first:end] = 0
         if part.starts is not None:
             part.starts[first:end] = False

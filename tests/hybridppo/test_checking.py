@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete, Text
 from gymnasium.vector import SyncVectorEnv
+from toy_agents import FaultyAgents, Matching
 
 import hybridppo
 from hybridppo import ConfigurationError
@@ -163,3 +164,51 @@ def test_the_command_prints_and_its_exit_code_says_what_came_of_it(capsys: pytes
         main(["check", "Nowhere-v0"])
     assert end.value.code == 1
     assert "pprint_registry" in capsys.readouterr().out
+
+
+# Several agents
+
+
+def test_agents_that_share_a_policy_are_checked() -> None:
+    report = hybridppo.check_env(partial(Matching, masks=True), steps=100)
+    assert report.is_usable
+    assert report.steps == 100
+    assert set(report.episode_lengths) == {6, 7, 8}
+    assert "note: it has 3 agents, which share a policy: player 0, player 1, player 2" in str(report)
+    assert "its infos have an 'action_mask'" in str(report)
+    assert "two different episodes" not in str(report)
+
+
+class Unlike(Matching):
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(4 + self.possible_agents.index(agent))
+
+
+class Drawing(Matching):
+    """Draws from the global generator."""
+
+    def _seen(self, wanted: int) -> Any:
+        return np.random.randint(4)  # noqa: NPY002
+
+
+AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a space of their own": (
+        Unlike,
+        "error: agents that share a policy have the same spaces: the observation",
+    ),
+    "a number that is none": (
+        partial(FaultyAgents, lambda env, result: ({**result[0], "agent_1": np.full(3, np.nan)}, *result[1:])),
+        "error: agent 'agent_1': its observation[0] is nan",
+    ),
+    "in turn": (partial(lambda: type("InTurn", (Matching,), {"last": None})()), "agents act in turn"),
+    "the global generator": (Drawing, "warning: it draws from Python's or NumPy's global generator"),
+    "nothing at all": (object, "error: it is a object -> derive it from gymnasium.Env, or, of several agents, from"),
+}
+
+
+@pytest.mark.parametrize("what", AGENTS_GONE_WRONG)
+def test_what_is_wrong_with_agents_is_found(what: str) -> None:
+    make, words = AGENTS_GONE_WRONG[what]
+    report = hybridppo.check_env(make, steps=50)
+    assert words in str(report)
+    assert report.is_usable == ("error" not in words and "turn" not in words)

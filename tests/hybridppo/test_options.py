@@ -33,6 +33,8 @@ SOME: dict[str, Any] = {
     "on_env_error": "restart",
     "worker_timeout": 20.0,
     "action_masks": False,
+    "clip_rewards": True,
+    "episodic_life": False,
 }
 """A value for every option. A further one is a line here."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.base import Environments
+from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
@@ -136,11 +137,11 @@ def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, 
     return Work(
         num_envs=config.num_envs,
         num_steps=config.num_steps,
-        iterations=-(-total_steps // config.batch_size),
+        iterations=-(-total_steps // (config.batch_size * environments.num_agents)),
         cores=cpu_cores(),
         num_workers=num_workers,
         # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
-        splits=isinstance(environments, SyncEnvironments),
+        splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
         has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
         torch_threads=config.torch_threads or 1,
     )

@@ -149,7 +149,7 @@ class Bench:
     def _time_actions(self, placement: Placement, seconds: float) -> tuple[float, float]:
         """Seconds of the actor's outputs and the choice of actions for a step of all environments; of them, copying."""
         distribution, observations = self._agent.distribution, self._rollout.observations.numpy()
-        noise = distribution.draw_noise(np.random.default_rng(0), (self._work.num_envs,))
+        noise = distribution.draw_noise(np.random.default_rng(0), (observations.shape[1],))
         num_calls = max(1, min(32, len(observations) - 1))
         crossings: list[float] = []
         with placement.sampling(self._agent) as actor:

@@ -10,6 +10,7 @@ import copy
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 import second_device as second
 import torch
 from torch import Tensor, nn
+from toy_agents import Matching
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
@@ -75,6 +77,7 @@ WORKS = {
         replace(SMALL, num_envs=1, episodes_per_rollout=2),
         {"action_masks": True},
     ),
+    "agents that leave": Work(partial(Matching, masks=True), options={"action_masks": True}),
     "final observations": Work(lambda: ScriptedEnv(((3, "truncated"), (5, "terminated")))),
     "normalised": Work(
         "Pendulum-v1", replace(SMALL, normalize_observations=True, normalize_rewards=True)
@@ -165,6 +168,10 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
     make = WORKS[work].env
     env = gym.make(make) if isinstance(make, str) else make()
     observation, info = env.reset(seed=0)
+    space = env.action_space
+    if not isinstance(env, gym.Env):  # of several agents: one of them
+        name = env.agents[0]
+        observation, info, space = observation[name], info[name], env.action_space(name)
     mask, state = info.get("action_mask"), None
     for _ in range(2):
         action, following = agent.act(observation, action_mask=mask, state=state)
@@ -172,7 +179,7 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
         np.testing.assert_array_equal(action, again)
         np.testing.assert_array_equal(following, same)
         state = following
-    assert env.action_space.contains(agent.act(observation, False, mask, state)[0])
+    assert space.contains(agent.act(observation, False, mask, state)[0])
 
 
 @pytest.mark.parametrize("placement", ["mirrored", "overlapping"])

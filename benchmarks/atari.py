@@ -1,0 +1,90 @@
+"""Pong from pixels: this library on ale-py's own vector, against stable-baselines3 with its wrappers.
+
+    python benchmarks/atari.py
+    python benchmarks/atari.py --quick
+
+8 games, 128 steps a rollout, 4 epochs of 4 minibatches, the convolutions of Mnih et al. and 512 numbers. Both see the
+same: four frames an action, gray, 84 x 84, four stacked, up to 30 idle frames at the start, rewards clipped, actions
+repeated with a probability of 0.25. Every turn is a fresh process on one core. `shared` lets actor and critic have the
+same convolutions, as the field usually does; the first two have them apart. Needs `make extras`, `make bench` and
+`pip install opencv-python-headless`, for the wrappers.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import machine
+from cases import Case
+from many_agents import one_core, run_ours
+from turns import in_words, medians, ratios, take_turns
+
+CASE = Case(env_id="ALE/Pong-v5", num_envs=8, hidden_sizes=(512,), has_images=True, warmup=1, iterations=4)
+OURS, PEER, SHARED = "hybridppo", "stable-baselines3", "stable-baselines3, shared"
+
+
+def run_theirs(case: Case, shared: bool) -> dict[str, Any]:
+    """A turn of stable-baselines3, on games as its own wrappers prepare them."""
+    import ale_py
+    from peers import learn_by_stable_baselines3, their_agent
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    assert ale_py  # whose import registers the games
+    games = make_atari_env(
+        case.env_id,
+        n_envs=case.num_envs,
+        seed=0,
+        env_kwargs={"frameskip": 1},
+        wrapper_kwargs={"terminal_on_life_loss": False},
+    )
+    agent = their_agent(case, VecFrameStack(games, 4))
+    if shared:
+        agent.policy_kwargs["share_features_extractor"] = True
+        agent._setup_model()
+    return learn_by_stable_baselines3(case, agent)
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """The table of a result file."""
+    lines = [result["work"], "", f"| | steps sampled/s | steps trained/s | times {PEER} |", "|---|---:|---:|---:|"]
+    for name, row in result["summary"]["rows"].items():
+        speeds = f"{row['sampled_per_second']:,.0f} | {row['steps_per_second']:,.0f}"
+        lines.append(f"| {name} | {speeds} | {in_words(result['summary']['ratios'][name])} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure by turns, print, keep; or take one turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="1 round of a small iteration, to see that it works")
+    parser.add_argument("--turn", choices=(OURS, PEER, SHARED), help="take one turn, in this process")
+    arguments = parser.parse_args()
+    case = replace(CASE, num_envs=2, num_steps=32, iterations=1) if arguments.quick else CASE
+    if arguments.turn:
+        one_core()
+        is_ours = arguments.turn == OURS
+        turn = run_ours(case, case.env_id, case.num_envs) if is_ours else run_theirs(case, arguments.turn == SHARED)
+        print(json.dumps(turn))
+        return 0
+    quick = ["--quick"] if arguments.quick else []
+    names = (OURS, PEER, SHARED)
+    commands = {name: [sys.executable, __file__, "--turn", name, *quick] for name in names}
+    rounds = take_turns(commands, 1 if arguments.quick else arguments.rounds)
+    summary = {
+        "rows": {name: medians(rounds, name) for name in names},
+        "ratios": {name: ratios(rounds, name, PEER, "steps_per_second") for name in names},
+    }
+    versions = {name: version(name) for name in ("hybridppo", "stable-baselines3", "ale-py")}
+    payload = {"work": case.in_words(), "versions": versions, "summary": summary, "rounds": rounds}
+    print(as_markdown(payload))
+    print(f"\nRaw figures: {machine.save('atari_quick' if arguments.quick else 'atari', payload)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

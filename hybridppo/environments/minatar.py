@@ -1,0 +1,31 @@
+"""MinAtar's games, whose pixels are truths, as images: ids like `MinAtar/Breakout-v1`."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+PREFIX = "MinAtar/"
+
+
+def register() -> None:
+    """Let gymnasium know of the games, as the package does where gymnasium loads plugins."""
+    import minatar.gym
+
+    minatar.gym.register_envs()
+
+
+class TruthsAsPixels(gym.ObservationWrapper[Any, Any, Any]):
+    """Observations `[10, 10, channels]` of bool as bytes, 0 and 255: as images, they go through convolutions."""
+
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        super().__init__(env)
+        self.observation_space = Box(0, 255, env.observation_space.shape, np.uint8)
+
+    def observation(self, observation: Array) -> Array:
+        """The observation in bytes."""
+        return np.multiply(observation, 255, dtype=np.uint8)

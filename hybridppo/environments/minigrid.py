@@ -1,0 +1,22 @@
+"""MiniGrid's and BabyAI's worlds, without their texts: ids like `MiniGrid-Empty-5x5-v0`."""
+
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.spaces import Dict
+
+PREFIXES = ("MiniGrid-", "BabyAI-")
+
+
+class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
+    """Observations of the image and the direction alone: the mission is a text, which no network here reads."""
+
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        super().__init__(env)
+        spaces = env.observation_space.spaces if isinstance(env.observation_space, Dict) else {}
+        parts = {key: space for key, space in spaces.items() if key != "mission"}
+        self.observation_space, self._parts = Dict(parts), list(parts)
+
+    def observation(self, observation: Any) -> Any:
+        """The observation's other parts."""
+        return {key: observation[key] for key in self._parts}

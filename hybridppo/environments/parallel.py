@@ -1,0 +1,267 @@
+"""One environment of several agents that act at the same time, as PettingZoo's `ParallelEnv` is: a row for each agent.
+
+Nothing here imports PettingZoo: what has its methods is such an environment.
+"""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from hybridppo.environments.action_masks import masked_row
+from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
+
+Array = NDArray[Any]
+
+STEP = ("observations", "rewards", "terminations", "truncations", "infos")
+"""What a step returns: a mapping of agents to each."""
+
+
+def is_parallel(made: Any) -> bool:
+    """Whether something is an environment of several agents that act at the same time."""
+    methods = (getattr(made, name, None) for name in ("reset", "step", "observation_space", "action_space"))
+    return hasattr(made, "possible_agents") and not hasattr(made, "last") and all(map(callable, methods))
+
+
+def require_parallel(made: Any) -> None:
+    """Refuse an environment of several agents that act in turn.
+
+    Raises:
+        EnvError: with what to do.
+    """
+    if hasattr(made, "possible_agents") and hasattr(made, "last"):
+        raise EnvError(
+            f"{type(made).__name__} is an environment whose agents act in turn (PettingZoo's AECEnv), and only those "
+            "that act at the same time can share a policy here: make its parallel form (parallel_env(), or "
+            "pettingzoo.utils.aec_to_parallel)"
+        )
+
+
+class ParallelEnvironment(gym.Env[Any, Any]):
+    """A parallel environment whose agents are slots: arrays of `A` rows, in the order of its `possible_agents`.
+
+    An agent is there from the reset that observes it until it is terminated or truncated. It need be in none of the
+    mappings that `step` returns afterwards, and nothing is looked at of what they say of it.
+
+    Args:
+        env: the environment.
+        action_masks: whether what each agent may do, in its `info["action_mask"]`, is a part of its observation.
+
+    Raises:
+        EnvError: where it has no agents, or agents that differ in a space.
+    """
+
+    def __init__(self, env: Any, action_masks: bool = False) -> None:
+        self.env = env
+        self.agents = _agents_of(env)
+        observation_space = _space_of(env, self.agents, "observation")
+        action_space = _space_of(env, self.agents, "action")
+        self._masked = MaskedObservation(observation_space, action_space) if action_masks else None
+        seen = self._masked if self._masked is not None else observation_space
+        self.agent = SimpleNamespace(observation_space=seen, action_space=action_space)
+        """The spaces of each agent."""
+        self._unmasked = ObservationEncoder(observation_space)
+        self.encode = encode = ObservationEncoder(seen)
+        num_agents = len(self.agents)
+        self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
+        self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
+        # Where observations are arrays that become rows as they are: the same memory, in their own shape.
+        is_copied = isinstance(observation_space, Box) and not action_masks
+        self._arrays = self._rows.reshape(num_agents, *(observation_space.shape or ())) if is_copied else None
+        self._dtype = None if encode.image is None else encode.dtype
+        self.rewards = np.zeros(num_agents, np.float32)
+        self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
+        self.present = np.zeros(num_agents, np.bool_)
+        """Which agents are there to act."""
+        self.infos: Any = {}
+        """As the last reset or step returned them."""
+        self.finals: list[tuple[int, Array]] = []
+        """Slots that were truncated in the last step, with their final observations."""
+        # For whoever takes the environment for one with one agent: all rows together, whose bounds each row has looked
+        # at by itself.
+        low, high = (0, 255) if encode.layout.images else (-np.inf, np.inf)
+        self.observation_space = Box(low, high, self._rows.shape, dtype=encode.dtype.type)
+        self.action_space = gym.spaces.Tuple([action_space] * num_agents)
+        self._checks = 2  # the first reset and the first step
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Begin an episode: rows `[A, obs]`, of zeros where an agent is not there.
+
+        Raises:
+            BadValueError: where what it returns is not of its spaces.
+        """
+        result: Any = self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
+            raise BadValueError("its reset did not return two mappings, as pettingzoo.ParallelEnv: observations, infos")
+        observations, infos = result
+        self.infos = infos
+        self._rows[:] = 0
+        self.present[:] = False
+        for agent, observation in observations.items():
+            if agent not in self._slots:
+                raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents")
+            slot = self._slots[agent]
+            self._write(slot, observation, _of(infos, agent))
+            self.present[slot] = True
+        if not self.present.any():
+            raise BadValueError("its reset observed none of its agents")
+        self.require_finite()
+        self._forget_the_missing()
+        self._checks = min(self._checks, 1)
+        return self._rows, {}
+
+    def step(self, action: Any) -> Any:
+        """Act with an action for each slot, of which those of agents that are not there are left out.
+
+        Returns:
+            `rows [A, obs]`, `rewards`, `terminated`, `truncated`, all `[A]`, and an empty `info`. Of an agent that has
+            left, all is zero, but for the flags of the step in which it did; its final observation is in `finals`.
+
+        Raises:
+            BadValueError: where what it returns is not of its spaces; an agent is forgotten, or appears.
+        """
+        acting, has_lost_one = self._acting, False
+        result: Any = self.env.step({agent: action[slot] for slot, agent in acting})
+        if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(of, Mapping) for of in result):
+            raise BadValueError(f"its step did not return five mappings, as pettingzoo.ParallelEnv: {', '.join(STEP)}")
+        observations, rewards, terminations, truncations, infos = result
+        self.infos = infos
+        self.finals = []
+        for array in (self.rewards, self.terminated, self.truncated):
+            array[:] = 0
+        for slot, agent in acting:
+            try:
+                reward, ends = rewards[agent], (terminations[agent], truncations[agent])
+            except KeyError:
+                missing = next(name for name, of in zip(STEP[1:4], result[1:4], strict=True) if agent not in of)
+                raise BadValueError(f"its step returned no {missing} of agent {agent!r}, which has not left") from None
+            self.rewards[slot] = reward if isinstance(reward, (float, int, np.generic)) else _number(agent, reward)
+            terminated, truncated = map(bool, ends)
+            if terminated or truncated:
+                has_lost_one = True
+                self._leave(slot, observations.get(agent), _of(infos, agent), terminated, truncated)
+            elif agent in observations:
+                self._write(slot, observations[agent], _of(infos, agent))
+            else:
+                raise BadValueError(f"its step returned no observation of agent {agent!r}, which has not left")
+        if not observations.keys() <= self._names:
+            self._refuse_newcomers(observations, terminations, truncations)
+        if has_lost_one:
+            self._forget_the_missing()
+        self._checks = 0
+        return self._rows, self.rewards, self.terminated, self.truncated, {}
+
+    def require_finite(self) -> None:
+        """Refuse what is no finite number in the rows, or the rewards.
+
+        Raises:
+            BadValueError: naming the agent, and the number.
+        """
+        for slot, row in enumerate(self._rows):
+            self.encode.require_finite(f"{self._name_of(slot)}: its observation", row)
+            require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
+
+    def put_present(self, present: Array) -> None:
+        """Go on with these agents, where the environment was put back into the middle of an episode."""
+        self.present[:] = present
+        self._forget_the_missing()
+
+    def close(self) -> None:
+        """Close the environment."""
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
+
+    def _name_of(self, slot: int) -> str:
+        return f"agent {self.agents[slot]!r}"
+
+    def _forget_the_missing(self) -> None:
+        self._acting = [(slot, self.agents[slot]) for slot in np.flatnonzero(self.present).tolist()]
+        self._names = {agent for _, agent in self._acting}
+
+    def _leave(self, slot: int, observation: Any, info: Any, terminated: bool, truncated: bool) -> None:
+        self.present[slot] = False
+        self.terminated[slot], self.truncated[slot] = terminated, truncated and not terminated
+        if not terminated:
+            if observation is None:
+                raise BadValueError(
+                    f"{self._name_of(slot)} was truncated, and its step returned no observation of it: the final one "
+                    "is what its return is bootstrapped from"
+                )
+            self._write(slot, observation, info, has_ended=True)
+            self.encode.require_finite(f"{self._name_of(slot)}: its final observation", self._rows[slot])
+            self.finals.append((slot, self._rows[slot].copy()))
+        self._rows[slot] = 0
+
+    def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
+        """Write the row of an agent."""
+        try:
+            if self._checks:
+                observation = self._unmasked.checked(observation)
+            if self._arrays is None:
+                self._rows[slot] = self._row(observation, info, has_ended)
+                return
+            array = self._arrays[slot]
+            is_of_space = type(observation) is np.ndarray and observation.shape == array.shape
+            if not is_of_space or (self._dtype is not None and observation.dtype != self._dtype):
+                observation = self._unmasked.checked(observation, bounds=False)
+            array[...] = observation
+        except BadValueError as error:
+            raise BadValueError(f"{self._name_of(slot)}: {error}") from None
+
+    def _row(self, observation: Any, info: Any, has_ended: bool) -> Array:
+        if self._masked is None:
+            return self.encode.one_to_copy(observation)
+        return masked_row(self._masked, observation, info, has_ended)
+
+    def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
+        for agent in observations.keys() - self._names:
+            if not any(bool(of.get(agent)) for of in ends):  # one that has left may still be spoken of, as that
+                what = "has left" if agent in self._slots else "is none of its possible_agents"
+                raise BadValueError(
+                    f"agent {agent!r} appeared in the middle of an episode, and {what}: agents may leave before its "
+                    "end, and come with its reset alone"
+                )
+
+
+def parallel_environment(make: Callable[[], Any], action_masks: bool) -> ParallelEnvironment:
+    """What `make` makes, as rows."""
+    return ParallelEnvironment(make(), action_masks)
+
+
+def _agents_of(env: Any) -> tuple[Any, ...]:
+    agents = tuple(env.possible_agents)
+    if not agents:
+        raise EnvError(f"{type(env).__name__} has no agents: possible_agents must list all that may ever be there")
+    return agents
+
+
+def _space_of(env: Any, agents: tuple[Any, ...], kind: str) -> gym.Space[Any]:
+    """The space that all agents have."""
+    spaces = {agent: getattr(env, f"{kind}_space")(agent) for agent in agents}
+    first = spaces[agents[0]]
+    for agent, space in spaces.items():
+        if not isinstance(space, gym.Space):
+            raise EnvError(f"the {kind} space of agent {agent!r} is no gymnasium.spaces.Space: {shown(space)}")
+        if space != first:
+            raise EnvError(
+                f"agents that share a policy have the same spaces: the {kind} space of {agents[0]!r} is {first}, that "
+                f"of {agent!r} is {space}: make them alike, as by padding (supersuit's pad_observations_v0 and "
+                "pad_action_space_v0 do)"
+            )
+    return cast("gym.Space[Any]", first)
+
+
+def _of(infos: Any, agent: Any) -> Any:
+    return infos.get(agent) if isinstance(infos, Mapping) else None
+
+
+def _number(agent: Any, reward: Any) -> Any:
+    return as_scalar(f"agent {agent!r}: its reward", as_numbers(f"agent {agent!r}: its reward", reward))

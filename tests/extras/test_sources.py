@@ -1,0 +1,242 @@
+"""Environments of packages that few have: by their name, or by a function that makes one.
+
+    make extras
+
+A further package joins by a line in `IDS`.
+"""
+
+import logging
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict
+from gymnasium.vector import VectorEnv
+
+import hybridppo
+from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo.commands.main import main
+from hybridppo.environments.making import make_environments
+
+pytestmark = [
+    pytest.mark.extras,
+    # What gymnasium and the packages warn of is theirs.
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
+]
+
+IDS = {
+    "ALE/Breakout-v5": "ale_py",
+    "BipedalWalker-v3": "Box2D",
+    "HalfCheetah-v5": "mujoco",
+    "LunarLander-v3": "Box2D",
+    "MinAtar/Breakout-v1": "minatar",
+    "MiniGrid-DoorKey-5x5-v0": "minigrid",
+    "envpool/CartPole-v1": "envpool",
+    "envpool/Pong-v5": "envpool",
+}
+"""Each with the module that it needs."""
+OWN_VECTORS = ("ALE/Breakout-v5", "envpool/CartPole-v1", "envpool/Pong-v5")
+SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
+STEPS = 96
+
+every_id = pytest.mark.parametrize("env_id", IDS)
+
+
+@pytest.fixture(autouse=True)
+def _installed(request: pytest.FixtureRequest) -> None:
+    if "env_id" in request.fixturenames:
+        pytest.importorskip(IDS[request.getfixturevalue("env_id")])
+
+
+def train(env: Any, **options: Any) -> hybridppo.TrainResult:
+    arguments = {"total_steps": STEPS, "seed": 0, "placement": SingleDevice("cpu"), "config": SMALL} | options
+    return hybridppo.train(env, progress=False, **arguments)
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+@every_id
+def test_who_samples_and_where_changes_nothing(env_id: str) -> None:
+    expected = values_of(train(env_id))
+    assert not torch.equal(values_of(train(env_id, seed=1)), expected)
+    for way in ({"num_workers": 2}, {"placement": Mirrored("cpu", "cpu", force_copy=True)}):
+        assert torch.equal(values_of(train(env_id, **way)), expected), way
+
+
+@every_id
+def test_it_is_resumed_exactly_or_says_why_not(env_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hybridppo")
+    run = tmp_path / "run"
+    expected = train(env_id, run_dir=run, checkpoint_seconds=0)
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, progress=False)
+    assert again.metrics["env_steps"] >= STEPS
+    said = [record.getMessage() for record in caplog.records]
+    is_exact = torch.equal(values_of(again), values_of(expected))
+    assert is_exact == (not any("cannot be saved" in line for line in said)), said
+    if env_id.startswith("Mini") or env_id.startswith("MinAtar"):
+        assert is_exact
+
+
+@every_id
+def test_it_is_evaluated_in_whole_episodes(env_id: str, tmp_path: Path) -> None:
+    result = train(env_id, run_dir=tmp_path / "run")
+    if env_id in ("envpool/Pong-v5", "MiniGrid-DoorKey-5x5-v0"):
+        return  # whose episodes are long
+    evaluation = hybridppo.evaluate(tmp_path / "run", episodes=2, progress=False)
+    assert len(evaluation.returns) == 2
+    assert evaluation == hybridppo.evaluate(tmp_path / "run", episodes=2, progress=False)
+    assert result.agent.observation_space == hybridppo.load(tmp_path / "run").observation_space
+
+
+@every_id
+def test_it_is_checked(env_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["check", env_id, "--steps", "150"])
+    assert ended.value.code == 0
+    assert f"{env_id}: can be trained in" in capsys.readouterr().out
+
+
+@every_id
+def test_another_of_its_package_is_not_there(env_id: str) -> None:
+    name = f"{env_id[: env_id.index('-')]}Nowhere-v9"
+    with pytest.raises(EnvError, match="cannot be made"):
+        make_environments(name, 1)
+
+
+@pytest.mark.parametrize("env_id", OWN_VECTORS)
+def test_one_by_itself_is_one_of_many(env_id: str) -> None:
+    """Made here, one by one, for restarts or processes, environments are what the vectorised form makes."""
+    many, single = make_environments(env_id, 2), make_environments(env_id, 2, vectorization="sync")
+    assert many.clips_rewards == single.clips_rewards == ("CartPole" not in env_id)
+    np.testing.assert_array_equal(many.reset(7), single.reset(7))
+    for step in range(30):
+        (observations, rewards, terminated, truncated, *_) = many.step(np.full(2, step % 2))
+        (ours, of_ours, *ends, _, _) = single.step(np.full(2, step % 2))
+        if terminated.any() or truncated.any():
+            break  # from here on, they spend other rows on their resets
+        np.testing.assert_array_equal(observations, ours)
+        np.testing.assert_allclose(rewards, of_ours)
+        assert not np.any(ends)
+    assert step > 5
+
+
+def test_minigrid_is_seen_without_its_mission() -> None:
+    pytest.importorskip("minigrid")
+    space = make_environments("MiniGrid-DoorKey-5x5-v0", 1).observation_space
+    assert isinstance(space, Dict)
+    assert list(space.spaces) == ["direction", "image"]
+
+
+def test_agents_act_on_what_minatar_and_minigrid_themselves_give() -> None:
+    for env_id, module in (("MinAtar/Breakout-v1", "minatar"), ("MiniGrid-DoorKey-5x5-v0", "minigrid")):
+        pytest.importorskip(module)
+        import gymnasium as gym
+
+        agent = train(env_id).agent
+        observation, _ = hybridppo.make_env(env_id).reset(seed=0)
+        assert gym.make(env_id).action_space.contains(agent.act(observation))
+        if module == "minatar":  # whose truths are pixels
+            raw, _ = gym.make(env_id).reset(seed=0)
+            assert raw.dtype == np.bool_
+            assert agent.act(raw) == agent.act(observation)
+
+
+# Atari
+
+
+@pytest.fixture
+def ale() -> None:
+    pytest.importorskip("ale_py")
+
+
+@pytest.mark.usefixtures("ale")
+def test_atari_is_preprocessed_as_usual() -> None:
+    environments = make_environments("ALE/Pong-v5", 2)
+    assert environments.observation_space == Box(0, 255, (4, 84, 84), np.uint8)
+    assert environments.clips_rewards
+    assert not make_environments("ALE/Pong-v5", 2, clip_rewards=False).clips_rewards
+
+
+@pytest.mark.usefixtures("ale")
+def test_no_other_vector_is_told_how_ataris_resets() -> None:
+    before = dict(VectorEnv.metadata)
+    make_environments("ALE/Pong-v5", 1)
+    assert before == VectorEnv.metadata
+
+
+def lengths(env_id: str, steps: int, **options: Any) -> list[int]:
+    environments = make_environments(env_id, 1, **options)
+    environments.reset(0)
+    generator, ends = np.random.default_rng(0), [0]
+    for step in range(steps):
+        _, _, terminated, truncated, *_ = environments.step(generator.integers(0, 4, 1))
+        if terminated[0] or truncated[0]:
+            ends.append(step + 1)
+    return np.diff(ends).tolist()
+
+
+@pytest.mark.usefixtures("ale")
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_lives_are_episodes_where_that_is_asked_for(vectorization: Any) -> None:
+    games = lengths("ALE/Breakout-v5", 1500, vectorization=vectorization)
+    lives = lengths("ALE/Breakout-v5", 1500, vectorization=vectorization, episodic_life=True)
+    assert len(games) >= 3
+    assert 4 * len(games) <= len(lives)
+    assert np.cumsum(games)[0] in np.cumsum(lives)  # the end of a game is that of its last life
+
+
+@pytest.mark.usefixtures("ale")
+def test_scores_are_not_clipped() -> None:
+    """In Ms. Pac-Man a pill is worth 10 points."""
+    environments = make_environments("ALE/MsPacman-v5", 1)
+    environments.reset(0)
+    rewards = {float(environments.step(np.array([step % 9]))[1][0]) for step in range(300)}
+    assert max(rewards) >= 10.0
+
+
+@pytest.mark.usefixtures("ale")
+def test_whole_games_can_be_rollouts() -> None:
+    config = PPOConfig(num_envs=1, episodes_per_rollout=1, num_minibatches=4, num_epochs=1, hidden_sizes=(8,))
+    assert train("ALE/Breakout-v5", total_steps=10, config=config).metrics["episodes"] == 1
+
+
+# Several agents
+
+
+SPREAD = PPOConfig(num_envs=2, num_steps=32, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
+
+
+def test_agents_of_pettingzoo_share_a_policy(tmp_path: Path) -> None:
+    pytest.importorskip("pettingzoo")
+    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
+    run = partial(train, simple_spread.parallel_env, total_steps=400, config=SPREAD)
+    result = run(evaluation_episodes=2, run_dir=tmp_path / "run")
+    assert result.metrics["env_steps"] == 3 * 2 * 32 * 3  # rollouts of 192 steps: of 3 agents in 2 environments
+    assert result.metrics["episode_length_mean"] == 25
+    assert result.evaluation is not None
+    assert sorted(result.evaluation.agents) == sorted(["agent_0", "agent_1", "agent_2"] * 2)
+    assert torch.equal(values_of(run(num_workers=2)), values_of(result))
+    assert hybridppo.resume(
+        tmp_path / "run", env=simple_spread.parallel_env, total_steps=600, progress=False
+    ).metrics["env_steps"] >= 600  # fmt: skip
+    assert hybridppo.check_env(simple_spread.parallel_env, steps=60).is_usable
+
+
+def test_agents_of_pettingzoo_that_act_in_turn_are_refused() -> None:
+    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
+    with pytest.raises(EnvError, match="whose agents act in turn"):
+        train(simple_spread.env)
+
+
+def test_agents_of_pettingzoo_that_differ_in_their_spaces_are_refused() -> None:
+    simple_tag = pytest.importorskip("mpe2.simple_tag_v3")
+    with pytest.raises(EnvError, match=r"the observation space of 'adversary_0' is .*, that of 'agent_0' is"):
+        train(simple_tag.parallel_env)

@@ -1,0 +1,158 @@
+"""Environments by the name of their package, as far as no package is needed."""
+
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Text
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from toy_environments import ScriptedEnv
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, PPOConfig
+from hybridppo.environments import atari, env_pool, minatar, minigrid
+from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.named import make_env, package_of
+from hybridppo.environments.one_of_vector import OneOfVector
+from hybridppo.spaces.observations import ObservationEncoder
+
+SMALL = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+IDS = {
+    "ALE/Pong-v5": "atari",
+    "envpool/CartPole-v1": "envpool",
+    "MinAtar/Breakout-v1": "minatar",
+    "MiniGrid-Empty-5x5-v0": "minigrid",
+    "BabyAI-GoToObj-v0": "minigrid",
+}
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_where_a_package_is_missing_the_error_names_the_extra(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = package_of(env_id)
+    assert package is not None
+    monkeypatch.setitem(sys.modules, package.module, None)  # as if it were not installed
+    for registered in [name for name in gym.registry if name.startswith(package.prefixes)]:
+        monkeypatch.delitem(gym.registry, registered)
+    words = f"environment '{env_id}' needs {package.module}, which cannot be imported .*hybridppo\\[{IDS[env_id]}\\]"
+    with pytest.raises(EnvError, match=words):
+        hybridppo.train(env_id, total_steps=64, config=SMALL, progress=False)
+    report = hybridppo.check_env(env_id)
+    assert not report.is_usable
+    assert f"hybridppo[{IDS[env_id]}]" in str(report)
+
+
+def test_no_package_is_imported_before_it_is_asked_for() -> None:
+    code = (
+        "import sys; from hybridppo.environments.making import make_environments; import hybridppo.environments.named\n"
+        "make_environments('CartPole-v1', 1); print([each.module for each in hybridppo.environments.named.PACKAGES "
+        "if each.module in sys.modules] + [name for name in ('pettingzoo', 'torch') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", partial(gym.make, "CartPole-v1")])
+def test_only_atari_games_have_lives(env: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"episodic_life=True is for .*Atari games"):
+        make_environments(env, 2, episodic_life=True)
+
+
+@pytest.mark.parametrize("option", ["clip_rewards", "episodic_life"])
+def test_what_is_no_truth_is_refused(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} must be True.* got 'yes'"):
+        make_environments("CartPole-v1", 2, **{option: "yes"})
+
+
+def test_ids_of_packages_go_to_workers_as_they_are() -> None:
+    assert all(to_send(env_id) == env_id for env_id in IDS)
+    assert isinstance(to_send("CartPole-v1"), gym.envs.registration.EnvSpec)
+
+
+class Tenfold(gym.RewardWrapper[Any, Any]):
+    def reward(self, reward: Any) -> Any:
+        return 10.0 * reward
+
+
+@pytest.mark.parametrize(("num_workers", "episodes"), [(0, None), (2, None), (0, 3)])
+def test_clipped_rewards_are_learned_from_and_returns_are_not_clipped(num_workers: int, episodes: int | None) -> None:
+    def make() -> Any:
+        return Tenfold(gym.make("CartPole-v1"))
+
+    config = SMALL if episodes is None else PPOConfig(num_envs=1, episodes_per_rollout=episodes, hidden_sizes=(8,))
+    options: dict[str, Any] = {"total_steps": 300, "seed": 0, "placement": "cpu", "config": config, "progress": False}
+    clipped = hybridppo.train(make, clip_rewards=True, num_workers=num_workers, evaluation_episodes=2, **options)
+    plain = hybridppo.train("CartPole-v1", vectorization="sync", **options)
+    scaled = hybridppo.train(make, **options)
+    # CartPole's rewards are 1: clipped, ten times as much is as much.
+    values = [result.agent.parameters.values.detach() for result in (clipped, plain, scaled)]
+    assert np.array_equal(*values[:2])
+    assert not np.array_equal(values[0], values[2])
+    assert clipped.metrics["episode_return_mean"] == 10 * plain.metrics["episode_return_mean"]
+    assert clipped.evaluation is not None
+    assert clipped.evaluation.returns == tuple(10.0 * length for length in clipped.evaluation.lengths)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_a_vector_of_one_is_the_environment_in_it(mode: AutoresetMode) -> None:
+    script = ((3, "truncated"), (5, "terminated"))
+    env = OneOfVector(SyncVectorEnv([lambda: ScriptedEnv(script)], autoreset_mode=mode), mode)
+    plain = ScriptedEnv(script)
+    assert env.observation_space == plain.observation_space
+    for episode in range(3):
+        seed = 3 if episode == 0 else None
+        np.testing.assert_array_equal(env.reset(seed=seed)[0], plain.reset(seed=seed)[0])
+        has_ended = False
+        while not has_ended:
+            (seen, *others, _), (expected, *of_plain, _) = env.step(1), plain.step(1)
+            np.testing.assert_array_equal(seen, expected)
+            assert others == of_plain
+            has_ended = others[1] or others[2]
+
+
+class Truths(gym.Env[Any, Any]):
+    observation_space = Box(0, 1, (4, 4, 3), np.bool_)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 2, (4, 4, 3)).astype(np.bool_), {}
+
+    def step(self, action: Any) -> Any:
+        return self.np_random.integers(0, 2, (4, 4, 3)).astype(np.bool_), 1.0, False, True, {}
+
+
+def test_truths_become_dark_and_bright_pixels() -> None:
+    env = minatar.TruthsAsPixels(Truths())
+    pixels, truths = env.reset(seed=1)[0], Truths().reset(seed=1)[0]
+    assert env.observation_space == Box(0, 255, (4, 4, 3), np.uint8)
+    assert env.observation_space.contains(pixels)
+    np.testing.assert_array_equal(pixels == 255, truths)
+    np.testing.assert_array_equal(pixels == 0, ~truths)
+    # And so they do for who acts on what the environment itself gives.
+    np.testing.assert_array_equal(ObservationEncoder(env.observation_space)(truths[None])[0], pixels)
+
+
+class Mission(gym.Env[Any, Any]):
+    observation_space = Dict(image=Box(0, 255, (7, 7, 3), np.uint8), direction=Discrete(4), mission=Text(9))
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return {"image": np.zeros((7, 7, 3), np.uint8), "direction": 1, "mission": "go"}, {}
+
+
+def test_missions_are_left_out() -> None:
+    env = minigrid.WithoutMission(Mission())
+    assert list(env.observation_space.spaces) == ["direction", "image"]
+    assert env.observation_space.contains(env.reset()[0])
+
+
+def test_ids_that_gymnasium_knows_are_made_by_it() -> None:
+    env = make_env("CartPole-v1")
+    assert env.spec is not None
+    assert env.spec.id == "CartPole-v1"
+    assert package_of("CartPole-v1") is None
+    assert package_of(f"{atari.PREFIX}Pong-v5") is not package_of(f"{env_pool.PREFIX}Pong-v5")

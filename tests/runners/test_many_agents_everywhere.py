@@ -1,0 +1,254 @@
+"""Agents that share a policy: who samples and where changes nothing, a run goes on exactly, and the optimum is learned.
+
+A further kind joins by a line in `AGENT_KINDS` of `toy_agents.py`.
+"""
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+from toy_agents import AGENT_KINDS, FaultyAgents, Matching
+
+import hybridppo
+from hybridppo import CheckpointError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.environments.making import make_environments
+from hybridppo.interruption import Stopped
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import distribution_for
+
+SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 4 * 140
+"""Rollouts of about 140 steps: of 192 rows, those of agents that have left are none."""
+
+VARIANTS = [
+    pytest.param(name, masks, id=f"{name}, masked" if masks else name)
+    for name in AGENT_KINDS
+    for masks in (False, True)
+]
+every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
+
+
+def source_of(name: str, masks: bool) -> Any:
+    return partial(AGENT_KINDS[name], masks=True) if masks else AGENT_KINDS[name]
+
+
+def train(name: str = "discrete", masks: bool = False, **options: Any) -> hybridppo.TrainResult:
+    arguments = {"env": source_of(name, masks), "placement": SingleDevice("cpu"), "seed": 0, "config": SMALL}
+    return hybridppo.train(**{"total_steps": STEPS, **arguments, **options}, action_masks=masks, progress=False)
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
+    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
+    "two workers": {"num_workers": 2},
+    "three workers": {"num_workers": 3},
+    "auto": {"placement": "auto"},
+}
+
+
+@every_kind
+def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
+    expected = values_of(train(name, masks))
+    assert not torch.equal(values_of(train(name, masks, seed=1)), expected)
+    for way, options in WAYS.items():
+        assert torch.equal(values_of(train(name, masks, **options)), expected), way
+
+
+def test_overlapped_it_is_what_its_seed_says() -> None:
+    overlap = Mirrored("cpu", "cpu", max_lag=1)
+    expected = values_of(train(placement=overlap))
+    for workers in (0, 1, 2):
+        assert torch.equal(values_of(train(placement=overlap, num_workers=workers)), expected)
+
+
+@every_kind
+def test_stopped_and_resumed_it_goes_on_exactly(name: str, masks: bool, tmp_path: Path) -> None:
+    expected = train(name, masks)
+    run = tmp_path / "run"
+    assert torch.equal(values_of(train(name, masks, run_dir=run, checkpoint_seconds=0)), values_of(expected))
+    *_, before, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)  # as if it had been stopped before
+    assert int(before.name) < STEPS
+    again = hybridppo.resume(run, env=source_of(name, masks), progress=False, num_workers=2)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+class Interrupting(Matching):
+    """Asks its process to stop, once, in the middle of a rollout, when some agents have left."""
+
+    has_asked = False
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        result = super().step(actions)
+        if self._episodes == 4 and self._steps == 7 and not Interrupting.has_asked:
+            Interrupting.has_asked = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+
+def test_stopped_within_a_rollout_it_goes_on_at_that_very_row(tmp_path: Path) -> None:
+    config = replace(SMALL, num_steps=40)
+    Interrupting.has_asked = True
+    expected = train(env=Interrupting, config=config, total_steps=1000)
+    Interrupting.has_asked = False
+    run = tmp_path / "run"
+    assert train(env=Interrupting, config=config, total_steps=1000, run_dir=run).interrupted
+    state = max((run / "checkpoints").iterdir()) / "state.json"
+    assert '"under_way": {' in state.read_text()
+    again = hybridppo.resume(run, env=Interrupting, progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+def test_with_other_agents_it_is_not_resumed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(run_dir=run)
+    with pytest.raises(CheckpointError, match="the environment is not the one that was trained in"):
+        hybridppo.resume(run, env=AGENT_KINDS["vectors"], total_steps=2 * STEPS, progress=False)
+
+
+@every_kind
+def test_an_agent_acts_in_it_once_loaded(name: str, masks: bool, tmp_path: Path) -> None:
+    result = train(name, masks, run_dir=tmp_path / "run", evaluation_episodes=4)
+    assert result.evaluation is not None
+    assert set(result.evaluation.agents) == {"player 0", "player 1", "player 2"}
+    env = source_of(name, masks)()
+    for agent, reached in zip(result.evaluation.agents, result.evaluation.returns, strict=True):
+        assert reached <= env.best(agent)
+    policy = hybridppo.load(tmp_path / "run")
+    observations, infos = env.reset(seed=3)
+    for _ in range(6):
+        actions = {
+            agent: policy.act(observation, action_mask=infos[agent].get("action_mask"))
+            for agent, observation in observations.items()
+        }
+        observations, _, _, _, infos = env.step(actions)
+    again = hybridppo.evaluate(tmp_path / "run", episodes=4, env=source_of(name, masks), progress=False)
+    assert len(again.returns) == len(again.agents)
+
+
+class OneCartPole:
+    """CartPole, as a parallel environment of one agent."""
+
+    def __init__(self) -> None:
+        self.env = gym.make("CartPole-v1", max_episode_steps=30)
+        self.possible_agents = self.agents = ["cart"]
+
+    def observation_space(self, agent: str) -> Any:
+        return self.env.observation_space
+
+    def action_space(self, agent: str) -> Any:
+        return self.env.action_space
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        observation, info = self.env.reset(seed=seed)
+        return {"cart": observation}, {"cart": info}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        return tuple({"cart": part} for part in self.env.step(actions["cart"]))
+
+
+def test_of_one_agent_it_is_what_the_environment_alone_is() -> None:
+    """Bit by bit: truncated and terminated ends, and all that follows from them."""
+    alone = train(env=lambda: gym.make("CartPole-v1", max_episode_steps=30), total_steps=2000)
+    assert torch.equal(values_of(train(env=OneCartPole, total_steps=2000)), values_of(alone))
+
+
+def test_a_restarted_run_is_the_same_in_workers() -> None:
+    def fails_at_times(env: FaultyAgents, result: Any) -> Any:
+        if len(result) == 5 and env.steps % 37 == 0 and env.seed is not None and env.seed % 2:
+            raise ValueError("the motor is stuck")
+        return result
+
+    results = [
+        train(env=partial(FaultyAgents, fails_at_times), on_env_error="restart", num_workers=workers)
+        for workers in (0, 2)
+    ]
+    assert results[0].metrics["env_restarts"] == results[1].metrics["env_restarts"] > 0
+    assert torch.equal(values_of(results[0]), values_of(results[1]))
+
+
+def dies_once(path: Path, env: FaultyAgents, result: Any) -> Any:
+    if len(result) == 5 and env.steps == 21 and env.seed is not None and env.seed % 2 and not path.exists():
+        path.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+
+def test_a_worker_that_dies_takes_its_environments_episodes_with_it(tmp_path: Path) -> None:
+    make = partial(FaultyAgents, partial(dies_once, tmp_path / "died"))
+    with pytest.raises(EnvError, match=r"worker [01] \(environments [02] to [13]\).* SIGKILL"):
+        train(env=make, num_workers=2)
+    (tmp_path / "died").unlink()
+    result = train(env=make, num_workers=2, on_env_error="restart")
+    assert result.metrics["env_restarts"] == 2  # both environments of the worker
+    assert result.metrics["env_steps"] >= STEPS
+
+
+@pytest.mark.slow
+@every_kind
+def test_its_optimum_is_learned(name: str, masks: bool) -> None:
+    config = PPOConfig(
+        num_envs=8, num_steps=32, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0,
+        entropy_coef=0.001, clip_range_vf=None,
+    )  # fmt: skip
+    result = train(name, masks, config=config, total_steps=60_000, evaluation_episodes=16)
+    assert result.evaluation is not None
+    pairs = zip(result.evaluation.agents, result.evaluation.returns, strict=True)
+    assert np.mean([reached / Matching().best(agent) for agent, reached in pairs]) > 0.9
+
+
+def test_columns_are_environments_times_agents() -> None:
+    environments = make_environments(Matching, 4)
+    assert environments.num_envs == 12
+    assert environments.num_agents == 3
+
+
+def test_a_rollout_under_way_of_an_earlier_release_is_gone_on_with() -> None:
+    """Which had no word for agents that have left."""
+    samplers = []
+    for _ in range(2):
+        environments = make_environments("CartPole-v1", 4, vectorization="sync")
+        noise = np.random.default_rng(0)
+        samplers.append(Sampler(environments, distribution_for(Discrete(2)), num_steps=16, env_seed=0, noise=noise))
+    actor = Pushing()
+    before, after = samplers
+    before.collect(actor)
+    actor.ask_at = (5, before.request_stop)
+    with pytest.raises(Stopped):
+        before.collect(actor)
+    tensors, state = before.state()
+    assert state["under_way"]["filled"] == 5
+    del tensors["buffer.absent"]
+    assert after.load_state(tensors, state, env_seed=0) is None
+    assert len(after.collect(Pushing()).valid_rows) == 64
+    assert after.env_steps == 128
+
+
+class Pushing:
+    """Pushes to the left, and calls somebody at one of its steps."""
+
+    version = 0
+    ask_at: tuple[int, Any] = (0, None)
+
+    def __init__(self) -> None:
+        self._step = 0
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        at, function = self.ask_at
+        self._step += at > 0
+        if at and self._step == at:
+            function()
+        return np.tile(np.array([9.0, 0.0], np.float32), (len(observations), 1))

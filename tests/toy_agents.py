@@ -1,0 +1,176 @@
+"""Environments of several agents whose true returns are known, for the tests to import. None needs PettingZoo."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from space_kinds import draw
+
+AgentScript = Sequence[tuple[int, str]]
+"""Length and end of each of an agent's episodes: "terminated", "truncated", "both"; of length 0 it is not there."""
+
+
+def scripted_reward(episode: int, agent: int, step: int) -> float:
+    return float(100 * episode + 10 * agent + step + 1)
+
+
+class ScriptedAgents:
+    """Episodes that no action changes: observations are (episode, agent, steps done), each seen only once.
+
+    `actions` holds the mapping of every step. An agent that has left is spoken of no more.
+    """
+
+    def __init__(self, scripts: Sequence[AgentScript], observation_space: gym.Space[Any] | None = None) -> None:
+        self.possible_agents = [f"agent_{i}" for i in range(len(scripts))]
+        self.agents: list[str] = []
+        self.actions: list[dict[str, Any]] = []
+        self.seeds: list[int | None] = []
+        self.times_closed = 0
+        self._scripts, self._episode, self._step = scripts, -1, 0
+        self._space = observation_space if observation_space is not None else Box(-np.inf, np.inf, (3,), np.float32)
+
+    def observation_space(self, agent: str) -> Any:
+        return self._space
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.seeds.append(seed)
+        self._episode, self._step = self._episode + 1, 0
+        self.agents = [agent for i, agent in enumerate(self.possible_agents) if self._length(i)]
+        return {agent: self._seen(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.actions.append(dict(actions))
+        assert list(actions) == self.agents
+        acting, step = self.agents, self._step
+        self._step += 1
+        rewards = {agent: scripted_reward(self._episode, self.number(agent), step) for agent in acting}
+        ends = {agent: self._end(self.number(agent)) for agent in acting}
+        terminated = {agent: end in ("terminated", "both") for agent, end in ends.items()}
+        truncated = {agent: end in ("truncated", "both") for agent, end in ends.items()}
+        self.agents = [agent for agent in acting if not ends[agent]]
+        observations = {agent: self._seen(agent) for agent in acting}
+        return observations, rewards, terminated, truncated, {agent: {} for agent in acting}
+
+    def close(self) -> None:
+        self.times_closed += 1
+
+    def number(self, agent: str) -> int:
+        return self.possible_agents.index(agent)
+
+    def _length(self, i: int) -> int:
+        return self._scripts[i][self._episode % len(self._scripts[i])][0]
+
+    def _end(self, i: int) -> str:
+        return self._scripts[i][self._episode % len(self._scripts[i])][1] if self._step == self._length(i) else ""
+
+    def _seen(self, agent: str) -> np.ndarray:
+        return np.array((self._episode, self.number(agent), self._step), np.float32)
+
+
+class Matching:
+    """Each agent is to name what it observes: reward 1 where it does. They leave one after the other.
+
+    The `i`-th agent stays for `length - i` steps; every second is truncated. With `masks`, what is observed is allowed
+    and one thing besides, and an action that is not is an error. In every other episode, the last agent is not there.
+    """
+
+    def __init__(
+        self,
+        num_agents: int = 3,
+        length: int = 8,
+        space: gym.Space[Any] | None = None,
+        masks: bool = False,
+    ) -> None:
+        self.possible_agents = [f"player {i}" for i in range(num_agents)]
+        self.agents: list[str] = []
+        self.np_random = np.random.default_rng(0)
+        self._length, self._space, self._masks = length, Discrete(4) if space is None else space, masks
+        self._steps = self._episodes = 0
+
+    def observation_space(self, agent: str) -> Any:
+        return self._space
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(4) if not isinstance(self._space, Discrete) else self._space
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.np_random, self._episodes = np.random.default_rng(seed), 0
+        self._steps, self._episodes = 0, self._episodes + 1
+        self.agents = self.possible_agents[: len(self.possible_agents) - (self._episodes % 2 == 0)]
+        return self._observe(self.agents)
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        acting = self.agents
+        for agent in acting:
+            if self._masks and not self._allowed[agent][int(actions[agent])]:
+                raise ValueError(f"{agent} may not do {actions[agent]}")
+        rewards = {agent: float(actions[agent] == self._wanted[agent]) for agent in acting}
+        self._steps += 1
+        has_left = {a: self._steps == self._length - self.possible_agents.index(a) for a in acting}
+        truncated = {a: has_left[a] and self.possible_agents.index(a) % 2 == 1 for a in acting}
+        terminated = {a: has_left[a] and not truncated[a] for a in acting}
+        observations, infos = self._observe(acting)
+        self.agents = [agent for agent in acting if not has_left[agent]]
+        return observations, rewards, terminated, truncated, infos
+
+    def best(self, agent: str) -> float:
+        """The best return of an agent."""
+        return float(self._length - self.possible_agents.index(agent))
+
+    def _observe(self, agents: list[str]) -> Any:
+        self._wanted = {agent: int(self.np_random.integers(4)) for agent in agents}
+        self._allowed = {agent: self._mask(self._wanted[agent]) for agent in agents}
+        infos = {agent: {"action_mask": self._allowed[agent]} if self._masks else {} for agent in agents}
+        return {agent: self._seen(self._wanted[agent]) for agent in agents}, infos
+
+    def _mask(self, wanted: int) -> np.ndarray:
+        mask = np.zeros(4, np.int8)
+        mask[[wanted, int(self.np_random.integers(4))]] = 1
+        return mask
+
+    def _seen(self, wanted: int) -> Any:
+        if isinstance(self._space, Discrete):
+            return wanted
+        if isinstance(self._space, gym.spaces.Dict):
+            drawn = draw(self._space, self.np_random)
+            return {**drawn, "wanted": wanted}
+        row = np.zeros(self._space.shape, self._space.dtype)
+        row.reshape(-1)[wanted] = self._space.high.reshape(-1)[wanted]
+        return row
+
+
+AGENT_KINDS: dict[str, Callable[..., Matching]] = {
+    "discrete": Matching,
+    "vectors": partial(Matching, space=Box(0.0, 1.0, (2, 2))),
+    "images": partial(Matching, space=Box(0, 255, (4, 4, 1), np.uint8)),
+    "images and choices": partial(
+        Matching, space=gym.spaces.Dict({"camera": Box(0, 255, (3, 3, 1), np.uint8), "wanted": Discrete(4)})
+    ),
+}
+"""A further kind joins by a line."""
+
+
+class FaultyAgents(ScriptedAgents):
+    """Two agents in episodes of 10 steps, in which `fault` has the last word on what `reset` or `step` returns.
+
+    It is called with the environment and that, as `env.steps` counts the steps of its life, from 1 on.
+    """
+
+    def __init__(self, fault: Callable[["FaultyAgents", Any], Any]) -> None:
+        super().__init__([[(10, "truncated")], [(10, "terminated")]], Box(-1e4, 1e4, (3,), np.float32))
+        self.steps, self.seed, self._fault = 0, None, fault
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.seed = seed if seed is not None else self.seed
+        return self._fault(self, super().reset(seed))
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self.steps += 1
+        return self._fault(self, super().step(actions))

@@ -23,7 +23,7 @@ from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.stepping import Flag, StepperState
-from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, rows_that_matter
+from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, require_rollout_of, rows_that_matter
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.validation import whole
@@ -385,23 +385,4 @@ class BaseSampler(ABC):
         Raises:
             ValueError: where a tensor is of another shape or type, or a row is none.
         """
-        buffer, num_rows = self._buffers[0], rollout.rewards.numel()
-        for name in ("observations", "actions", "rewards", "terminated", "truncated"):
-            num_steps = len(rollout.rewards) + (name == "observations")
-            like = getattr(buffer, name)
-            require_like(name, getattr(rollout, name), np.broadcast_to(like[:1], (num_steps, *like.shape[1:])))
-        require_like("log_probs", rollout.log_probs, rollout.rewards.numpy())
-        observations = buffer.observations[0, :1].repeat(len(rollout.final_rows), axis=0)
-        require_like("final_observations", rollout.final_observations, observations)
-        if self._memory is not None:
-            if rollout.starts is None or rollout.states is None:
-                raise ValueError("it has nothing of what the actor remembered")
-            assert buffer.states is not None  # laid out for a memory
-            states = np.empty((self._memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
-            require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
-            require_like("states", rollout.states, states)
-        for name in ("valid_rows", "final_rows"):
-            rows = getattr(rollout, name)
-            require_like(name, rows, np.empty(len(rows), np.int64))
-            if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
-                raise ValueError(f"{name} are not all of {num_rows} rows")
+        require_rollout_of(self._buffers[0], rollout, self._memory)

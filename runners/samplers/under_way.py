@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import Rollout
 
 Array = NDArray[Any]
 
@@ -44,3 +46,31 @@ def require_like(name: str, tensor: Tensor, array: Array) -> None:
     if tuple(tensor.shape) != array.shape or tensor.numpy().dtype != array.dtype:
         message = f"{name} is of shape {list(tensor.shape)} and type {tensor.dtype}"
         raise ValueError(f"{message}, not {list(array.shape)} and {array.dtype}")
+
+
+def require_rollout_of(buffer: RolloutBuffer, rollout: Rollout, memory: MemoryLayout | None) -> None:
+    """Refuse a rollout out of a file that cannot have been filled into such a buffer.
+
+    Raises:
+        ValueError: where a tensor is of another shape or type, or a row is none.
+    """
+    num_rows = rollout.rewards.numel()
+    for name in ("observations", "actions", "rewards", "terminated", "truncated"):
+        num_steps = len(rollout.rewards) + (name == "observations")
+        like = getattr(buffer, name)
+        require_like(name, getattr(rollout, name), np.broadcast_to(like[:1], (num_steps, *like.shape[1:])))
+    require_like("log_probs", rollout.log_probs, rollout.rewards.numpy())
+    observations = buffer.observations[0, :1].repeat(len(rollout.final_rows), axis=0)
+    require_like("final_observations", rollout.final_observations, observations)
+    if memory is not None:
+        if rollout.starts is None or rollout.states is None:
+            raise ValueError("it has nothing of what the actor remembered")
+        assert buffer.states is not None  # laid out for a memory
+        states = np.empty((memory.num_sequences(len(rollout.rewards)), *buffer.states.shape[1:]), np.float32)
+        require_like("starts", rollout.starts, np.empty(tuple(rollout.rewards.shape), np.bool_))
+        require_like("states", rollout.states, states)
+    for name in ("valid_rows", "final_rows"):
+        rows = getattr(rollout, name)
+        require_like(name, rows, np.empty(len(rows), np.int64))
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+            raise ValueError(f"{name} are not all of {num_rows} rows")

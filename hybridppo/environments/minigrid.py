@@ -6,6 +6,15 @@ import gymnasium as gym
 from gymnasium.spaces import Dict
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
+NOTE = "its mission, a text, is left out of what is observed: the image and the direction stay"
+
+
+def register() -> None:
+    """Let gymnasium know of the worlds, where importing the package has not done so: before version 3, it did not."""
+    import minigrid
+
+    if "MiniGrid-Empty-5x5-v0" not in gym.registry:
+        minigrid.register_minigrid_envs()
 
 
 class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):

@@ -62,9 +62,10 @@ def test_only_atari_games_have_lives(env: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["clip_rewards", "episodic_life"])
-def test_what_is_no_truth_is_refused(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{option} must be True.* got 'yes'"):
-        make_environments("CartPole-v1", 2, **{option: "yes"})
+@pytest.mark.parametrize("value", ["yes", 1])
+def test_what_is_no_truth_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} must be True.* got {value!r}"):
+        make_environments("CartPole-v1", 2, **{option: value})
 
 
 def test_ids_of_packages_go_to_workers_as_they_are() -> None:

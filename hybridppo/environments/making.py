@@ -68,7 +68,12 @@ def make_environments(
 
 def to_send(source: EnvSource) -> Any:
     """A source as worker processes take it, which have loaded none of the modules that register environments."""
-    return source if not isinstance(source, str) or package_of(source) is not None else gym.spec(source)
+    if not isinstance(source, str) or is_of_pool(source):
+        return source
+    require_package(source)
+    spec, package = gym.spec(source), package_of(source)
+    is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
+    return source if is_of_package else spec
 
 
 def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:

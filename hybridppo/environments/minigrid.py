@@ -17,6 +17,12 @@ def register() -> None:
         minigrid.register_minigrid_envs()
 
 
+def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
+    """A world without its mission, where it has one."""
+    space = env.observation_space
+    return WithoutMission(env) if isinstance(space, Dict) and "mission" in space.spaces else env
+
+
 class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):
     """Observations of the image and the direction alone: the mission is a text, which no network here reads."""
 

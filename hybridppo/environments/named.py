@@ -38,8 +38,8 @@ PACKAGES = (
 )
 
 PREPARED: dict[str, Callable[[Any], Any]] = {
-    minatar.PREFIX: minatar.TruthsAsPixels,
-    **dict.fromkeys(minigrid.PREFIXES, minigrid.WithoutMission),
+    minatar.PREFIX: minatar.prepared,
+    **dict.fromkeys(minigrid.PREFIXES, minigrid.prepared),
 }
 """What is put around a package's environments."""
 

@@ -20,7 +20,7 @@ from gymnasium.vector import VectorEnv
 import hybridppo
 from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.commands.main import main
-from hybridppo.environments.making import make_environments
+from hybridppo.environments.making import make_environments, to_send
 
 pytestmark = [
     pytest.mark.extras,
@@ -149,6 +149,12 @@ def test_agents_act_on_what_minatar_and_minigrid_themselves_give() -> None:
             raw, _ = gym.make(env_id).reset(seed=0)
             assert raw.dtype == np.bool_
             assert agent.act(raw) == agent.act(observation)
+
+
+@every_id
+def test_workers_import_the_package_themselves(env_id: str) -> None:
+    is_gymnasiums = IDS[env_id] in ("Box2D", "mujoco")
+    assert (to_send(env_id) == env_id) != is_gymnasiums
 
 
 # Atari

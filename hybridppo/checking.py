@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.environments.checks import checked_step, describe_error
-from hybridppo.environments.named import make_env
+from hybridppo.environments.named import make_env, note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.parallel import (
     ParallelEnvironment,
@@ -59,6 +59,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     steps = require_whole("steps", steps)
     name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
     report = EnvReport(name)
+    if note := note_of(env):
+        report.add("note", note)
     make: Callable[[], Any] = partial(make_env, env) if isinstance(env, str) else env
     with _reported(report, "it cannot be made"):
         made = make()

@@ -1,5 +1,6 @@
 """Environments from an id or a function: copies of one, its own vectorised form, or one with several agents."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,12 +15,14 @@ from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
-from hybridppo.environments.named import is_atari, is_of_pool, make_env, package_of, require_package
+from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel, require_parallel
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
+
+logger = logging.getLogger(__name__)
 
 
 def make_environments(
@@ -52,6 +55,8 @@ def make_environments(
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
     if isinstance(source, str):
         environments = _of_id(source, num_envs, options, first, threads)
+        if note := note_of(source):
+            logger.info("%s: %s", source, note)
     elif callable(source):
         environments = _of_function(source, num_envs, options, first)
     else:
@@ -63,7 +68,12 @@ def make_environments(
 
 def to_send(source: EnvSource) -> Any:
     """A source as worker processes take it, which have loaded none of the modules that register environments."""
-    return source if not isinstance(source, str) or package_of(source) is not None else gym.spec(source)
+    if not isinstance(source, str) or is_of_pool(source):
+        return source
+    require_package(source)
+    spec, package = gym.spec(source), package_of(source)
+    is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
+    return source if is_of_package else spec
 
 
 def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:

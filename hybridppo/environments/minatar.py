@@ -19,6 +19,11 @@ def register() -> None:
     minatar.gym.register_envs()
 
 
+def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
+    """A game whose pixels are bytes."""
+    return TruthsAsPixels(env) if env.observation_space.dtype == np.bool_ else env
+
+
 class TruthsAsPixels(gym.ObservationWrapper[Any, Any, Any]):
     """Observations `[10, 10, channels]` of bool as bytes, 0 and 255: as images, they go through convolutions."""
 

@@ -6,6 +6,21 @@ import gymnasium as gym
 from gymnasium.spaces import Dict
 
 PREFIXES = ("MiniGrid-", "BabyAI-")
+NOTE = "its mission, a text, is left out of what is observed: the image and the direction stay"
+
+
+def register() -> None:
+    """Let gymnasium know of the worlds, where importing the package has not done so: before version 3, it did not."""
+    import minigrid
+
+    if "MiniGrid-Empty-5x5-v0" not in gym.registry:
+        minigrid.register_minigrid_envs()
+
+
+def prepared(env: "gym.Env[Any, Any]") -> "gym.Env[Any, Any]":
+    """A world without its mission, where it has one."""
+    space = env.observation_space
+    return WithoutMission(env) if isinstance(space, Dict) and "mission" in space.spaces else env
 
 
 class WithoutMission(gym.ObservationWrapper[Any, Any, Any]):

@@ -26,18 +26,20 @@ class Package:
     """Of this library, which installs it."""
     register: Callable[[], object] = lambda: None
     """What is called once it is imported."""
+    note: str = ""
+    """What whoever uses its environments should know."""
 
 
 PACKAGES = (
     Package((atari.PREFIX,), "ale_py", "atari"),
     Package((env_pool.PREFIX,), "envpool", "envpool"),
     Package((minatar.PREFIX,), "minatar", "minatar", minatar.register),
-    Package(minigrid.PREFIXES, "minigrid", "minigrid"),
+    Package(minigrid.PREFIXES, "minigrid", "minigrid", minigrid.register, minigrid.NOTE),
 )
 
 PREPARED: dict[str, Callable[[Any], Any]] = {
-    minatar.PREFIX: minatar.TruthsAsPixels,
-    **dict.fromkeys(minigrid.PREFIXES, minigrid.WithoutMission),
+    minatar.PREFIX: minatar.prepared,
+    **dict.fromkeys(minigrid.PREFIXES, minigrid.prepared),
 }
 """What is put around a package's environments."""
 
@@ -64,6 +66,12 @@ def require_package(env_id: str) -> None:
             f"environment {env_id!r} needs {package.module}, which cannot be imported ({error}): "
             f"pip install 'hybridppo[{package.extra}]'"
         ) from error
+
+
+def note_of(env_id: object) -> str:
+    """What whoever uses an environment should know of what is done with it; "" for nothing."""
+    package = package_of(env_id) if isinstance(env_id, str) else None
+    return package.note if package is not None else ""
 
 
 def is_of_pool(env_id: object) -> bool:

@@ -56,7 +56,7 @@ class EnvironmentOptions:
             raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
         if not isinstance(self.action_masks, bool):
             raise ConfigurationError(f"action_masks must be True or False, got {shown(self.action_masks)}")
-        if self.clip_rewards not in (True, False, None):
+        if self.clip_rewards is not None and not isinstance(self.clip_rewards, bool):
             raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
         if not isinstance(self.episodic_life, bool):
             raise ConfigurationError(f"episodic_life must be True or False, got {shown(self.episodic_life)}")

@@ -20,7 +20,7 @@ from gymnasium.vector import VectorEnv
 import hybridppo
 from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.commands.main import main
-from hybridppo.environments.making import make_environments
+from hybridppo.environments.making import make_environments, to_send
 
 pytestmark = [
     pytest.mark.extras,
@@ -101,7 +101,9 @@ def test_it_is_checked(env_id: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["check", env_id, "--steps", "150"])
     assert ended.value.code == 0
-    assert f"{env_id}: can be trained in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"{env_id}: can be trained in" in said
+    assert ("mission" in said) == env_id.startswith("MiniGrid")
 
 
 @every_id
@@ -147,6 +149,12 @@ def test_agents_act_on_what_minatar_and_minigrid_themselves_give() -> None:
             raw, _ = gym.make(env_id).reset(seed=0)
             assert raw.dtype == np.bool_
             assert agent.act(raw) == agent.act(observation)
+
+
+@every_id
+def test_workers_import_the_package_themselves(env_id: str) -> None:
+    is_gymnasiums = IDS[env_id] in ("Box2D", "mujoco")
+    assert (to_send(env_id) == env_id) != is_gymnasiums
 
 
 # Atari

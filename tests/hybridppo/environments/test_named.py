@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -62,14 +63,27 @@ def test_only_atari_games_have_lives(env: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["clip_rewards", "episodic_life"])
-def test_what_is_no_truth_is_refused(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{option} must be True.* got 'yes'"):
-        make_environments("CartPole-v1", 2, **{option: "yes"})
+@pytest.mark.parametrize("value", ["yes", 1])
+def test_what_is_no_truth_is_refused(option: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{option} must be True.* got {value!r}"):
+        make_environments("CartPole-v1", 2, **{option: value})
 
 
-def test_ids_of_packages_go_to_workers_as_they_are() -> None:
-    assert all(to_send(env_id) == env_id for env_id in IDS)
+@pytest.fixture
+def own_id() -> Iterator[str]:
+    """Of somebody's own environment, which is named like those of a package."""
+    gym.register("MiniGrid-Mine-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv", max_episode_steps=50)
+    yield "MiniGrid-Mine-v0"
+    del gym.registry["MiniGrid-Mine-v0"]
+
+
+def test_what_is_only_named_like_a_package_s_is_left_as_it_is(own_id: str) -> None:
     assert isinstance(to_send("CartPole-v1"), gym.envs.registration.EnvSpec)
+    assert isinstance(to_send(own_id), gym.envs.registration.EnvSpec)
+    assert make_env(own_id).observation_space == gym.make("CartPole-v1").observation_space
+    options: dict[str, Any] = {"total_steps": 64, "seed": 0, "placement": "cpu", "config": SMALL, "progress": False}
+    values = [hybridppo.train(own_id, num_workers=workers, **options).agent.parameters.values for workers in (0, 2)]
+    assert values[0].equal(values[1])
 
 
 class Tenfold(gym.RewardWrapper[Any, Any]):

@@ -13,6 +13,7 @@ One long file, so that the algorithm reads from top to bottom; its loss, steps a
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -32,6 +33,7 @@ from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.minibatch_order import orders_on
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.agents.ppo.saving import save_agent
 from hybridppo.errors import BadValueError, CheckpointError, EnvError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
@@ -171,6 +173,10 @@ class PPO:
         except BadValueError:
             raise EnvError(f"{needs}least one, got {shown(action_mask)}") from None
         return row[None]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""
+        return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""

@@ -12,6 +12,7 @@ from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import import_modules, make_registered, spec_of
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
@@ -43,12 +44,15 @@ def make_environments(
         ConfigurationError: for an unknown option.
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
+    import_modules(options.imports)
+    env_kwargs = options.env_kwargs or {}
     action_masks, restarts, autoreset_mode = options.action_masks, options.restarts, options.autoreset_mode
     if not isinstance(source, str):
         if not callable(source):
             raise ConfigurationError(
                 f"env must be an environment's id or a function that makes one, got {shown(source)}"
             )
+        source = partial(source, **env_kwargs) if env_kwargs else source
         made = source()
         if isinstance(made, VectorEnv):
             if restarts or action_masks:
@@ -68,9 +72,9 @@ def make_environments(
         return _made_here(source, num_envs, options, first)
     try:
         must_be_made_here = options.vectorization != "auto" or restarts or action_masks
-        if not must_be_made_here and gym.spec(source).vector_entry_point is not None:
-            return wrap(gym.make_vec(source, num_envs=num_envs), autoreset_mode, first)
-        make: Callable[[], Any] = partial(gym.make, source)
+        if not must_be_made_here and spec_of(source).vector_entry_point is not None:
+            return wrap(gym.make_vec(source, num_envs=num_envs, **env_kwargs), autoreset_mode, first)
+        make: Callable[[], Any] = partial(make_registered, source, options.imports, env_kwargs)
         make = partial(_with_mask, make) if action_masks else make
         return _made_here(make, num_envs, options, first)
     except gym.error.DependencyNotInstalled as error:

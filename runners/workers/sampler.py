@@ -7,7 +7,6 @@ from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
+from hybridppo.environments.registration import source_elsewhere
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import numpy_form
@@ -106,7 +106,7 @@ class WorkerSampler(BaseSampler):
         self._turn_begun = self._first = 0
         self._page_lock: PageLock | None = None
         setup = {
-            "source": gym.spec(source) if isinstance(source, str) else source,
+            "source": source_elsewhere(source),
             "options": options,
             "layout": shared,
             "fields": list(layout),

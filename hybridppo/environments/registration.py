@@ -1,0 +1,61 @@
+"""Environments by their id: imported where need be, in this process and in others.
+
+An id may name the module that registers it, as gymnasium has it: `my_envs:Maze-v0`.
+"""
+
+import importlib
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from hybridppo.errors import EnvError
+
+
+def import_modules(names: str) -> None:
+    """Import modules, with commas between their names, for the environments that they register.
+
+    Raises:
+        EnvError: where there is no such module, or it cannot be imported.
+    """
+    for name in filter(None, (name.strip() for name in names.split(","))):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever a module raises while it is imported
+            raise EnvError(
+                f"the module {name!r}, which is to register environments, cannot be imported: {type(error).__name__}: "
+                f"{error} (is it installed, or in the folder you are in?)"
+            ) from error
+
+
+def spec_of(env_id: str) -> EnvSpec:
+    """What is registered under an id, after its module is imported where it names one.
+
+    Raises:
+        EnvError: where its module cannot be imported.
+        gymnasium.error.Error: where there is no such environment.
+    """
+    module, _, name = env_id.rpartition(":")
+    import_modules(module)
+    return gym.spec(name)
+
+
+def make_registered(env_id: str, imports: str, env_kwargs: dict[str, Any]) -> "gym.Env[Any, Any]":
+    """An environment by its id, in whatever process this is."""
+    import_modules(imports)
+    module, _, name = env_id.rpartition(":")
+    import_modules(module)
+    return gym.make(name, **env_kwargs)
+
+
+def source_elsewhere(source: Any) -> Any:
+    """What another process needs to know of an environment's id; a function as it is."""
+    return spec_of(source) if isinstance(source, str) else source
+
+
+def source_here(source: Any) -> Any:
+    """An environment's id, or the function, out of what `source_elsewhere` gave."""
+    if isinstance(source, EnvSpec):  # registered by a module that this process has not loaded
+        gym.registry.setdefault(source.id, source)
+        return source.id
+    return source

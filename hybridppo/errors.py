@@ -43,7 +43,7 @@ class CallbackError(HybridPPOError, RuntimeError):
     """A callback that failed: which one, and where. What it raised is the cause."""
 
 
-class TrainingInterrupted(KeyboardInterrupt):  # noqa: N818 - named as KeyboardInterrupt is
+class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C or another signal ended a training; what there was has been saved, where there is a run directory.
 
     Raised by `train` and `resume` when all is saved and closed, so that a loop around them ends as Ctrl-C ends any.

@@ -23,6 +23,8 @@ from hybridppo.spaces.serialization import space_from_json
 
 logger = logging.getLogger(__name__)
 
+_SPACES = ("observation", "action")
+
 
 def load(
     path: str | Path,
@@ -87,8 +89,10 @@ def _agent_in_file(path: Path, kind: type[PPO] | None, networks: Networks | None
             raise RunDirectoryError(
                 f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
             )
-        spaces = (space_from_json(description[name]) for name in ("observation_space", "action_space"))
-        made = (kind if kind is not None else agent_class(config))(*spaces, config, networks=networks)
+        observation_space, action_space = map(space_from_json, (description[f"{of}_space"] for of in _SPACES))
+        made = (kind if kind is not None else agent_class(config))(
+            observation_space, action_space, config, networks=networks
+        )
         made.load_state(tensors, description["state"])
     return made
 

@@ -74,12 +74,12 @@ class RunOptions:
         if self.target_return is not None and not is_number(self.target_return):
             raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
         names_of_trackers(self.track)
-        if isinstance(self.start_from, Path):
-            object.__setattr__(self, "start_from", str(self.start_from))
-        if self.start_from is not None and not isinstance(self.start_from, str):
+        start_from: Any = self.start_from
+        if start_from is not None and not isinstance(start_from, (str, Path)):
             raise ConfigurationError(
-                f"start_from must name a run directory or an agent's file, got {shown(self.start_from)}"
+                f"start_from must name a run directory or an agent's file, got {shown(start_from)}"
             )
+        object.__setattr__(self, "start_from", None if start_from is None else str(start_from))
 
     def _require_whole(self, *names: str, minimum: int = 1, below: int = 2**63, may_be_none: bool = False) -> None:
         for name in names:

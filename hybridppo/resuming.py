@@ -129,10 +129,10 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
     what = "learning rate" if config.anneal_learning_rate else "clip range"
     shares = [max(0.0, 1.0 - env_steps / steps) for steps in (was, goal)]
     logger.warning(
-        "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if it "
-        "had been on its way to the new goal from the beginning. A run that is to be prolonged learns better without "
-        "annealing (--no-anneal-learning-rate, --no-anneal-clip-range), or with its last goal from the beginning, "
-        "stopped by Ctrl-C and resumed",
+        "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
+        "it had been on its way to the new goal from the beginning. A run that is to be prolonged learns better "
+        "without annealing (--no-anneal-learning-rate, --no-anneal-clip-range), or with its last goal from the "
+        "beginning, stopped by Ctrl-C and resumed",
         f"{was:,}", f"{goal:,}", what, 100 * shares[1], 100 * shares[0],
     )  # fmt: skip
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from torch import Tensor
+
 from hybridppo.agents import PPO
 from hybridppo.errors import CheckpointError
 from hybridppo.loading import tensors_of_agent
@@ -43,5 +45,5 @@ def start_from(agent: PPO, path: str | Path) -> None:
     agent.load_state(theirs, state)
 
 
-def _shape(tensors: "dict[str, object]", name: str) -> str:
-    return str(list(tensors[name].shape)) if name in tensors else "nothing"  # type: ignore[attr-defined]
+def _shape(tensors: dict[str, Tensor], name: str) -> str:
+    return str(list(tensors[name].shape)) if name in tensors else "nothing"

@@ -1,7 +1,7 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,38 +16,8 @@ from hybridppo.run_directory.lines import finite
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.validation import real, whole
 
-
-class DuringTraining(Protocol):
-    """Evaluations, as the loop sees them (`runners/evaluators/during.py`)."""
-
-    @property
-    def awaited(self) -> int | None:
-        """The number of a checkpoint that must stay until it is judged."""
-        ...
-
-    def go_on(self, runner: "Runner") -> None:
-        """Before the first iteration of a training that goes on."""
-        ...
-
-    def look(self, runner: "Runner") -> Metrics:
-        """After each iteration: what to add to its metrics."""
-        ...
-
-    def settle(self, runner: "Runner") -> None:
-        """When these are written."""
-        ...
-
-    def finish(self, runner: "Runner") -> Metrics:
-        """After the last; raises `Stopped` where that must wait for another time."""
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """What `load_state` takes."""
-        ...
-
-    def load_state(self, state: dict[str, Any] | None, iteration: int) -> None:
-        """Go on from it; None where there is none."""
-        ...
+if TYPE_CHECKING:
+    from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 
 
 class Runner:
@@ -88,7 +58,7 @@ class Runner:
         keep_checkpoints: int = 3,
         progress: bool = True,
         callbacks: Callbacks | None = None,
-        evaluation: DuringTraining | None = None,
+        evaluation: "EvaluationDuringTraining | None" = None,
         interruption: Interruption | None = None,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement

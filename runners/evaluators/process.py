@@ -1,7 +1,7 @@
 """An evaluator's process: runs episodes with the parameters that it is sent, and answers with their returns.
 
-Started by `Beside` as `python -m hybridppo.runners.evaluators.process ADDRESS`, as a worker is, whose ways with signals,
-errors and the trainer's end are its own. It loads no torch.
+Started by `Beside` as `python -m hybridppo.runners.evaluators.process ADDRESS`, as a worker is, whose ways with
+signals, errors and the trainer's end are its own. It loads no torch.
 """
 
 import sys

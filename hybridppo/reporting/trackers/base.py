@@ -1,13 +1,13 @@
 """What a tracker is asked to do.
 
-    class Printer(Tracker):
-        name = "printer"
+class Printer(Tracker):
+    name = "printer"
 
-        def log(self, rows):
-            for env_steps, values in rows:
-                print(env_steps, values["episode_return_mean"])
+    def log(self, rows):
+        for env_steps, values in rows:
+            print(env_steps, values["episode_return_mean"])
 
-    hybridppo.train("CartPole-v1", total_steps=100_000, track=[Printer(), "tensorboard"])
+hybridppo.train("CartPole-v1", total_steps=100_000, track=[Printer(), "tensorboard"])
 """
 
 from collections.abc import Sequence

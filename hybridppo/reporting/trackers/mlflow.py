@@ -45,9 +45,7 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         now = int(1e3 * time.time())
-        metrics = [
-            Metric(name, value, now, env_steps) for env_steps, values in rows for name, value in values.items()
-        ]
+        metrics = [Metric(name, value, now, env_steps) for env_steps, values in rows for name, value in values.items()]
         for first in range(0, len(metrics), _MOST_METRICS):
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _MOST_METRICS])
 

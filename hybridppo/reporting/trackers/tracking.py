@@ -195,7 +195,9 @@ def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tra
     names = [tracker.name for tracker in trackers]
     for tracker in trackers:
         if tracker.needs_run_dir and run_dir is None:
-            raise ConfigurationError(f"tracking with {tracker.name} writes into the run directory: name one, as run_dir")
+            raise ConfigurationError(
+                f"tracking with {tracker.name} writes into the run directory: name one, as run_dir"
+            )
         if not tracker.name or names.count(tracker.name) > 1:
             raise ConfigurationError(
                 f"each tracker needs a name of its own, got {names}: set the attribute name of {type(tracker).__name__}"

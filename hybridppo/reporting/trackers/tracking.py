@@ -120,18 +120,22 @@ class Tracking(Callback):
                     self.tracker.close()
             except Exception as error:  # whatever somebody else's service or library raises
                 seconds = SECONDS_BETWEEN_ATTEMPTS
-                self._outage.failed(error, self._consequence(is_ending))
+                if is_ending:
+                    self._tell_what_is_left(error)
+                else:
+                    self._outage.failed(error, "training goes on, and it is told again later")
             else:
                 seconds = SECONDS_BETWEEN_SENDS
                 self._outage.works()
             if is_ending:
                 return
 
-    def _consequence(self, is_ending: bool) -> str:
-        if self._run.run_dir is None:
-            return "training goes on" if not is_ending else f"{len(self._rows)} rows are lost"
-        where = f"all is in {self._run.run_dir}"
-        return f"training goes on; {where}, and is sent later" if not is_ending else f"{where}; resume sends it"
+    def _tell_what_is_left(self, error: Exception) -> None:
+        run_dir = self._run.run_dir
+        left = f"{len(self._rows)} rows are lost" if run_dir is None else f"`hybridppo resume {run_dir}` sends the rest"
+        logger.warning(
+            "the tracker %s was not told all: %s: %s; %s", self.tracker.name, type(error).__name__, error, left
+        )
 
     def _send(self) -> None:
         if not self._is_open:

@@ -269,12 +269,9 @@ def interrupt_at(iteration: int) -> Any:
 
 
 def test_ctrl_c_saves_and_then_is_what_it_is_everywhere(tmp_path: Path) -> None:
-    path, rounds, recorder = tmp_path / "run", [], Recorder()
+    path, recorder = tmp_path / "run", Recorder()
     with pytest.raises(KeyboardInterrupt) as caught:
-        for i in range(3):
-            rounds.append(i)
-            train(run_dir=path, on_iteration=interrupt_at(2), checkpoint_seconds=1e6, callbacks=[recorder])
-    assert rounds == [0]
+        train(run_dir=path, on_iteration=interrupt_at(2), checkpoint_seconds=1e6, callbacks=[recorder])
     assert isinstance(caught.value, TrainingInterrupted)
     assert f"hybridppo.resume('{path}')" in str(caught.value)
     result = caught.value.result

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.mirrored import Mirrored
     from hybridppo.placements.single_device import SingleDevice
     from hybridppo.reporting.callbacks import Callback
+    from hybridppo.reporting.trackers.base import Tracker
     from hybridppo.resuming import resume
     from hybridppo.training import TrainResult, train
 
@@ -53,6 +54,7 @@ __all__ = [
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
+    "Tracker",
     "TrainResult",
     "TrainingError",
     "TrainingInterrupted",
@@ -78,6 +80,7 @@ __getattr__ = lazy_attributes(
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
         "Callback": "hybridppo.reporting.callbacks",
+        "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.checking",
         "load": "hybridppo.loading",
         "resume": "hybridppo.resuming",

@@ -1,6 +1,8 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -110,7 +112,8 @@ class Runner:
             self.interrupted = self.share_done < 1.0 and self.stopped_by is None
             if self._evaluation is not None and not self.interrupted:
                 try:
-                    self.metrics |= self._evaluation.finish(self)
+                    with self._losing_nothing():
+                        self.metrics |= self._evaluation.finish(self)
                 except Stopped:
                     self.interrupted = True
             self.save()
@@ -120,17 +123,23 @@ class Runner:
         """Evaluate where that is due, write an iteration's metrics, and tell who wants to know."""
         run = self._callbacks.run
         run.iteration, run.env_steps = self.iteration, self.steps_learned
-        if self._evaluation is not None:
-            try:
+        with self._losing_nothing():
+            if self._evaluation is not None:
                 self.metrics |= self._evaluation.look(self)
-            except Exception:  # an environment of the evaluation's fails: that costs nothing of what was learned
-                self.save()
-                raise
-        if self._run_directory is not None:
-            self._run_directory.log(self.metrics)
-        if self._evaluation is not None:
-            self._evaluation.settle(self)
+            if self._run_directory is not None:
+                self._run_directory.log(self.metrics)
+            if self._evaluation is not None:
+                self._evaluation.settle(self)
         self._callbacks.iteration(self.metrics)
+
+    @contextmanager
+    def _losing_nothing(self) -> Iterator[None]:
+        """Within it, an error, as of an environment that is evaluated in, costs nothing of what was learned."""
+        try:
+            yield
+        except Exception:
+            self.save()
+            raise
 
     @property
     def is_stopping(self) -> bool:

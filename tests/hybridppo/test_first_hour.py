@@ -32,7 +32,7 @@ def parameters(agent: Any) -> torch.Tensor:
     return agent.parameters.values.detach().clone()
 
 
-MAZE = '''
+MAZE = """
 import gymnasium as gym
 import numpy as np
 
@@ -55,7 +55,7 @@ class Maze(gym.Env):
 
 
 gym.register("Maze-v0", entry_point="mazes_of_ones_own:Maze")
-'''
+"""
 
 
 @pytest.fixture
@@ -131,7 +131,9 @@ def test_arguments_go_to_functions_too(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_arguments_that_no_file_can_hold_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"env_kwargs must be a dict of what JSON can hold.*functools\.partial"):
+    with pytest.raises(
+        ConfigurationError, match=r"env_kwargs must be a dict of what JSON can hold.*functools\.partial"
+    ):
         train(env_kwargs={"function": print})
     with pytest.raises(SystemExit) as exited:
         main(["train", "CartPole-v1", "--env-kwargs", "size=6"])
@@ -188,7 +190,7 @@ def test_an_agent_of_networks_of_ones_own_needs_them_again(tmp_path: Path) -> No
 
     agent = train(networks=networks).agent
     path = agent.save(tmp_path / "agent")
-    with pytest.raises(RunDirectoryError, match="the agent has networks of its own, .*networks=..."):
+    with pytest.raises(RunDirectoryError, match=r"the agent has networks of its own, .*networks=\.\.\."):
         hybridppo.load(path)
     assert torch.equal(parameters(hybridppo.load(path, networks=networks)), parameters(agent))
 

@@ -36,7 +36,10 @@ def spec_of(env_id: str) -> EnvSpec:
         gymnasium.error.Error: where there is no such environment.
     """
     module, _, name = env_id.rpartition(":")
-    import_modules(module)
+    try:
+        import_modules(module)
+    except EnvError as error:
+        raise EnvError(f"environment {env_id!r} cannot be made: {error}") from error.__cause__
     return gym.spec(name)
 
 

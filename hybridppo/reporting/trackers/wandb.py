@@ -23,13 +23,18 @@ class Wandb(Tracker):
     def open(self, run: TrackedRun, before: str | None) -> str | None:  # noqa: D102 - as in the base
         import wandb
 
-        more = {} if before is None else {"id": before, "resume": "allow"}
+        # In a terminal, it asks whom it does not know for a key: for a while, and beside the training.
+        more: dict[str, Any] = {"settings": wandb.Settings(login_timeout=60)}
+        if before is not None:
+            more |= {"id": before, "resume": "allow"}
         self._run = wandb.init(
             project=self._project or os.environ.get("WANDB_PROJECT", "hybridppo"),
             config=run.flat_config(),
             reinit="create_new",  # a run that the program has open stays as it is
             **{"name": run.name, "dir": run.run_dir, **more, **self._options},
         )
+        if self._run.disabled and os.environ.get("WANDB_MODE") != "disabled":
+            raise ConnectionError("nobody is logged in: run `wandb login`, or set WANDB_API_KEY or WANDB_MODE=offline")
         self._run.define_metric("env_steps")
         self._run.define_metric("*", step_metric="env_steps")
         return str(self._run.id)

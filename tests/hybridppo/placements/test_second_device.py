@@ -98,6 +98,7 @@ def train(work: Work, placement: Placement, **options: Any) -> tuple[Any, list[A
         placement=placement,
         config=work.config,
         progress=False,
+        on_interrupt="return",
         on_iteration=lambda metrics: history.append(
             {k: v for k, v in metrics.items() if "second" not in k and k not in ("publishes", "bytes_copied")}
         ),

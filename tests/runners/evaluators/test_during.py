@@ -236,6 +236,37 @@ def test_a_stopped_run_has_the_evaluations_of_one_that_was_not(way: str, iterati
     assert best[0] == best[1]
 
 
+KILLED = """
+import os, signal, sys
+import hybridppo
+
+def kill(metrics):
+    if metrics["iteration"] == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+placement = hybridppo.Mirrored("cpu", "cpu", max_lag=1) if sys.argv[2] == "overlap" else "cpu"
+hybridppo.train(
+    "CartPole-v1", total_steps=6 * 32, seed=3, placement=placement, config=config, progress=False, vectorization="sync",
+    run_dir=sys.argv[1], checkpoint_seconds=1e6, evaluate_every=64, evaluate_episodes=3, on_iteration=kill,
+)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+@pytest.mark.parametrize("way", ["cpu", "overlap"])
+def test_a_killed_run_has_the_evaluations_of_one_that_was_not(way: str, tmp_path: Path) -> None:
+    train(run_dir=tmp_path / "whole", **EVERY, **WAYS[way])
+    run = tmp_path / "run"
+    process = subprocess.run([sys.executable, "-c", KILLED, str(run), way], capture_output=True, text=True, timeout=120)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    result = hybridppo.resume(run, progress=False)
+    assert timeless(evaluated(run)) == timeless(evaluated(tmp_path / "whole"))
+    assert torch.equal(parameters(result.agent), parameters(hybridppo.load(tmp_path / "whole")))
+    lines = [json.loads(line)["iteration"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [1, 2, 3, 4, 5, 6]
+
+
 class Interrupting(ScriptedEnv):
     """Asks for a stop in the midst of an evaluation, which is whose environments are reset with its seed."""
 

@@ -27,7 +27,7 @@ _SPACES = ("observation", "action")
 
 
 def load(
-    path: str | Path,
+    run_dir: str | Path,
     checkpoint: WhichCheckpoint = "latest",
     *,
     agent: type[PPO] | None = None,
@@ -36,7 +36,7 @@ def load(
     """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
 
     Args:
-        path: the run's folder, or a file written by `agent.save`.
+        run_dir: of the run, or a file written by `agent.save`.
         checkpoint: of a run, the `latest` or the `best`: of the checkpoints that were evaluated during training
             (`evaluate_every`) the one of the highest mean return; where none was, of all that were written the one of
             the highest mean return over 100 episodes of training. Until 100 have ended, the latest is the best.
@@ -45,11 +45,11 @@ def load(
 
     Raises:
         CheckpointError: where no checkpoint is whole.
-        RunDirectoryError: where `path` is no run directory, or networks of one's own are missing.
+        RunDirectoryError: where `run_dir` is no run directory, or networks of one's own are missing.
     """
-    if Path(path).is_file():
-        return _agent_in_file(Path(path), agent, networks)
-    directory = RunDirectory.open(path)
+    if Path(run_dir).is_file():
+        return _agent_in_file(Path(run_dir), agent, networks)
+    directory = RunDirectory.open(run_dir)
     settings = Settings.read(directory)
     settings.require_own(networks=networks)
     return agent_of(settings, directory.load_checkpoint(checkpoint), agent=agent, networks=networks)

@@ -3,6 +3,7 @@
 An id may name the module that registers it, as gymnasium has it: `my_envs:Maze-v0`.
 """
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -56,9 +57,14 @@ def source_elsewhere(source: Any) -> Any:
     return spec_of(source) if isinstance(source, str) else source
 
 
-def source_here(source: Any) -> Any:
-    """An environment's id, or the function, out of what `source_elsewhere` gave."""
-    if isinstance(source, EnvSpec):  # registered by a module that this process has not loaded
-        gym.registry.setdefault(source.id, source)
-        return source.id
-    return source
+def source_here(source: Any, imports: str) -> Any:
+    """An environment's id, or the function, out of what `source_elsewhere` gave, in a process that may know nothing."""
+    if not isinstance(source, EnvSpec):
+        return source
+    import_modules(imports)
+    if source.id not in gym.registry and isinstance(source.entry_point, str):
+        # The module may register it itself: after us, it would say that it does so for the second time.
+        with contextlib.suppress(ImportError):  # which making the environment will tell of
+            importlib.import_module(source.entry_point.partition(":")[0])
+    gym.registry.setdefault(source.id, source)
+    return source.id

@@ -195,10 +195,12 @@ class Callbacks:
             getattr(callback, hook)(self.run, *arguments)
         except Exception as error:
             self._has_failed = True
-            self.rescue()
+            saved = ""
+            if hook != "on_start":  # before which nothing was done
+                self.rescue()
+                saved = "" if self.run.run_dir is None else f"; the training up to here is saved in {self.run.run_dir}"
             if isinstance(callback, OnIteration):
                 raise
-            saved = "" if self.run.run_dir is None else f"; the training up to here is saved in {self.run.run_dir}"
             raise CallbackError(
                 f"the callback {name_of(callback)} failed in {hook}, after iteration {self.run.iteration}: "
                 f"{type(error).__name__}: {error}{saved}"

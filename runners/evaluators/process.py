@@ -23,7 +23,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
     sys.path[:] = connection.recv()
     connection.recv()  # what tells workers from each other: there is one
     setup = cloudpickle.loads(connection.recv_bytes())
-    environments = make_environments(source_here(setup["source"]), setup["num_envs"], setup["options"])
+    source = source_here(setup["source"], setup["options"].imports)
+    environments = make_environments(source, setup["num_envs"], setup["options"])
     try:
         arrays = SharedArrays(setup["layout"], setup["path"])
         stop, steps = arrays["stop"], arrays["steps"]

@@ -97,7 +97,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
     sys.path[:] = connection.recv()
     mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
-    source = source_here(setup["source"])
+    source = source_here(setup["source"], setup["options"].imports)
     envs: slice = mine["envs"]
     environments = make_environments(source, envs.stop - envs.start, setup["options"], first=envs.start)
     try:

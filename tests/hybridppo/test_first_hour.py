@@ -76,11 +76,18 @@ def hybridppo_in(folder: Path, *arguments: object) -> "subprocess.CompletedProce
 SMALL = ["--num-envs", 2, "--num-steps", 16, "--num-minibatches", 2, "--hidden-sizes", 8, "--no-progress"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("how", [["mazes_of_ones_own:Maze-v0"], ["Maze-v0", "--import", "mazes_of_ones_own"]])
-def test_an_environment_of_ones_own_by_its_module(how: list[str], workers: int, folder: Path) -> None:
+OVERLAP = ["--placement", "overlap", "--learning-device", "cpu"]
+NAMES = {"in the id": ["mazes_of_ones_own:Maze-v0"], "imported": ["Maze-v0", "--import", "mazes_of_ones_own"]}
+
+
+@pytest.mark.parametrize(
+    "placement", [["--placement", "cpu"], ["--placement", "cpu", "--num-workers", 2], OVERLAP], ids=lambda way: way[1:]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str], folder: Path) -> None:
+    how = NAMES[name]
     kwargs = ("--env-kwargs", '{"size": 6, "reward": 2.5}')
-    options = ("--total-steps", 64, "--placement", "cpu", "--num-workers", workers, "--run-dir", "run", *SMALL)
+    options = ("--total-steps", 64, *placement, "--run-dir", "run", *SMALL)
     more = ("--evaluate-every", 32, "--evaluate-episodes", 2, "--evaluation-episodes", 2)
     trained = hybridppo_in(folder, "train", *how, *kwargs, *options, *more)
     assert trained.returncode == 0, trained.stderr
@@ -91,6 +98,7 @@ def test_an_environment_of_ones_own_by_its_module(how: list[str], workers: int, 
     assert config["observation_space"]["shape"] == [6]
     evaluated = [json.loads(line) for line in (folder / "run" / "evaluations.jsonl").read_text().splitlines()]
     assert [line["returns"] for line in evaluated] == [[12.5, 12.5]] * 2
+    assert "Overriding environment" not in trained.stderr
 
     resumed = hybridppo_in(folder, "resume", "run", "--total-steps", 96, "--no-progress")
     assert resumed.returncode == 0, resumed.stderr

@@ -163,7 +163,8 @@ def test_an_error_is_named_and_loses_nothing(hook: str, way: str, tmp_path: Path
 
 def test_an_error_at_the_start_and_one_at_the_end_are_named(tmp_path: Path) -> None:
     with pytest.raises(CallbackError, match="Failing failed in on_start, after iteration 0"):
-        train(callbacks=[Failing("on_start")])
+        train(callbacks=[Failing("on_start")], run_dir=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
     recorder = Recorder()
     with pytest.raises(CallbackError, match="Failing failed in on_end, after iteration 4"):
         train(callbacks=[Failing("on_end"), recorder], run_dir=tmp_path / "run")

@@ -13,12 +13,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 from hybridppo.errors import ConfigurationError
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
+from hybridppo.validation import whole
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +65,11 @@ class Tracking(Callback):
         name = run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
         self._run = TrackedRun(name, run.config, run.run_dir)
         self._file = None if run.run_dir is None else run.run_dir / "trackers" / f"{self.tracker.name}.json"
+        self._file_outage = ThrottledWarning(f"writing {self._file}")
         state = _read(self._file)
         self._before: str | None = state.get("run")
         # What a process that was killed had sent of iterations that are made again is sent again.
-        self._sent = {kind: min(int(state.get(kind, 0)), run.iteration) for kind in FILES}
+        self._sent = {kind: min(state.get(kind, 0), run.iteration) for kind in FILES}
         self._must_replay = run.run_dir is not None and run.iteration > 0
         self._replayed = dict.fromkeys(FILES, 0)
         self._thread = threading.Thread(target=self._work, name=f"hybridppo-{self.tracker.name}", daemon=True)
@@ -159,35 +162,41 @@ class Tracking(Callback):
 
     def _next(self) -> list[_Waiting]:
         """The next rows to send, the oldest first: those that are only in files before those in memory."""
+        if self._must_replay:
+            self._must_replay = False
+            self._replay()
         with self._condition:
-            if self._must_replay:
-                self._must_replay = False
-                missed = self._missed()
-                for row in missed:
-                    self._replayed[row.kind] = max(self._replayed[row.kind], row.iteration)
-                self._rows.extendleft(reversed(missed))
             return [self._rows[i] for i in range(min(ROWS_AT_ONCE, len(self._rows)))]
 
-    def _missed(self) -> list[_Waiting]:
-        """What the files have that was never sent, and that does not wait in memory."""
+    def _replay(self) -> None:
+        """Put what the files have that was never sent, and that does not wait in memory, before what does."""
         assert self._run.run_dir is not None
-        in_memory = {(row.kind, row.iteration) for row in self._rows}
         found = [
             _row(kind, line)
             for kind, file in FILES.items()
-            for line in _lines(self._run.run_dir / file)
-            if line["iteration"] > self._sent[kind] and (kind, line["iteration"]) not in in_memory
+            for line in _lines(self._run.run_dir / file)  # while the training goes on, and may write another
+            if line["iteration"] > self._sent[kind]
         ]
-        return sorted(found, key=lambda row: row.env_steps)
+        with self._condition:
+            in_memory = {(row.kind, row.iteration) for row in self._rows}
+            missed = [row for row in found if (row.kind, row.iteration) not in in_memory]
+            for row in missed:
+                self._replayed[row.kind] = max(self._replayed[row.kind], row.iteration)
+            self._rows.extendleft(sorted(missed, key=lambda row: row.env_steps, reverse=True))
 
     def _write(self) -> None:
         """Write down how far the tracker has come. Where the disk will not take it, more is sent again than need be."""
         if self._file is None:
             return
-        self._file.parent.mkdir(exist_ok=True)
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"run": self._before, **self._sent}))
-        temporary.replace(self._file)
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            temporary.write_text(json.dumps({"run": self._before, **self._sent}))
+            temporary.replace(self._file)
+        except OSError as error:
+            self._file_outage.failed(error, "a run that goes on from here may tell some rows twice")
+        else:
+            self._file_outage.works()
 
 
 def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tracking]:
@@ -237,9 +246,9 @@ def _read(file: Path | None) -> dict[str, Any]:
         return {}
     try:
         state = json.loads(file.read_bytes())
-        if isinstance(state, dict):
-            return state
-        raise TypeError("it holds no object")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+        if not (isinstance(state, dict) and isinstance(state.get("run", ""), (str, NoneType))):
+            raise TypeError("it names no run")
+        return {"run": state.get("run"), **{kind: whole(state, kind) for kind in FILES}}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         logger.warning("%s cannot be read (%s): the tracker begins anew", file, error)
         return {}

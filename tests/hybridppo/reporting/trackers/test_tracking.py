@@ -224,14 +224,34 @@ def test_no_thread_is_left() -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("hybridppo-memory")]
 
 
-def test_a_state_that_cannot_be_read_begins_anew_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"run": 3, "metrics": 1, "evaluations": 1}', '{"metrics": "many"}'])
+def test_a_state_that_cannot_be_read_begins_anew_aloud(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     train(2, track=Memory(), run_dir=tmp_path / "run")
-    (tmp_path / "run" / "trackers" / "memory.json").write_text("{")
+    (tmp_path / "run" / "trackers" / "memory.json").write_text(text)
     tracker = Memory()
     hybridppo.resume(tmp_path / "run", total_steps=6 * BATCH, track=tracker, progress=False)
     assert tracker.opened == [None]
     assert tracker.steps == ALL
     assert "the tracker begins anew" in caplog.text
+
+
+def test_a_state_that_cannot_be_written_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def in_the_way(metrics: Any) -> None:
+        if metrics["iteration"] == 1:
+            (tmp_path / "run" / "trackers").write_text("a file where the folder should be")
+
+    class Waiting(Memory):
+        def open(self, run: TrackedRun, before: str | None) -> str | None:
+            assert begun.wait(30)
+            return super().open(run, before)
+
+    begun = threading.Event()
+    tracker = Waiting()
+    train(track=tracker, run_dir=tmp_path / "run", on_iteration=in_the_way, loggers=[lambda metrics: begun.set()])
+    assert tracker.steps == ALL
+    assert sum("memory.json FAILED" in message for message in caplog.messages) == 1
 
 
 def test_the_same_bits_with_and_without() -> None:

@@ -3,8 +3,8 @@
     python benchmarks/around.py
     python benchmarks/around.py --total-steps 20000 --turns 1        # to see that it works
 
-The small case of `fixed_work.py`, into a run directory, with each of these alone and with all of them, against none. Every
-training is a process of its own, and they take turns. Needs `pip install hybridppo[tensorboard]`.
+The small case of `fixed_work.py`, into a run directory, with each of these alone and with all of them, against none.
+Every training is a process of its own, and they take turns. Needs `pip install hybridppo[tensorboard]`.
 """
 
 import argparse

@@ -52,7 +52,10 @@ class Reporting:
 
 
 def named_trackers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Tracker]]:
-    """The options with the names of trackers as one text, and the trackers that were given as they are."""
+    """The options with the names of trackers as one text, and the trackers that were given as they are.
+
+    Where there are only such, nothing is said of names: a run that goes on keeps those that it has.
+    """
     track = options.get("track")
     if track is None or isinstance(track, str):
         return options, []
@@ -62,4 +65,5 @@ def named_trackers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Tracke
     for each in several:
         if not isinstance(each, (str, Tracker)):
             raise ConfigurationError(f"track must be names, or objects of subclasses of Tracker, got {shown(each)}")
-    return {**options, "track": ",".join(names)}, trackers
+    others = {name: value for name, value in options.items() if name != "track"}
+    return ({**others, "track": ",".join(names)} if names else others), trackers

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -281,6 +281,30 @@ def test_a_package_that_is_missing_is_named_before_anything_begins(
     with pytest.raises(ConfigurationError, match=rf"needs a package: pip install hybridppo\[{name}\]"):
         train(track=name, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Named(Memory):
+    """In the place of a tracker that has a name."""
+
+    made: ClassVar[list["Named"]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "tensorboard"
+        Named.made.append(self)
+
+
+def test_names_are_remembered_beside_what_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridppo.observers.tracker_of", lambda name: Named())
+    monkeypatch.setattr(Named, "made", [])
+    train(2, track=["tensorboard", Memory()], run_dir=tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["track"] == "tensorboard"
+    again = Memory()
+    hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, track=again, progress=False)
+    assert [tracker.steps for tracker in (*Named.made, again)] == [ALL[:2], ALL[2:3], ALL[2:3]]
+    hybridppo.resume(tmp_path / "run", total_steps=4 * BATCH, track="", progress=False)
+    hybridppo.resume(tmp_path / "run", total_steps=5 * BATCH, progress=False)
+    assert len(Named.made) == 2
 
 
 def test_what_writes_into_the_run_directory_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ class Printer(Tracker):
 
     def log(self, rows):
         for env_steps, values in rows:
-            print(env_steps, values["episode_return_mean"])
+            print(env_steps, values)
 
 hybridppo.train("CartPole-v1", total_steps=100_000, track=[Printer(), "tensorboard"])
 """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hybridppo._lazy import lazy_attributes
 from hybridppo._version import __version__
 from hybridppo.errors import (
+    CallbackError,
     CheckpointError,
     ConfigurationError,
     DeviceError,
@@ -17,6 +18,7 @@ from hybridppo.errors import (
     OutOfMemoryError,
     RunDirectoryError,
     TrainingError,
+    TrainingInterrupted,
 )
 
 if TYPE_CHECKING:
@@ -31,12 +33,16 @@ if TYPE_CHECKING:
     from hybridppo.placements.migrating import Migrating
     from hybridppo.placements.mirrored import Mirrored
     from hybridppo.placements.single_device import SingleDevice
+    from hybridppo.reporting.callbacks import Callback
+    from hybridppo.reporting.trackers.base import Tracker
     from hybridppo.resuming import resume
     from hybridppo.training import TrainResult, train
 
 __all__ = [
     "PPO",
     "Auto",
+    "Callback",
+    "CallbackError",
     "CheckpointError",
     "ConfigurationError",
     "DeviceError",
@@ -49,8 +55,10 @@ __all__ = [
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
+    "Tracker",
     "TrainResult",
     "TrainingError",
+    "TrainingInterrupted",
     "__version__",
     "check_env",
     "evaluate",
@@ -73,6 +81,8 @@ __getattr__ = lazy_attributes(
         "SingleDevice": "hybridppo.placements.single_device",
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
+        "Callback": "hybridppo.reporting.callbacks",
+        "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.checking",
         "load": "hybridppo.loading",
         "make_env": "hybridppo.environments.named",

@@ -39,6 +39,23 @@ class RunDirectoryError(HybridPPOError, RuntimeError):
     """A run directory that exists already, or is not one."""
 
 
+class CallbackError(HybridPPOError, RuntimeError):
+    """A callback that failed: which one, and where. What it raised is the cause."""
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C or another signal ended a training; what there was has been saved, where there is a run directory.
+
+    Raised by `train` and `resume` when all is saved and closed, so that a loop around them ends as Ctrl-C ends any.
+    """
+
+    def __init__(self, result: Any) -> None:
+        where = f"go on with hybridppo.resume({str(result.run_dir)!r})" if result.saved else "nothing was saved of it"
+        super().__init__(f"the training was interrupted: {where}; what came of it so far is this exception's result")
+        self.result = result
+        """The `TrainResult` that `train(..., on_interrupt="return")` would have returned."""
+
+
 class BadValueError(Exception):
     """What an environment returned cannot be used; the message says what it was.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hybridppo.agents import PPO
 from hybridppo.environments.making import make_environments
@@ -15,13 +16,11 @@ from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.runners.evaluators.making import num_envs_of
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.validation import require_whole
-
-MOST_SIDE_BY_SIDE = 32
-"""Environments that an evaluation steps at once."""
 
 
 def evaluate_agent(
@@ -33,6 +32,8 @@ def evaluate_agent(
     deterministic: bool = True,
     autoreset_mode: AutoresetName | None = None,
     on_env_error: OnEnvError = "raise",
+    env_kwargs: dict[str, Any] | None = None,
+    imports: str = "",
     placement: Placement | None = None,
     progress: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
@@ -47,6 +48,8 @@ def evaluate_agent(
         deterministic: take the most probable actions.
         autoreset_mode: for vector environments that do not declare theirs.
         on_env_error: as for `train`; an episode that was broken off does not count.
+        env_kwargs: arguments for whoever makes an environment, as for `train`.
+        imports: modules that register environments, as for `train`.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
         should_stop: asked before each step; where it says so, `Stopped` is raised.
@@ -55,11 +58,12 @@ def evaluate_agent(
     if placement is None:
         placement = SingleDevice(agent.parameters.values.device)
         placement.prepare(agent)
-    # A function may make a vector of the training's size only.
-    num_envs = agent.config.num_envs if not isinstance(env, str) else min(episodes, MOST_SIDE_BY_SIDE)
+    num_envs = num_envs_of(env, agent.config.num_envs, episodes)
     options = EnvironmentOptions(
         autoreset_mode=autoreset_mode,
         on_env_error=on_env_error,
+        env_kwargs=env_kwargs,
+        imports=imports,
         action_masks=isinstance(agent.observation_space, MaskedObservation),
     )
     environments = make_environments(env, num_envs, options)
@@ -108,5 +112,7 @@ def evaluate(
         deterministic=deterministic,
         autoreset_mode=settings.environment.autoreset_mode,
         on_env_error=settings.environment.on_env_error,
+        env_kwargs=settings.environment.env_kwargs,
+        imports=settings.environment.imports,
         progress=progress,
     )

@@ -5,19 +5,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch import Tensor
+
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.memory import explaining_memory
-from hybridppo.agents.registry import agent_class
-from hybridppo.errors import CheckpointError, HybridPPOError
+from hybridppo.agents.registry import agent_class, config_from_json
+from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
 from hybridppo.networks.making import Networks
+from hybridppo.run_directory.agent_file import read_agent_file
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.runner import Runner
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings
+from hybridppo.spaces.serialization import space_from_json
 
 logger = logging.getLogger(__name__)
+
+_SPACES = ("observation", "action")
 
 
 def load(
@@ -27,12 +33,13 @@ def load(
     agent: type[PPO] | None = None,
     networks: Networks | None = None,
 ) -> PPO:
-    """The agent of a run's checkpoint, on the CPU, wherever it was trained.
+    """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
 
     Args:
-        run_dir: of the run.
-        checkpoint: the `latest`, or the `best`: of the checkpoints that were written, the one of the highest mean
-            return over 100 episodes. Until 100 have ended, the latest is the best.
+        run_dir: of the run, or a file written by `agent.save`.
+        checkpoint: of a run, the `latest` or the `best`: of the checkpoints that were evaluated during training
+            (`evaluate_every`) the one of the highest mean return; where none was, of all that were written the one of
+            the highest mean return over 100 episodes of training. Until 100 have ended, the latest is the best.
         agent: the subclass of PPO that was trained, where it was one. Without it, PPO itself is loaded.
         networks: the function that made its networks, where one did.
 
@@ -40,6 +47,8 @@ def load(
         CheckpointError: where no checkpoint is whole.
         RunDirectoryError: where `run_dir` is no run directory, or networks of one's own are missing.
     """
+    if Path(run_dir).is_file():
+        return _agent_in_file(Path(run_dir), agent, networks)
     directory = RunDirectory.open(run_dir)
     settings = Settings.read(directory)
     settings.require_own(networks=networks)
@@ -62,8 +71,29 @@ def agent_of(
     if checkpoint is None:
         return made
     with fitting("the network that config.json describes"):
-        tensors = {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
-        made.load_state(tensors, checkpoint.state["agent"])
+        made.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
+    return made
+
+
+def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Those that are not the loop's, the sampler's or the placement's."""
+    return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
+
+
+def _agent_in_file(path: Path, kind: type[PPO] | None, networks: Networks | None) -> PPO:
+    tensors, description = read_agent_file(path)
+    with fitting(f"what {path} says of it"):
+        config = config_from_json(description["agent"], description["config"])
+        own = description["own"]
+        if "networks" in own and networks is None:
+            raise RunDirectoryError(
+                f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
+            )
+        observation_space, action_space = map(space_from_json, (description[f"{of}_space"] for of in _SPACES))
+        made = (kind if kind is not None else agent_class(config))(
+            observation_space, action_space, config, networks=networks
+        )
+        made.load_state(tensors, description["state"])
     return made
 
 
@@ -72,6 +102,13 @@ def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirec
     with fitting("this run"):
         env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
         reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+    if runner.share_done >= 1.0:
+        logger.info(
+            "%s is finished: %s steps in %s episodes were what it was to do; total_steps (--total-steps) trains on",
+            directory.path,
+            f"{runner.steps_learned:,}",
+            f"{runner.sampler.statistics.episodes:,}",
+        )
     but = f" but the environments, which start new episodes: {reason}" if reason is not None else ""
     logger.info("resuming %s: everything is as it was%s", directory.path, but)
 

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.validation import CHANGEABLE, is_seconds, require_whole
+from hybridppo.reporting.trackers.registry import names_of_trackers
+from hybridppo.validation import CHANGEABLE, is_number, is_seconds, require_whole
 
 LARGEST_SEED = 2**128
 """Nobody's seed is larger; and a larger number may be one that takes forever to read."""
@@ -40,6 +41,18 @@ class RunOptions:
     learning overlap, and else none, or as many as placement auto finds best."""
     evaluation_episodes: int = field(default=0, metadata=CHANGEABLE)
     """Deterministic episodes to run after training; 0 for none."""
+    evaluate_every: int = field(default=0, metadata=CHANGEABLE)
+    """Environment steps, of all environments together, between evaluations during training, which run in environments
+    of their own and change nothing of it; 0 for never. The best checkpoint is then chosen by them."""
+    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE)
+    """Deterministic episodes in each of these, the same in all of them."""
+    target_return: float | None = field(default=None, metadata=CHANGEABLE)
+    """Mean return at which to stop: of an evaluation during training where there are such, and else of the latest 100
+    episodes."""
+    track: str = field(default="", metadata=CHANGEABLE)
+    """Trackers to write to, with commas between: tensorboard, wandb, trackio, mlflow."""
+    start_from: str | None = None
+    """A run directory, or a file that an agent was saved to, whose networks to start from; all else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE)
     """How often to save, at least."""
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE)
@@ -47,13 +60,26 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         self._require_whole("total_steps", "keep_checkpoints")
-        self._require_whole("evaluation_episodes", minimum=0)
+        for name in ("evaluate_every", "evaluation_episodes"):
+            if getattr(self, name) is None:  # which says never, too
+                object.__setattr__(self, name, 0)
+        self._require_whole("evaluation_episodes", "evaluate_every", minimum=0)
+        self._require_whole("evaluate_episodes")
         self._require_whole("total_episodes", may_be_none=True)
         self._require_whole("num_workers", minimum=0, may_be_none=True)
         self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)
         if not is_seconds(self.checkpoint_seconds):
             seconds = shown(self.checkpoint_seconds)
             raise ConfigurationError(f"checkpoint_seconds must be a number of at least 0, got {seconds}")
+        if self.target_return is not None and not is_number(self.target_return):
+            raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
+        names_of_trackers(self.track)
+        start_from: Any = self.start_from
+        if start_from is not None and not isinstance(start_from, (str, Path)):
+            raise ConfigurationError(
+                f"start_from must name a run directory or an agent's file, got {shown(start_from)}"
+            )
+        object.__setattr__(self, "start_from", None if start_from is None else str(start_from))
 
     def _require_whole(self, *names: str, minimum: int = 1, below: int = 2**63, may_be_none: bool = False) -> None:
         for name in names:

@@ -16,16 +16,19 @@ from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption
 from hybridppo.loading import agent_of, fitting
 from hybridppo.networks.making import Networks
+from hybridppo.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.options import changeable_names, takes_options
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.reporting.callbacks import Callback
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
 from hybridppo.spaces.serialization import space_to_json
-from hybridppo.training import Job, Reporting, TrainResult, run_to_the_end
+from hybridppo.starting import start_from
+from hybridppo.training import Job, TrainResult, run_to_the_end
 from hybridppo.validation import whole
 
 logger = logging.getLogger(__name__)
@@ -41,8 +44,10 @@ def resume(
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     progress: bool = True,
-    on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+    on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Sequence[Callable[[Metrics], object]] = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    on_interrupt: OnInterrupt = "raise",
     **options: Any,
 ) -> TrainResult:
     """Go on with a run from its newest checkpoint.
@@ -62,14 +67,29 @@ def resume(
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: called likewise; errors are warned of.
+        callbacks: as for `train`; those that the run had are not remembered.
+        on_interrupt: as for `train`.
         **options: replaced by those that a run may change. None keeps the run's own.
 
     Raises:
         CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
             that was killed before it could write one begins anew, and says so.)
+        TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
     """
+    options, trackers = named_trackers(options)
     directory = RunDirectory.open(run_dir)
-    settings = Settings.read(directory).with_options(options)
+    before = Settings.read(directory)
+    settings = before.with_options(options)
+    reporting = Reporting.of(
+        run_dir,
+        settings.run.track,
+        trackers,
+        progress=progress,
+        on_iteration=on_iteration,
+        loggers=loggers,
+        callbacks=callbacks,
+        on_interrupt=on_interrupt,
+    )
     settings.require_own(agent=agent, loss=loss, networks=networks)
     env = settings.source(env)
     meant = _own_placement(settings) if placement is None else resolve_placement(placement)
@@ -86,16 +106,35 @@ def resume(
         # What is changed holds for whoever resumes next; the placement is the run's own still.
         directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
         if checkpoint is None:
+            if settings.run.start_from is not None:
+                start_from(trained, settings.run.start_from)
             directory.rewind(0, 0)
             logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
         else:
             with fitting("this run"):
                 loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
                 iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
-            directory.rewind(iteration, number)
-        reporting = Reporting(progress, on_iteration, loggers)
+                told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
+            directory.rewind(iteration, number, told)
+            _tell_of_schedules(before, settings, sampler["env_steps"])
         job = Job(env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting)
         return run_to_the_end(job)
+
+
+def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
+    """Say what another goal does to what is annealed towards it."""
+    config, was, goal = now.config, before.run.total_steps, now.run.total_steps
+    if not (config.anneal_learning_rate or config.anneal_clip_range) or was == goal or env_steps >= goal:
+        return
+    what = "learning rate" if config.anneal_learning_rate else "clip range"
+    shares = [max(0.0, 1.0 - env_steps / steps) for steps in (was, goal)]
+    logger.warning(
+        "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
+        "it had been on its way to the new goal from the beginning. A run that is to be prolonged learns better "
+        "without annealing (--no-anneal-learning-rate, --no-anneal-clip-range), or with its last goal from the "
+        "beginning, stopped by Ctrl-C and resumed",
+        f"{was:,}", f"{goal:,}", what, 100 * shares[1], 100 * shares[0],
+    )  # fmt: skip
 
 
 def _own_placement(settings: Settings) -> Placement:

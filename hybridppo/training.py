@@ -24,7 +24,7 @@ from hybridppo.agents.registry import agent_class
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, TrainingInterrupted
 from hybridppo.evaluating import evaluate_agent
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption, Stopped
@@ -32,18 +32,23 @@ from hybridppo.loading import go_on
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
+from hybridppo.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
 from hybridppo.placements.base import Placement
+from hybridppo.reporting.callbacks import Callback, Callbacks, StopAtReturn, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of
+from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
 from hybridppo.seeds import fresh_seed, seed_of
 from hybridppo.settings import Settings, name_of_source
+from hybridppo.starting import start_from
 
 
 @dataclass(frozen=True)
@@ -63,17 +68,10 @@ class TrainResult:
     interrupted: bool
     """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` goes on."""
     saved: bool
-    """Whether the last checkpoint is on the disk. False where the disk would not take it, which was warned of."""
-
-
-@dataclass(frozen=True)
-class Reporting:
-    """Who is told of a training while it goes on."""
-
-    progress: bool = True
-    """Whether to show a progress bar."""
-    on_iteration: Callable[[Metrics], object] = lambda metrics: None
-    loggers: Sequence[Callable[[Metrics], object]] = ()
+    """Whether the last checkpoint is on the disk. False where there is no run directory, or where the disk would not
+    take it, which was warned of."""
+    stopped_by: str | None = None
+    """Why the training ended before its goal, where a callback or `target_return` ended it."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,10 @@ def train(
     run_dir: str | Path | None = None,
     profile: bool = False,
     progress: bool = True,
-    on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+    on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Sequence[Callable[[Metrics], object]] = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    on_interrupt: OnInterrupt = "raise",
     **options: Any,
 ) -> TrainResult:
     """Train an agent.
@@ -126,11 +126,29 @@ def train(
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: called likewise, as `wandb.log` can be; an error in one is warned of, and training goes on with the
             files in the run directory.
+        callbacks: told of the start, iterations, evaluations, checkpoints and the end, with the agent at hand, and free
+            to end the training (`hybridppo.Callback`). An error in one ends it, and everything up to there is saved.
+        on_interrupt: when Ctrl-C or another signal has ended the training and all is saved, `raise`
+            `TrainingInterrupted`, a `KeyboardInterrupt` with the result in it, or `return` the result.
         **options: replaced by the options of `GROUPS`.
+
+    `track` also takes trackers that there are already, in a list with names or alone (`hybridppo.reporting.trackers`).
 
     Raises:
         HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
+        TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
     """
+    options, trackers = named_trackers(options)
+    reporting = Reporting.of(
+        run_dir,
+        options.get("track") or "",
+        trackers,
+        progress=progress,
+        on_iteration=on_iteration,
+        loggers=loggers,
+        callbacks=callbacks,
+        on_interrupt=on_interrupt,
+    )
     options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
     run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
     assert run.seed is not None
@@ -162,6 +180,8 @@ def train(
                 trained.config = replace(config, torch_threads=choice.torch_threads)
             else:
                 resolved, trained.config = meant, replace(config, torch_threads=config.torch_threads or 1)
+        if run.start_from is not None:
+            start_from(trained, run.start_from)
         settings = Settings(
             env_id=name_of_source(env),
             env_is_registered=isinstance(env, str),
@@ -174,7 +194,6 @@ def train(
             own={what: name_of_source(value) for what, value in trained.own.items()},
         )
         directory = RunDirectory.create(run_dir, settings.to_json()) if run_dir is not None else None
-        reporting = Reporting(progress, on_iteration, loggers)
         job = Job(env, settings, environments, trained, resolved, interruption, directory, None, profile, reporting)
         try:
             if directory is not None and table is not None:
@@ -206,44 +225,81 @@ def run_to_the_end(job: Job) -> TrainResult:
             env_seed=seed_of(settings.seed, "environments"),
             noise=np.random.default_rng(seed_of(settings.seed, "noise")),
         )
-        runner = make_runner(
-            agent,
-            sampler,
-            placement,
-            total_steps=run.total_steps,
-            total_episodes=run.total_episodes,
-            run_directory=directory,
-            checkpoint_seconds=run.checkpoint_seconds,
-            keep_checkpoints=run.keep_checkpoints,
-            progress=job.reporting.progress,
-            on_iteration=job.reporting.on_iteration,
-            loggers=job.reporting.loggers,
-            interruption=job.interruption,
-        )
-        trace = directory.path / "trace.json" if directory is not None and job.profile else None
-        profiler = Profiler(runner, job.environments, trace) if trace is not None else None
-        try:
+        seen = TrainingRun(agent, settings.to_json(), directory.path if directory is not None else None)
+        own = [StopAtReturn(run.target_return)] if run.target_return is not None else []
+        callbacks = Callbacks([*own, *job.reporting.callbacks], seen)
+        with contextlib.ExitStack() as stack:
+            stack.callback(sampler.close)
+            if directory is not None:
+                stack.callback(directory.close)
+            evaluation_meanwhile = _evaluation_during(job, callbacks) if run.evaluate_every else None
+            if evaluation_meanwhile is not None:
+                stack.callback(evaluation_meanwhile.close)
+            runner = make_runner(
+                agent,
+                sampler,
+                placement,
+                total_steps=run.total_steps,
+                total_episodes=run.total_episodes,
+                run_directory=directory,
+                checkpoint_seconds=run.checkpoint_seconds,
+                keep_checkpoints=run.keep_checkpoints,
+                progress=job.reporting.progress,
+                callbacks=callbacks,
+                evaluation=evaluation_meanwhile,
+                interruption=job.interruption,
+            )
             if job.checkpoint is not None and directory is not None:
                 go_on(runner, job.checkpoint, settings.seed, directory)
-            try:
-                metrics = runner.run()
-            finally:
-                if profiler is not None:
-                    profiler.close()
-            evaluation, interrupted = None, runner.interrupted
-            if run.evaluation_episodes > 0 and not interrupted:
-                try:
-                    evaluation = _evaluation_after(job)
-                except Stopped:
-                    interrupted = True
-            if directory is not None and not interrupted:
-                directory.write_result(_result(settings, runner, evaluation, placement))
-        finally:
-            sampler.close()
-            if directory is not None:
-                directory.close()
+            seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
+            with callbacks.told():
+                metrics = _run(runner, job)
+                evaluation, interrupted = None, runner.interrupted
+                if run.evaluation_episodes > 0 and not interrupted:
+                    try:
+                        evaluation = _evaluation_after(job)
+                    except Stopped:
+                        interrupted = True
+                    else:
+                        callbacks.evaluation(line_of(runner, evaluation))
+                if directory is not None and not interrupted:
+                    directory.write_result(_result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None else None
-    return TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved)
+    result = TrainResult(
+        agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, runner.stopped_by
+    )
+    if interrupted and job.reporting.on_interrupt == "raise":
+        raise TrainingInterrupted(result)
+    return result
+
+
+def _run(runner: Runner, job: Job) -> Metrics:
+    """The loop, with a trace of it where one is wanted."""
+    profiler = None
+    if job.directory is not None and job.profile:
+        profiler = Profiler(runner, job.environments, job.directory.path / "trace.json")
+    try:
+        return runner.run()
+    finally:
+        if profiler is not None:
+            profiler.close()
+
+
+def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraining:
+    settings, run = job.settings, job.settings.run
+    evaluator = make_evaluator(
+        job.env,
+        job.agent,
+        job.placement,
+        settings.environment,
+        num_envs=job.agent.config.num_envs,
+        episodes=run.evaluate_episodes,
+        seed=seed_of(settings.seed, "evaluation during training"),
+        interruption=job.interruption,
+    )
+    return EvaluationDuringTraining(
+        evaluator, every=run.evaluate_every, run_directory=job.directory, tell=callbacks.evaluation
+    )
 
 
 def _evaluation_after(job: Job) -> Evaluation:
@@ -255,6 +311,8 @@ def _evaluation_after(job: Job) -> Evaluation:
         seed=seed_of(settings.seed, "evaluation"),
         autoreset_mode=settings.environment.autoreset_mode,
         on_env_error=settings.environment.on_env_error,
+        env_kwargs=settings.environment.env_kwargs,
+        imports=settings.environment.imports,
         placement=job.placement,
         progress=job.reporting.progress,
         should_stop=lambda: job.interruption.requested,

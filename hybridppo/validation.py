@@ -67,3 +67,9 @@ def is_seconds(value: Any) -> bool:
     """Whether it is a number of seconds, endless ones included."""
     # What is no number is not at least 0, either; and a whole number may be too large for a float.
     return type(value) in (int, float) and value >= 0 and (value == math.inf or value < 2**63)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, Python's or NumPy's."""
+    is_real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return is_real and bool(abs(value) <= 1.7e308)

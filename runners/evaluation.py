@@ -1,15 +1,20 @@
-"""Evaluation: whole episodes with a fixed actor."""
+"""Evaluation: whole episodes with a fixed actor. Free of torch, for processes that evaluate beside a training."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hybridppo.environments.base import Environments
-from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
+
+if TYPE_CHECKING:
+    from hybridppo.interfaces import SamplingActor
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,25 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption, Stopped
 from hybridppo.placements.base import Placement
+from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.reporting.progress import ProgressBar
-from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.validation import real, whole
+
+if TYPE_CHECKING:
+    from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 
 
 class Runner:
@@ -38,8 +42,8 @@ class Runner:
         checkpoint_seconds: a checkpoint at least this often, at the start and at the end.
         keep_checkpoints: how many of the newest stay, and with them the best.
         progress: whether to show a progress bar.
-        on_iteration: called with the metrics of each iteration; its errors end the training.
-        loggers: called likewise, after the metrics are on disk; their errors are warned of, and training goes on.
+        callbacks: told of each iteration when its metrics are on disk, and of each checkpoint; None for nobody.
+        evaluation: evaluates the agent from time to time; None for never.
         interruption: asks everybody to stop; None for nobody who does.
     """
 
@@ -55,8 +59,8 @@ class Runner:
         checkpoint_seconds: float = 60.0,
         keep_checkpoints: int = 3,
         progress: bool = True,
-        on_iteration: Callable[[Metrics], object] = lambda metrics: None,
-        loggers: Sequence[Callable[[Metrics], object]] = (),
+        callbacks: Callbacks | None = None,
+        evaluation: "EvaluationDuringTraining | None" = None,
         interruption: Interruption | None = None,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
@@ -66,14 +70,15 @@ class Runner:
         self.metrics: Metrics = {}
         self._ended_at: float | None = None
         self.interrupted = False
-        self.saved = True
+        self.saved = False
         """Whether the last checkpoint that was due is on the disk."""
         self._run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
         self._keep_checkpoints = keep_checkpoints
         self._progress = progress
-        self._on_iteration = on_iteration
-        self._loggers = [(log, ThrottledWarning(f"the logger {_name_of(log)}")) for log in loggers]
+        self._callbacks = callbacks if callbacks is not None else Callbacks((), TrainingRun(agent, {}))
+        self._callbacks.rescue = self.save
+        self._evaluation = evaluation
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
         agent.should_stop = lambda: self._interruption.requested
@@ -92,22 +97,64 @@ class Runner:
         )  # fmt: skip
         self._ended_at = time.perf_counter()
         with bar:
-            while self.share_done < 1.0 and not self._interruption.requested:
+            if self._evaluation is not None:
+                self._evaluation.go_on(self)
+            while self.share_done < 1.0 and not self.is_stopping:
                 try:
                     self.metrics = self.iterate()
                 except Stopped:
                     break
-                self._on_iteration(self.metrics)
-                if self._run_directory is not None:
-                    self._run_directory.log(self.metrics)
-                    if time.perf_counter() - saved_at > self._checkpoint_seconds:
-                        self.save()
-                        saved_at = time.perf_counter()
-                self._report(self.metrics)
+                self._account()
+                if time.perf_counter() - saved_at > self._checkpoint_seconds:
+                    self.save()
+                    saved_at = time.perf_counter()
                 bar.move_to(min(self.sampler.env_steps, self.total_steps), _summary(self.metrics))
-            self.interrupted = self.share_done < 1.0
+            self.interrupted = self.share_done < 1.0 and self.stopped_by is None
+            if self._evaluation is not None and not self.interrupted:
+                try:
+                    with self._losing_nothing():
+                        self.metrics |= self._evaluation.finish(self)
+                except Stopped:
+                    self.interrupted = True
             self.save()
         return self.metrics
+
+    def _account(self) -> None:
+        """Evaluate where that is due, write an iteration's metrics, and tell who wants to know."""
+        run = self._callbacks.run
+        run.iteration, run.env_steps = self.iteration, self.steps_learned
+        with self._losing_nothing():
+            if self._evaluation is not None:
+                self.metrics |= self._evaluation.look(self)
+            if self._run_directory is not None:
+                self._run_directory.log(self.metrics)
+            if self._evaluation is not None:
+                self._evaluation.settle(self)
+        self._callbacks.iteration(self.metrics)
+
+    @contextmanager
+    def _losing_nothing(self) -> Iterator[None]:
+        """Within it, an error, as of an environment that is evaluated in, costs nothing of what was learned."""
+        try:
+            yield
+        except Exception:
+            self.save()
+            raise
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the training is to end before its goal: a signal wants it, or a callback."""
+        return self._interruption.requested or self.stopped_by is not None
+
+    @property
+    def stopped_by(self) -> str | None:
+        """Why a callback has ended the training, where one has."""
+        return self._callbacks.run.stopped_by
+
+    @property
+    def steps_learned(self) -> int:
+        """Environment steps that were sampled and learned from."""
+        return self._steps_learned
 
     @property
     def share_done(self) -> float:
@@ -122,15 +169,6 @@ class Runner:
     def _share(self, env_steps: int, episodes: int) -> float:
         of_steps = env_steps / self.total_steps
         return of_steps if self.total_episodes is None else max(of_steps, episodes / self.total_episodes)
-
-    def _report(self, metrics: Metrics) -> None:
-        for log, outage in self._loggers:
-            try:
-                log(dict(metrics))
-            except Exception as error:  # whatever somebody else's service or library raises
-                outage.failed(error, "training goes on with the files in the run directory")
-            else:
-                outage.works()
 
     def iterate(self) -> Metrics:
         """One rollout, one update; what both measured, with the time that each took.
@@ -195,23 +233,37 @@ class Runner:
         for part, (of_part, _) in parts.items():
             tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
         state = {"agent": agent_state, **{part: of_part for part, (_, of_part) in parts.items()}}
+        awaited = None
+        if self._evaluation is not None:
+            state["evaluation"], awaited = self._evaluation.state(), self._evaluation.awaited
+        folder = self._run_directory.checkpoint(self.number)
+        is_new = not folder.exists()
+        score = self.sampler.statistics.score
         self.saved = self._run_directory.save_checkpoint(
-            state["runner"]["number"], tensors, state, self._keep_checkpoints, score=self.sampler.statistics.score
+            self.number, tensors, state, self._keep_checkpoints, score=score, also=awaited
         )
+        if self.saved and is_new:
+            self._callbacks.checkpoint(folder)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The loop's own counters, and the rollout that it was learning from: tensors, and what JSON can hold."""
-        # A checkpoint's number grows with what was done: steps sampled, and learned from. Steps alone do not tell: they
-        # can be lost, to restarts of environments, and one rollout be sampled already while another is learned from.
+    @property
+    def number(self) -> int:
+        """Of a checkpoint written now; the sampler must be paused.
+
+        It grows with what was done: steps sampled, and learned from. Steps alone do not tell: they can be lost, to
+        restarts of environments, and one rollout be sampled already while another is learned from.
+        """
         if (done := self._done()) != self._numbered:
             self._numbered = done
             self._number = max(self.sampler.steps_sampled - (self._rollout is not None), self._number + 1)
-        number = self._number
+        return self._number
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The loop's own counters, and the rollout that it was learning from: tensors, and what JSON can hold."""
         state = {
             "iteration": self.iteration,
             "seconds": self.seconds,
             "metrics": finite(self.metrics),
-            "number": number,
+            "number": self.number,
             "steps_learned": self._steps_learned,
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
@@ -246,13 +298,11 @@ class Runner:
             self.sampler.check(self._rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
+        if self._evaluation is not None:
+            self._evaluation.load_state(state.get("evaluation"), self.iteration)
         problem = self.sampler.load_state(of("sampler"), sampler, env_seed=env_seed)
         self._numbered = self._done()  # what is saved before anything is done is what was loaded
         return problem
-
-
-def _name_of(function: Callable[..., object]) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
 
 
 def _summary(metrics: Metrics) -> str:

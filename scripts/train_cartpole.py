@@ -9,10 +9,9 @@ picture of the learning curve in the run directory.
 
 import sys
 
-import tyro
-
 from hybridppo import PPOConfig
 from hybridppo.commands.main import run_command
+from hybridppo.commands.parsing import parse
 from hybridppo.commands.train import Train
 from hybridppo.options import RunOptions
 
@@ -39,9 +38,7 @@ DEFAULTS = Train(
 
 def main() -> int:
     """Train with the defaults above, changed by flags."""
-    return run_command(
-        lambda: tyro.cli(Train, default=DEFAULTS, description=__doc__, config=(tyro.conf.OmitArgPrefixes,))
-    )
+    return run_command(lambda: parse(Train, default=DEFAULTS, description=__doc__))
 
 
 if __name__ == "__main__":

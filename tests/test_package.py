@@ -24,9 +24,10 @@ ROOMS = {
     "environments/state": set(),
     "environments": {"spaces", "environments/state"},
     "reporting": set(),
+    "reporting/trackers": {"reporting"},
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
-    "agents/ppo": {"networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents/ppo": {"networks", "networks/numpy_forms", "placements", "rollouts", "run_directory", "spaces"},
     "agents": {"agents/ppo"},
     "runners/samplers": {"environments", "rollouts", "spaces"},
     "runners/workers": {
@@ -35,6 +36,10 @@ ROOMS = {
     "runners": {
         "environments", "networks", "placements", "reporting", "rollouts", "run_directory", "runners/samplers",
         "runners/workers", "spaces",
+    },
+    "runners/evaluators": {
+        "environments", "networks", "networks/numpy_forms", "placements", "run_directory", "runners", "runners/workers",
+        "spaces",
     },
 }  # fmt: skip
 """What each room may import. Other rooms, and the files beside them, are the public face: they may import anything."""

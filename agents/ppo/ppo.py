@@ -13,6 +13,7 @@ One long file, so that the algorithm reads from top to bottom; its loss, steps a
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -36,6 +37,7 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
 from hybridppo.agents.ppo.pool import experience
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.agents.ppo.saving import save_agent
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
@@ -179,6 +181,10 @@ class PPO:
         if state is NO_STATE:
             return action
         return action, actor.state[0] if isinstance(actor, TorchRecurrentActor) else None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""
+        return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
         """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
@@ -349,10 +355,10 @@ class PPO:
             parts[part][rest] = tensor
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
-        if self.memory is not None:
+        if self.memory is not None and parts["memory"]:
             self.cut.fit(len(parts["memory"]["critic_state"]))
             self.cut.load_state_dict(parts["memory"])
-        if self.config.normalize_rewards:
+        if self.config.normalize_rewards and parts["rewards"]:
             self.normalization.load_state(parts["rewards"])
         if parts["optimizer"]:  # none in checkpoints of before the first update, once
             slots = self.optimizer.state[self.parameters.values]

@@ -25,7 +25,8 @@ class Evaluate:
     deterministic: bool = True
     """Take the most probable actions."""
     checkpoint: WhichCheckpoint = "latest"
-    """The latest, or the best: of those that were written, the one of the highest mean return over 100 episodes."""
+    """The latest, or the best: by evaluations during training where there were such, and else, of those that were
+    written, the one of the highest mean return over 100 episodes."""
     json: bool = False
     """Print the result as JSON."""
     progress: bool = True

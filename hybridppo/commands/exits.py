@@ -21,6 +21,8 @@ def report(result: TrainResult) -> int:
         print(f"interrupted; go on with: hybridppo resume {result.run_dir}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
+    if result.stopped_by is not None:
+        print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
         mean, deviation = result.evaluation.return_mean, result.evaluation.return_std
         episodes = len(result.evaluation.returns)

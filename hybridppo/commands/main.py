@@ -12,6 +12,7 @@ Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted a
 import functools
 import logging
 import operator
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import tyro
 from hybridppo.commands.check import Check
 from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from hybridppo.commands.parsing import parse as parse_arguments
 from hybridppo.commands.placements import Placements
 from hybridppo.commands.resume import Resume
 from hybridppo.commands.train import Train
@@ -56,13 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kinds: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items()]
 
     def parse() -> Command:
-        parsed: Command = tyro.cli(
-            functools.reduce(operator.or_, kinds),
-            args=arguments,
-            prog="hybridppo",
-            description=__doc__,
-            config=(tyro.conf.OmitArgPrefixes,),
-        )
+        union = functools.reduce(operator.or_, kinds)
+        parsed: Command = parse_arguments(union, arguments=arguments, prog="hybridppo", description=__doc__)
         return parsed
 
     sys.exit(run_command(parse))
@@ -71,6 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run_command(parse: Callable[[], Command]) -> int:
     """Parse and run a command; its exit code, after one clear message where there is an error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
     try:
         command = parse()
     except ConfigurationError as error:  # a value that its flag admits, and the configuration does not

@@ -1,6 +1,7 @@
 """`hybridppo placements`: how fast training would be under each placement."""
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.commands.exits import EXIT_DONE
+from hybridppo.commands.tables import for_terminals
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError
 from hybridppo.placements.auto.comparison import compare_placements, comparison_as_markdown, rows_of
@@ -56,7 +58,11 @@ class Placements:
             options=self.environment,
             progress=self.progress,
         )
-        print(json.dumps(comparison, indent=1) if self.json else comparison_as_markdown(comparison))
+        if self.json:
+            print(json.dumps(comparison, indent=1))
+        else:
+            table = comparison_as_markdown(comparison)
+            print(for_terminals(table) if sys.stdout.isatty() else table)
         if self.plot is not None:
             plot_placements(rows_of(comparison), f"{self.env_id}, seconds by part", self.plot)
         return EXIT_DONE

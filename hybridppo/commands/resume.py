@@ -49,7 +49,13 @@ class Resume:
 
     def run(self) -> int:
         """Resume, and say what came of it."""
-        result = resume(self.run_dir, placement=self._placement(), progress=self.progress, **asdict(self.changes))
+        result = resume(
+            self.run_dir,
+            placement=self._placement(),
+            progress=self.progress,
+            on_interrupt="return",
+            **asdict(self.changes),
+        )
         return report(result)
 
     def _placement(self) -> Placement | Auto | None:

@@ -50,6 +50,7 @@ class Train:
             run_dir=self.run_dir or fresh_path(self.env_id, seed),
             profile=self.profile,
             progress=self.progress,
+            on_interrupt="return",
             **{**asdict(self.options), **asdict(self.environment), "seed": seed},
         )
         if self.plot and result.run_dir is not None:

@@ -18,6 +18,7 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel, require_parallel
+from hybridppo.environments.registration import import_modules, spec_of
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
@@ -53,11 +54,13 @@ def make_environments(
         ConfigurationError: for an unknown option.
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
+    import_modules(options.imports)
     if isinstance(source, str):
         environments = _of_id(source, num_envs, options, first, threads)
         if note := note_of(source):
             logger.info("%s: %s", source, note)
     elif callable(source):
+        source = partial(source, **options.env_kwargs) if options.env_kwargs else source
         environments = _of_function(source, num_envs, options, first)
     else:
         raise ConfigurationError(f"env must be an environment's id or a function that makes one, got {shown(source)}")
@@ -71,7 +74,7 @@ def to_send(source: EnvSource) -> Any:
     if not isinstance(source, str) or is_of_pool(source):
         return source
     require_package(source)
-    spec, package = gym.spec(source), package_of(source)
+    spec, package = spec_of(source), package_of(source)
     is_of_package = package is not None and str(spec.entry_point).startswith(package.module)
     return source if is_of_package else spec
 
@@ -112,17 +115,23 @@ def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentO
 
 
 def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int) -> Environments:
+    env_kwargs = options.env_kwargs or {}
     must_be_made_here = options.vectorization != "auto" or options.restarts or options.action_masks
     try:
         require_package(source)
+        if env_kwargs and (is_of_pool(source) or is_atari(source)):
+            raise ConfigurationError(
+                f"env_kwargs are for environments that gymnasium makes, and {source!r} has a vector of its own: leave "
+                "them out, or pass a function that makes one environment"
+            )
         if is_of_pool(source) and not must_be_made_here:
             return env_pool.EnvPool(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
         if is_atari(source) and not must_be_made_here:
             return Atari(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
         is_gymnasiums = not is_of_pool(source) and not is_atari(source) and not options.episodic_life
-        if is_gymnasiums and not must_be_made_here and gym.spec(source).vector_entry_point is not None:
-            return wrap(gym.make_vec(source, num_envs=num_envs), options.autoreset_mode, first)
-        make: Callable[[], Any] = partial(make_env, source, options.episodic_life)
+        if is_gymnasiums and not must_be_made_here and spec_of(source).vector_entry_point is not None:
+            return wrap(gym.make_vec(source, num_envs=num_envs, **env_kwargs), options.autoreset_mode, first)
+        make: Callable[[], Any] = partial(make_env, source, options.episodic_life, options.imports, **env_kwargs)
         environments = _made_here(partial(_with_mask, make) if options.action_masks else make, num_envs, options, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.environments import atari, env_pool, minatar, minigrid
+from hybridppo.environments.registration import import_modules, spec_of
 from hybridppo.errors import ConfigurationError, EnvError
 
 
@@ -84,17 +85,20 @@ def is_atari(env_id: object) -> bool:
     return isinstance(env_id, str) and env_id.startswith(atari.PREFIX)
 
 
-def make_env(env_id: str, episodic_life: bool = False) -> "gym.Env[Any, Any]":
+def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_kwargs: Any) -> "gym.Env[Any, Any]":
     """One environment, as `train` would step it: what an agent that was trained in it acts on.
 
     Args:
         env_id: its id.
         episodic_life: of an Atari game, whether the loss of a life ends an episode.
+        imports: modules to import first, with commas between them, for what they register.
+        **env_kwargs: for the environment itself, where gymnasium makes it.
 
     Raises:
         EnvError: where its package is missing.
         gymnasium.error.Error: where gymnasium cannot make it.
     """
+    import_modules(imports)
     require_package(env_id)
     if is_of_pool(env_id):
         return env_pool.one_of_pool(env_id, episodic_life)
@@ -102,6 +106,6 @@ def make_env(env_id: str, episodic_life: bool = False) -> "gym.Env[Any, Any]":
         return atari.one_game(env_id, episodic_life)
     if episodic_life:
         raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is none")
-    env = gym.make(env_id)
+    env = gym.make(spec_of(env_id).id, **env_kwargs)
     prepare = next((prepare for prefix, prepare in PREPARED.items() if env_id.startswith(prefix)), None)
     return prepare(env) if prepare is not None else env

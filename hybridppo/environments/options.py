@@ -1,5 +1,6 @@
 """What can be set about environments."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -36,6 +37,12 @@ class EnvironmentOptions:
     or restart it, drop its unfinished episode, and count that as env_restarts."""
     worker_timeout: float = field(default=300.0, metadata=CHANGEABLE)
     """Seconds without a step after which a worker process counts as hung."""
+    env_kwargs: dict[str, Any] | None = None
+    """Arguments for whoever makes an environment: what gymnasium.make takes beside an id, or the function given. On the
+    command line, an object of JSON."""
+    imports: str = ""
+    """Modules that register environments, to be imported first, with commas between; of module:Env-v0 it is done
+    anyway."""
     action_masks: bool = False
     """Choose only among the actions that the environment allows, in info["action_mask"] of every reset and step."""
     clip_rewards: bool | None = None
@@ -54,6 +61,12 @@ class EnvironmentOptions:
             raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(self.on_env_error)}")
         if not (is_seconds(self.worker_timeout) and self.worker_timeout > 0):
             raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
+        if self.env_kwargs is not None:
+            object.__setattr__(self, "env_kwargs", _as_written(self.env_kwargs))
+        if not isinstance(self.imports, str):
+            raise ConfigurationError(
+                f"imports must name modules, with commas between, got {shown(self.imports)}: write 'my_envs,others'"
+            )
         if not isinstance(self.action_masks, bool):
             raise ConfigurationError(f"action_masks must be True or False, got {shown(self.action_masks)}")
         if self.clip_rewards is not None and not isinstance(self.clip_rewards, bool):
@@ -70,3 +83,16 @@ class EnvironmentOptions:
     def restarts(self) -> bool:
         """Whether an environment that fails is restarted."""
         return self.on_env_error == "restart"
+
+
+def _as_written(env_kwargs: Any) -> dict[str, Any]:
+    """The arguments as `config.json` gives them back, so that a run that goes on makes the same environments."""
+    rule = "env_kwargs must be a dict of what JSON can hold, by argument"
+    if not (isinstance(env_kwargs, dict) and all(isinstance(name, str) for name in env_kwargs)):
+        raise ConfigurationError(f"{rule}, got {shown(env_kwargs)}")
+    try:
+        written: dict[str, Any] = json.loads(json.dumps(env_kwargs, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        remedy = "pass a function that makes the environment, such as functools.partial(MyEnv, ...)"
+        raise ConfigurationError(f"{rule}, got {shown(env_kwargs)} ({error}): {remedy}") from None
+    return written

@@ -3,7 +3,8 @@
     checkpoints/000000100352/tensors.safetensors
     checkpoints/000000100352/state.json
 
-`state.json` holds checksums of both, and the score that the best checkpoint is chosen by. A checkpoint is written under
+`state.json` holds checksums of both, and what the best checkpoint is chosen by: an evaluation's mean return where there
+is one, and else the score, which is the training's. A checkpoint is written under
 another name, flushed to the disk and then renamed, so that a crash in between leaves the one before. Nothing is loaded
 by unpickling.
 """
@@ -24,7 +25,7 @@ import safetensors.torch
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError
-from hybridppo.run_directory.files import sync_folder, write_synced
+from hybridppo.run_directory.files import replace_synced, sync_folder, write_synced
 from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_header, upgraded_names
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     score: float | None = None
-    """By which the best is chosen, the higher the better; None where it could not be judged."""
+    """The training's mean return, the higher the better; None where it could not be judged by that."""
+    evaluation: dict[str, Any] | None = None
+    """The statistics of an evaluation of it, where there was one: it is judged by their `return_mean` then."""
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> None:
@@ -86,9 +89,26 @@ def load(folder: Path) -> Checkpoint:
     if hashlib.sha256(data).hexdigest() != header["tensors_sha256"]:
         raise CheckpointError(f"{path} is truncated or altered: its checksum is not the one written with it")
     try:
-        return Checkpoint(upgraded_names(safetensors.torch.load(data)), header["state"], header["score"])
+        tensors = upgraded_names(safetensors.torch.load(data))
+        return Checkpoint(tensors, header["state"], header["score"], header["evaluation"])
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} holds no tensors: {error}") from error
+
+
+def judge(folder: Path, evaluation: dict[str, Any]) -> None:
+    """Write an evaluation's statistics, `return_mean` among them, into the header of a checkpoint that is there.
+
+    Raises:
+        CheckpointError: where the checkpoint is damaged, or the statistics are none.
+        OSError: where the disk will not take it; the checkpoint is as it was.
+    """
+    _read_header(folder)
+    path = folder / "state.json"
+    header = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "sha256"}
+    header["evaluation"] = evaluation
+    _require_json(evaluation, "evaluation")
+    header["sha256"] = _checksum(header)
+    replace_synced(path, json.dumps(header, indent=1).encode())
 
 
 def _read_header(folder: Path) -> Header:
@@ -111,7 +131,10 @@ def _read_header(folder: Path) -> Header:
             raise TypeError("its state is no object")
         if not (header["score"] is None or math.isfinite(header["score"])):
             raise ValueError("its score is no number")
-        return {name: header[name] for name in ("tensors_sha256", "score", "state")}
+        header.setdefault("evaluation", None)  # most have none
+        if not (header["evaluation"] is None or math.isfinite(header["evaluation"]["return_mean"])):
+            raise ValueError("its evaluation is no number")
+        return {name: header[name] for name in ("tensors_sha256", "score", "evaluation", "state")}
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -128,7 +151,9 @@ def load_latest(folder: Path) -> tuple[Path, Checkpoint]:
 
 
 def load_best(folder: Path) -> tuple[Path, Checkpoint]:
-    """The whole checkpoint of the highest score under `folder`, the newest where none has one; else as `load_latest`.
+    """The best whole checkpoint under `folder`, the newest where none was judged; else as `load_latest`.
+
+    Those that were evaluated come first, by the evaluation's mean return; the others follow, by their score.
 
     Raises:
         CheckpointError: where none is whole.
@@ -150,13 +175,18 @@ def _first_whole(candidates: Iterable[Path], folder: Path) -> tuple[Path, Checkp
     raise CheckpointError("; ".join(problems) if problems else f"there is no checkpoint in {folder}")
 
 
+_UNREADABLE = 3.0
+
+
 def _rank(folder: Path) -> tuple[float, float, str]:
     """What sorts checkpoints from worst to best. One that cannot be read counts as the best, so that it is told of."""
     try:
-        score = _read_header(folder)["score"]
+        header = _read_header(folder)
     except CheckpointError:
-        return 2, 0.0, folder.name
-    return (0, 0.0, folder.name) if score is None else (1, score, folder.name)
+        return _UNREADABLE, 0.0, folder.name
+    if header["evaluation"] is not None:
+        return 2, header["evaluation"]["return_mean"], folder.name
+    return (0, 0.0, folder.name) if header["score"] is None else (1, header["score"], folder.name)
 
 
 def folders(folder: Path) -> list[Path]:
@@ -164,13 +194,13 @@ def folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*") if path.name.isdigit() and path.is_dir())
 
 
-def remove_old(folder: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints and the best."""
+def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
+    """Delete all but the newest `keep` checkpoints, the best, and `also` the one of this number, not yet judged."""
     found = folders(folder)
-    whole = [(rank, path) for path in found if (rank := _rank(path))[0] < 2]
+    whole = [(rank, path) for path in found if (rank := _rank(path))[0] < _UNREADABLE]
     best = max(whole)[1] if whole else None
     for old in found[:-keep]:
-        if old != best:
+        if old != best and int(old.name) != also:
             # Out of sight in one step: a crash meanwhile leaves no half of a checkpoint.
             removed = old.rename(old.with_name(f".{old.name}.removed.tmp"))
             shutil.rmtree(removed)

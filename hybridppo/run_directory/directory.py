@@ -3,6 +3,7 @@
 config.json      what was asked for, enough to resume
 placements.json  what `auto` measured and chose, where it did
 metrics.jsonl    a line per iteration
+evaluations.jsonl  a line per evaluation during training
 checkpoints/     the newest few and the best, see `hybridppo.run_directory.checkpoints`
 trace.json       of a few iterations, where the run was profiled
 result.json      at the end
@@ -11,9 +12,9 @@ A disk that fails while training goes on costs what could not be written, and is
 """
 
 import contextlib
-import errno
 import io
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -21,11 +22,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.checkpoints import Checkpoint
-from hybridppo.run_directory.lines import as_json, cut, finite
+from hybridppo.run_directory.lines import append, as_json, cut, finite
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
 WhichCheckpoint = Literal["latest", "best"]
@@ -39,6 +40,7 @@ class RunDirectory:
         self.config = config
         self._metrics: io.FileIO | None = None
         self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
+        self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
         self._made: list[Path] = []
 
@@ -109,25 +111,38 @@ class RunDirectory:
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
-        line = (json.dumps(finite(metrics)) + "\n").encode()
         try:
-            self._append(line)
+            if self._metrics is None:
+                self._metrics = io.FileIO(self.path / "metrics.jsonl", "a")  # unbuffered: a line is on disk at once
+            append(self._metrics, metrics)
         except OSError as error:
             self._metrics_outage.failed(error, "training goes on; the lines meanwhile are lost")
         else:
             self._metrics_outage.works()
 
-    def _append(self, line: bytes) -> None:
-        if self._metrics is None:
-            self._metrics = io.FileIO(self.path / "metrics.jsonl", "a")  # unbuffered: a line is on disk at once
-        end = self._metrics.seek(0, os.SEEK_END)
+    def log_evaluation(self, evaluation: dict[str, Any]) -> None:
+        """Append a line to `evaluations.jsonl`; what the disk will not take is told of, and training goes on."""
         try:
-            if self._metrics.write(line) != len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._metrics.truncate(end)  # no half of a line
-            raise
+            with io.FileIO(self.path / "evaluations.jsonl", "a") as file:
+                append(file, evaluation)
+        except OSError as error:
+            self._evaluations_outage.failed(error, "training goes on; the lines meanwhile are lost")
+        else:
+            self._evaluations_outage.works()
+
+    def judge(self, number: int, statistics: dict[str, Any]) -> None:
+        """Let a checkpoint be judged by an evaluation's statistics, `return_mean` among them, if it is there."""
+        folder = self.checkpoint(number)
+        if not (folder.exists() and math.isfinite(statistics["return_mean"])):
+            return
+        try:
+            checkpoints.judge(folder, statistics)
+        except (OSError, CheckpointError) as error:
+            self._checkpoint_outage.failed(error, "training goes on; the best checkpoint is chosen without it")
+
+    def checkpoint(self, number: int) -> Path:
+        """The folder of a checkpoint, whether or not it is there."""
+        return self.path / "checkpoints" / f"{number:012d}"
 
     def save_checkpoint(
         self,
@@ -137,20 +152,21 @@ class RunDirectory:
         keep: int,
         *,
         score: float | None = None,
+        also: int | None = None,
     ) -> bool:
-        """Write a checkpoint named after `env_steps`, then delete all but the newest `keep` and the best.
+        """Write a checkpoint named after `env_steps`, then delete all but the newest `keep`, the best, and `also` one.
 
         Returns:
             Whether it is on the disk. Where the disk will not take it, that is told, and the old ones stay.
         """
-        folder = self.path / "checkpoints" / f"{env_steps:012d}"
+        folder = self.checkpoint(env_steps)
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
             return True
         try:
             if self._metrics is not None:
                 os.fsync(self._metrics.fileno())  # the lines of the iterations that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
-            checkpoints.remove_old(folder.parent, keep)
+            checkpoints.remove_old(folder.parent, keep, also)
         except OSError as error:
             self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
             return folder.exists()
@@ -176,8 +192,10 @@ class RunDirectory:
         has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
         return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
 
-    def rewind(self, iteration: int, env_steps: int) -> None:
+    def rewind(self, iteration: int, env_steps: int, evaluated: int = 0) -> None:
         """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run does it anew.
+
+        Of the evaluations, those up to iteration `evaluated` stay.
 
         Lines of metrics go, what a killed process has left behind goes, and checkpoints that are newer and so were
         found damaged are set aside by name.
@@ -187,6 +205,7 @@ class RunDirectory:
         """
         try:
             cut(self.path / "metrics.jsonl", iteration)
+            cut(self.path / "evaluations.jsonl", evaluated)
             for folder in checkpoints.folders(self.path / "checkpoints"):
                 if int(folder.name) > env_steps:
                     folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))

@@ -1,11 +1,32 @@
 """Metrics as lines of JSON."""
 
+import contextlib
+import errno
+import io
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+def append(file: io.FileIO, value: dict[str, Any]) -> None:
+    """Write a line to a file that is open for appending, whole or not at all; what is not finite becomes null.
+
+    Raises:
+        OSError: where the disk will not take it.
+    """
+    line = (json.dumps(finite(value)) + "\n").encode()
+    end = file.seek(0, os.SEEK_END)
+    try:
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)  # no half of a line
+        raise
 
 
 def cut(path: Path, iteration: int) -> None:

@@ -42,10 +42,22 @@ class WorkerPool:
         setup: pickled, what all of them are told (`process.serve`).
         rows_of: how many rows of its rollout a worker has filled: whether it goes on.
         timeout: seconds without a step after which a worker counts as hung.
+        module: what a process runs.
+        role: what a worker is called in messages.
     """
 
-    def __init__(self, envs: Sequence[slice], setup: bytes, rows_of: Callable[[int], int], timeout: float) -> None:
+    def __init__(
+        self,
+        envs: Sequence[slice],
+        setup: bytes,
+        rows_of: Callable[[int], int],
+        timeout: float,
+        *,
+        module: str = "hybridppo.runners.workers.process",
+        role: str = "worker",
+    ) -> None:
         self._envs, self._setup, self._rows_of, self._timeout = envs, setup, rows_of, timeout
+        self._module, self._role = module, role
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._connections: dict[int, Connection[Any, Any]] = {}
 
@@ -69,7 +81,7 @@ class WorkerPool:
         address = _address_without_a_file()
         with Listener(address, authkey=key) as listener:
             address = address or str(listener.address)
-            command = [sys.executable, "-m", "hybridppo.runners.workers.process", address.replace("\0", "@")]
+            command = [sys.executable, "-m", self._module, address.replace("\0", "@")]
             with signals_blocked():
                 process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
             self._processes[worker] = process
@@ -156,7 +168,7 @@ class WorkerPool:
     def name(self, worker: int) -> str:
         """A worker, for messages."""
         envs = self._envs[worker]
-        return f"worker {worker} (environments {envs.start} to {envs.stop - 1})"
+        return f"{self._role} {worker} (environments {envs.start} to {envs.stop - 1})"
 
     def _how_it_ended(self, worker: int) -> str:
         try:

@@ -12,18 +12,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import cloudpickle
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import EnvState
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.interruption import requests_to_end
 from hybridppo.rollouts.buffer import RolloutBuffer
@@ -35,7 +35,7 @@ KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
-def main() -> None:
+def main(serve: "Callable[[Connection[Any, Any]], None]") -> None:
     """Connect, and serve until the connection ends."""
     leave_signals_to_the_trainer()
     threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
@@ -97,10 +97,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
     sys.path[:] = connection.recv()
     mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
-    source = setup["source"]
-    if isinstance(source, gym.envs.registration.EnvSpec):  # registered by a module that this process has not loaded
-        gym.registry.setdefault(source.id, source)
-        source = source.id
+    source = source_here(setup["source"], setup["options"].imports)
     envs: slice = mine["envs"]
     num_envs = envs.stop - envs.start
     # One thread each: the processes are the parallelism.
@@ -172,4 +169,4 @@ def _load_state(
 
 
 if __name__ == "__main__":
-    main()
+    main(serve)

@@ -64,7 +64,7 @@ def fresh(options: dict[str, Any]) -> dict[str, Any]:
 def train(env: Any, run_dir: Path, options: dict[str, Any], **more: Any) -> hybridppo.TrainResult:
     total_steps = ITERATIONS * CONFIG.batch_size
     arguments = {"total_steps": total_steps, "seed": 5, "config": CONFIG, "progress": False, **fresh(options), **more}
-    return hybridppo.train(env, run_dir=run_dir, **arguments)
+    return hybridppo.train(env, run_dir=run_dir, on_interrupt="return", **arguments)
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -136,7 +136,7 @@ def assert_resumes_exactly(
         stopped += 1
         assert not (path / "result.json").exists()
         stops.next_after(rng.randint(1, 2 * per_stop) if stopped < times else -1, rng.choice(SIGNALS))
-        result = hybridppo.resume(path, progress=False, **resuming)
+        result = hybridppo.resume(path, progress=False, on_interrupt="return", **resuming)
     stops.next_after(-1, signal.SIGINT)
     assert stopped >= times // 2  # the last stops may fall beyond the run's end
     assert_same(path, tmp_path / "expected")
@@ -230,7 +230,7 @@ def test_what_cannot_be_divided_among_workers_starts_anew_and_is_told(
     stops.next_after(20, signal.SIGTERM)
     assert train("CartPole-v1", tmp_path / "run", {**CPU, "num_workers": 2}).interrupted
     with caplog.at_level("INFO"):
-        assert not hybridppo.resume(tmp_path / "run", num_workers=3, progress=False).interrupted
+        assert not hybridppo.resume(tmp_path / "run", num_workers=3, progress=False, on_interrupt="return").interrupted
     (told,) = [message for message in caplog.messages if message.startswith("resuming")]
     assert "new episodes: they were saved as vectors of [2, 2] environments" in told
     assert [line["iteration"] for line in metrics_of(tmp_path / "run")] == [
@@ -270,7 +270,7 @@ def test_work_within_an_iteration_is_never_lost_to_stops(tmp_path: Path, stops: 
         numbers.append(int(load_latest(tmp_path / "run" / "checkpoints")[0].name))
         assert len(numbers) < 100
         stops.next_after(5, signal.SIGUSR1)
-        result = hybridppo.resume(tmp_path / "run", progress=False)
+        result = hybridppo.resume(tmp_path / "run", progress=False, on_interrupt="return")
     assert numbers == sorted(numbers)
     assert_same(tmp_path / "run", tmp_path / "expected")
 

@@ -16,6 +16,7 @@ from hybridppo.accelerator import Cuda
 from hybridppo.interfaces import Metrics
 from hybridppo.placements import base, crossing
 from hybridppo.placements.crossing import Counters
+from hybridppo.reporting.callbacks import Callbacks, OnIteration, TrainingRun
 from hybridppo.runners import overlapping, runner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
@@ -129,7 +130,7 @@ def iterations(kind: type[Runner], clock: Clock, count: int) -> list[Metrics]:
         Placement(clock),  # type: ignore[arg-type]
         total_steps=16 * count,
         progress=False,
-        on_iteration=log,
+        callbacks=Callbacks([OnIteration(log)], TrainingRun(None, {})),  # type: ignore[arg-type]
     )
     made.run()
     return seen

@@ -28,7 +28,7 @@ GAUSSIAN = Box(-1.0, 1.0, (3,))
 
 def train(**arguments: Any) -> hybridppo.TrainResult:
     options = {"total_steps": 64, "seed": 0, "placement": "cpu", "config": CONFIG, "progress": False, **arguments}
-    return hybridppo.train(options.pop("env", "CartPole-v1"), **options)
+    return hybridppo.train(options.pop("env", "CartPole-v1"), on_interrupt="return", **options)
 
 
 def form_of(agent: PPO) -> type:

@@ -110,6 +110,7 @@ def train(work: Work, placement: Placement, **options: Any) -> tuple[Any, list[A
         placement=placement,
         config=work.config,
         progress=False,
+        on_interrupt="return",
         on_iteration=lambda metrics: history.append(
             {k: v for k, v in metrics.items() if "second" not in k and k not in ("publishes", "bytes_copied")}
         ),
@@ -413,7 +414,7 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
             if i == 0:
                 result, _ = train(work, placement, run_dir=tmp_path / "run")
             else:
-                result = hybridppo.resume(tmp_path / "run", placement=placement, progress=False)
+                result = hybridppo.resume(tmp_path / "run", placement=placement, progress=False, on_interrupt="return")
         assert result.interrupted == (i < len(placements) - 1)
     assert result.agent.parameters.values.device == placements[-1].learning_device
     assert_saved_alike(tmp_path / "run", tmp_path / "expected")

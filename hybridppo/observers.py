@@ -1,0 +1,69 @@
+"""Who is told of a training, from the arguments that `train` and `resume` share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.interfaces import Metrics
+from hybridppo.reporting.callbacks import Callback, Logger, OnIteration, require_callbacks
+from hybridppo.reporting.trackers.base import Tracker
+from hybridppo.reporting.trackers.registry import names_of_trackers, tracker_of
+from hybridppo.reporting.trackers.tracking import tracked
+
+OnInterrupt = Literal["raise", "return"]
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Who is told of a training while it goes on, and how its end is told."""
+
+    progress: bool = True
+    """Whether to show a progress bar."""
+    callbacks: Sequence[Callback] = ()
+    on_interrupt: OnInterrupt = "return"
+
+    @classmethod
+    def of(
+        cls,
+        run_dir: str | Path | None,
+        track: str,
+        trackers: Sequence[Tracker],
+        *,
+        progress: bool,
+        on_iteration: Callable[[Metrics], object] | None,
+        loggers: Sequence[Callable[[Metrics], object]],
+        callbacks: Sequence[Callback] | Callback,
+        on_interrupt: OnInterrupt,
+    ) -> "Reporting":
+        """From the arguments of `train` and `resume`; trackers by name and others.
+
+        Raises:
+            ConfigurationError: for what is no callback, and trackers that cannot be had.
+        """
+        if on_interrupt not in get_args(OnInterrupt):
+            raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
+        functions: list[Callback] = [OnIteration(on_iteration)] if on_iteration is not None else []
+        functions += map(Logger, loggers)
+        named = [tracker_of(name) for name in names_of_trackers(track)]
+        own = require_callbacks(callbacks)
+        return cls(progress, [*functions, *own, *tracked([*named, *trackers], run_dir)], on_interrupt)
+
+
+def named_trackers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Tracker]]:
+    """The options with the names of trackers as one text, and the trackers that were given as they are.
+
+    Where there are only such, nothing is said of names: a run that goes on keeps those that it has.
+    """
+    track = options.get("track")
+    if track is None or isinstance(track, str):
+        return options, []
+    several = [track] if isinstance(track, Tracker) else list(track) if isinstance(track, Sequence) else [track]
+    names = [each for each in several if isinstance(each, str)]
+    trackers = [each for each in several if isinstance(each, Tracker)]
+    for each in several:
+        if not isinstance(each, (str, Tracker)):
+            raise ConfigurationError(f"track must be names, or objects of subclasses of Tracker, got {shown(each)}")
+    others = {name: value for name, value in options.items() if name != "track"}
+    return ({**others, "track": ",".join(names)} if names else others), trackers

@@ -1,0 +1,228 @@
+"""Callbacks: told of a training as it goes on, with the agent at hand, and free to end it.
+
+    class Patience(hybridppo.Callback):
+        def on_iteration(self, run, metrics):
+            if metrics["episode_return_mean"] > 400:
+                run.stop("good enough")
+
+    hybridppo.train("CartPole-v1", total_steps=100_000, callbacks=[Patience()])
+
+Trackers, loggers, `on_iteration` and `target_return` are callbacks too. What one does never changes what a training
+draws: every random number has an owner, and no callback is one.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hybridppo.errors import CallbackError, ConfigurationError, shown
+from hybridppo.interfaces import Agent, Metrics
+from hybridppo.reporting.throttling import ThrottledWarning
+
+
+@dataclass
+class TrainingRun:
+    """A training under way, as a callback sees it."""
+
+    agent: Agent
+    """What learns, on its learning device; between two iterations, which is when callbacks are told, it is still."""
+    config: dict[str, Any]
+    """Everything that was asked for, as `config.json` has it."""
+    run_dir: Path | None = None
+    """Where everything is written, or None."""
+    iteration: int = 0
+    """How many iterations there have been, those of before a resume included."""
+    env_steps: int = 0
+    """Environment steps so far, likewise."""
+    stopped_by: str | None = field(default=None)
+    """Why it ends before its goal, where a callback wants it to."""
+
+    def stop(self, reason: str) -> None:
+        """End the training after this iteration, as if its goal were reached: saved, evaluated, with a result."""
+        if self.stopped_by is None:
+            self.stopped_by = reason
+
+
+class Callback:
+    """Override what you want to be told of; each method does nothing else.
+
+    Methods are called between two iterations, in the order in which the callbacks were given. An error in one ends the
+    training, with a checkpoint of where it was.
+    """
+
+    def on_start(self, run: TrainingRun) -> None:
+        """The training begins, or goes on where `run.iteration` is above 0."""
+
+    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:
+        """An iteration has ended; these are its metrics, a line of `metrics.jsonl`."""
+
+    def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
+        """An evaluation has ended: a line of `evaluations.jsonl`, with the steps of the agent that was evaluated."""
+
+    def on_checkpoint(self, run: TrainingRun, path: Path) -> None:
+        """A checkpoint is on the disk, in this folder."""
+
+    def on_end(self, run: TrainingRun) -> None:
+        """The training has ended, whatever ended it; called once where `on_start` was."""
+
+
+class OnIteration(Callback):
+    """A function of each iteration's metrics; what it raises ends the training as it is."""
+
+    def __init__(self, function: Callable[[Metrics], object]) -> None:
+        self._function = function
+
+    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
+        self._function(metrics)
+
+
+class Logger(Callback):
+    """A function of each iteration's metrics, whose errors are warned of: the training goes on."""
+
+    def __init__(self, function: Callable[[Metrics], object]) -> None:
+        self._function = function
+        self._outage = ThrottledWarning(f"the logger {name_of(function)}")
+
+    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
+        try:
+            self._function(dict(metrics))
+        except Exception as error:  # whatever somebody else's service or library raises
+            self._outage.failed(error, "training goes on with the files in the run directory")
+        else:
+            self._outage.works()
+
+
+class StopAtReturn(Callback):
+    """Ends the training when the agent is good enough.
+
+    Args:
+        target: the mean return to reach: of an evaluation during training where there are such, and else of the latest
+            100 episodes.
+    """
+
+    EPISODES = 100
+
+    def __init__(self, target: float) -> None:
+        self._target = target
+        self._evaluates = False
+
+    def on_start(self, run: TrainingRun) -> None:  # noqa: D102 - as in the base
+        self._evaluates = bool(run.config.get("evaluate_every"))
+
+    def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
+        if not self._evaluates and metrics["episodes"] >= self.EPISODES:
+            self._look_at(run, metrics["episode_return_mean"])
+
+    def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        self._look_at(run, evaluation["evaluation_return_mean"])
+
+    def _look_at(self, run: TrainingRun, mean: float) -> None:
+        if mean >= self._target:
+            run.stop(f"the mean return, {mean:.1f}, has reached the target of {self._target:g}")
+
+
+class Callbacks:
+    """Tells every callback, and says which one failed.
+
+    Args:
+        callbacks: in the order in which they are told.
+        run: what they are told of.
+
+    Raises:
+        ConfigurationError: where one of them is no `Callback`.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
+        self.run = run
+        self.rescue: Callable[[], object] = lambda: None
+        """Called when a callback has failed, before its error goes on: nothing is to be lost."""
+        self._callbacks = callbacks
+        self._has_failed = False
+        self._started: list[Callback] = []
+
+    def start(self) -> None:
+        """The training begins."""
+        for callback in self._callbacks:
+            self._started.append(callback)
+            self._call(callback, "on_start")
+
+    def iteration(self, metrics: Metrics) -> None:
+        """An iteration has ended."""
+        self._tell("on_iteration", metrics)
+
+    def evaluation(self, evaluation: dict[str, Any]) -> None:
+        """An evaluation has ended."""
+        self._tell("on_evaluation", evaluation)
+
+    def checkpoint(self, path: Path) -> None:
+        """A checkpoint is on the disk."""
+        self._tell("on_checkpoint", path)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Within it, the training goes on: it begins when this is entered, and ends when it is left."""
+        try:
+            self.start()
+            yield
+        except BaseException:
+            with contextlib.suppress(CallbackError):  # what ended the training is what there is to say
+                self.end()
+            raise
+        self.end()
+
+    def end(self) -> None:
+        """The training has ended. All are told, also where one fails; the first error is raised then."""
+        errors: list[BaseException] = []
+        while self._started:
+            try:
+                self._call(self._started.pop(0), "on_end")
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _tell(self, hook: str, *arguments: Any) -> None:
+        if self._has_failed:  # what is saved on the way out is nobody's business
+            return
+        for callback in self._callbacks:
+            self._call(callback, hook, *arguments)
+
+    def _call(self, callback: Callback, hook: str, *arguments: Any) -> None:
+        try:
+            getattr(callback, hook)(self.run, *arguments)
+        except Exception as error:
+            self._has_failed = True
+            saved = ""
+            if hook != "on_start":  # before which nothing was done
+                self.rescue()
+                saved = "" if self.run.run_dir is None else f"; the training up to here is saved in {self.run.run_dir}"
+            if isinstance(callback, OnIteration):
+                raise
+            raise CallbackError(
+                f"the callback {name_of(callback)} failed in {hook}, after iteration {self.run.iteration}: "
+                f"{type(error).__name__}: {error}{saved}"
+            ) from error
+
+
+def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """The callbacks that somebody gave.
+
+    Raises:
+        ConfigurationError: where one of them is none.
+    """
+    found = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
+    for callback in found:
+        if not isinstance(callback, Callback):
+            raise ConfigurationError(
+                f"callbacks must be objects of classes derived from hybridppo.Callback, got {shown(callback)}: a "
+                "function of the metrics is for on_iteration=... or loggers=[...]"
+            )
+    return found
+
+
+def name_of(part: object) -> str:
+    """What a function, or an object of a class, is called in messages."""
+    return str(getattr(part, "__qualname__", type(part).__qualname__))

@@ -1,0 +1,49 @@
+"""The trackers that there are, by name. A further one is a file and a line here."""
+
+import difflib
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING
+
+from hybridppo.errors import ConfigurationError, shown
+
+if TYPE_CHECKING:
+    from hybridppo.reporting.trackers.base import Tracker
+
+TRACKERS = {
+    "tensorboard": "TensorBoard",
+    "wandb": "Wandb",
+    "trackio": "Trackio",
+    "mlflow": "MLflow",
+}
+"""Classes by name; the name is also that of the file, of the package that it needs, and of the extra that brings it."""
+
+
+def names_of_trackers(track: object) -> list[str]:
+    """The names in a text, with commas between.
+
+    Raises:
+        ConfigurationError: where one of them is no tracker's.
+    """
+    if not isinstance(track, str):
+        raise ConfigurationError(f"track must name trackers, with commas between, got {shown(track)}")
+    names = [name.strip() for name in track.split(",") if name.strip()]
+    for name in names:
+        if name not in TRACKERS:
+            near = difflib.get_close_matches(name, TRACKERS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigurationError(f"track must name some of {', '.join(TRACKERS)}, got {shown(name)}{hint}")
+    return list(dict.fromkeys(names))
+
+
+def tracker_of(name: str) -> "Tracker":
+    """A tracker with its own defaults.
+
+    Raises:
+        ConfigurationError: where its package is not installed.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise ConfigurationError(f"tracking with {name} needs a package: pip install hybridppo[{name}]")
+    module = importlib.import_module(f"hybridppo.reporting.trackers.{name}")
+    made: Tracker = getattr(module, TRACKERS[name])()
+    return made

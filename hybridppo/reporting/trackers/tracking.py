@@ -1,0 +1,254 @@
+"""When a tracker is sent what, in a thread of its own, and what happens where that fails.
+
+Rows are sent about once a second. What could not be sent is sent later: out of memory, or out of the run directory's
+`metrics.jsonl` and `evaluations.jsonl` where it has been too much, or where the process has ended since. How far a
+tracker has come is in the run directory's folder `trackers/`, so that a resumed run goes on with the same run there.
+"""
+
+import json
+import logging
+import math
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple
+
+from hybridppo.errors import ConfigurationError
+from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.reporting.throttling import ThrottledWarning
+from hybridppo.reporting.trackers.base import TrackedRun, Tracker
+from hybridppo.validation import whole
+
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_SENDS = 1.0
+SECONDS_BETWEEN_ATTEMPTS = 15.0
+"""How long what has failed is left alone."""
+SECONDS_AT_THE_END = 60.0
+"""How long the end of a training waits for what is yet to be sent."""
+MOST_IN_MEMORY = 10_000
+"""Rows that wait to be sent; more are read from the run directory again."""
+ROWS_AT_ONCE = 32
+
+FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl"}
+"""What the kinds of rows are written to."""
+
+
+class _Waiting(NamedTuple):
+    """A row that is yet to be sent."""
+
+    kind: str
+    iteration: int
+    env_steps: int
+    values: dict[str, float]
+
+
+class Tracking(Callback):
+    """Sends what a training tells to a tracker."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+        self._outage = ThrottledWarning(f"the tracker {tracker.name}")
+        self._rows: deque[_Waiting] = deque()
+        self._condition = threading.Condition()
+        self._is_ending = False
+        self._is_open = False
+        self._thread: threading.Thread | None = None
+        self._must_replay = False
+        self._dropped = 0
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Begin; where the run was tracked before, with what was not sent then."""
+        name = run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
+        self._run = TrackedRun(name, run.config, run.run_dir)
+        self._file = None if run.run_dir is None else run.run_dir / "trackers" / f"{self.tracker.name}.json"
+        self._file_outage = ThrottledWarning(f"writing {self._file}")
+        state = _read(self._file)
+        self._before: str | None = state.get("run")
+        # What a process that was killed had sent of iterations that are made again is sent again.
+        self._sent = {kind: min(state.get(kind, 0), run.iteration) for kind in FILES}
+        self._must_replay = run.run_dir is not None and run.iteration > 0
+        self._replayed = dict.fromkeys(FILES, 0)
+        self._thread = threading.Thread(target=self._work, name=f"hybridppo-{self.tracker.name}", daemon=True)
+        self._thread.start()
+
+    def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
+        """Keep a row for the next time that something is sent."""
+        self._append("metrics", metrics)
+
+    def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
+        """Likewise."""
+        self._append("evaluations", evaluation)
+
+    def on_end(self, run: TrainingRun) -> None:
+        """Send what is left, and wait for that."""
+        if self._thread is None:
+            return
+        with self._condition:
+            self._is_ending = True
+            self._condition.notify()
+        self._thread.join(SECONDS_AT_THE_END)
+        if self._thread.is_alive():
+            logger.warning(
+                "the tracker %s is not done after %g s, and is left to itself", self.tracker.name, SECONDS_AT_THE_END
+            )
+
+    def _append(self, kind: str, line: dict[str, Any]) -> None:
+        row = _row(kind, line)
+        with self._condition:
+            if row.iteration <= self._replayed[kind]:  # read from its file before it came here
+                return
+            if len(self._rows) >= MOST_IN_MEMORY:
+                if self._run.run_dir is not None:
+                    self._rows.clear()
+                    self._must_replay = True
+                    return
+                self._rows.popleft()
+                self._dropped += 1
+            self._rows.append(row)
+
+    def _work(self) -> None:
+        """Send, until the training has ended."""
+        seconds = 0.0
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_ending, timeout=seconds)
+                is_ending = self._is_ending
+            try:
+                self._send()
+                if is_ending:
+                    self.tracker.close()
+            except Exception as error:  # whatever somebody else's service or library raises
+                seconds = SECONDS_BETWEEN_ATTEMPTS
+                if is_ending:
+                    self._tell_what_is_left(error)
+                else:
+                    self._outage.failed(error, "training goes on, and it is told again later")
+            else:
+                seconds = SECONDS_BETWEEN_SENDS
+                self._outage.works()
+            if is_ending:
+                return
+
+    def _tell_what_is_left(self, error: Exception) -> None:
+        run_dir = self._run.run_dir
+        left = f"{len(self._rows)} rows are lost" if run_dir is None else f"`hybridppo resume {run_dir}` sends the rest"
+        logger.warning(
+            "the tracker %s was not told all: %s: %s; %s", self.tracker.name, type(error).__name__, error, left
+        )
+
+    def _send(self) -> None:
+        if not self._is_open:
+            self._before = self.tracker.open(self._run, self._before)
+            self._is_open = True
+            self._write()
+        while rows := self._next():
+            self.tracker.log([(row.env_steps, row.values) for row in rows])
+            for row in rows:
+                self._sent[row.kind] = max(self._sent[row.kind], row.iteration)
+            with self._condition:
+                for _ in range(min(len(rows), len(self._rows))):
+                    if self._rows[0].iteration <= self._sent[self._rows[0].kind]:
+                        self._rows.popleft()
+            self._write()
+        if self._dropped:
+            logger.warning(
+                "the tracker %s lacks %d rows, for which there was no room", self.tracker.name, self._dropped
+            )
+            self._dropped = 0
+
+    def _next(self) -> list[_Waiting]:
+        """The next rows to send, the oldest first: those that are only in files before those in memory."""
+        if self._must_replay:
+            self._must_replay = False
+            self._replay()
+        with self._condition:
+            return [self._rows[i] for i in range(min(ROWS_AT_ONCE, len(self._rows)))]
+
+    def _replay(self) -> None:
+        """Put what the files have that was never sent, and that does not wait in memory, before what does."""
+        assert self._run.run_dir is not None
+        found = [
+            _row(kind, line)
+            for kind, file in FILES.items()
+            for line in _lines(self._run.run_dir / file)  # while the training goes on, and may write another
+            if line["iteration"] > self._sent[kind]
+        ]
+        with self._condition:
+            in_memory = {(row.kind, row.iteration) for row in self._rows}
+            missed = [row for row in found if (row.kind, row.iteration) not in in_memory]
+            for row in missed:
+                self._replayed[row.kind] = max(self._replayed[row.kind], row.iteration)
+            self._rows.extendleft(sorted(missed, key=lambda row: row.env_steps, reverse=True))
+
+    def _write(self) -> None:
+        """Write down how far the tracker has come. Where the disk will not take it, more is sent again than need be."""
+        if self._file is None:
+            return
+        temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            temporary.write_text(json.dumps({"run": self._before, **self._sent}))
+            temporary.replace(self._file)
+        except OSError as error:
+            self._file_outage.failed(error, "a run that goes on from here may tell some rows twice")
+        else:
+            self._file_outage.works()
+
+
+def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tracking]:
+    """Callbacks that send to trackers.
+
+    Raises:
+        ConfigurationError: where two of them have one name, or one needs a run directory.
+    """
+    names = [tracker.name for tracker in trackers]
+    for tracker in trackers:
+        if tracker.needs_run_dir and run_dir is None:
+            raise ConfigurationError(
+                f"tracking with {tracker.name} writes into the run directory: name one, as run_dir"
+            )
+        if not tracker.name or names.count(tracker.name) > 1:
+            raise ConfigurationError(
+                f"each tracker needs a name of its own, got {names}: set the attribute name of {type(tracker).__name__}"
+            )
+    return [Tracking(tracker) for tracker in trackers]
+
+
+def _row(kind: str, line: dict[str, Any]) -> _Waiting:
+    """What of a line is a finite number. What an evaluation has found has rows of its own."""
+    left_out = ("iteration", "env_steps") if kind == "metrics" else ("iteration", "env_steps", "seconds", "checkpoint")
+    values = {
+        name: float(value)
+        for name, value in line.items()
+        if isinstance(value, (int, float)) and math.isfinite(value) and name not in left_out
+        if kind == "evaluations" or not name.startswith("evaluation_")
+    }
+    return _Waiting(kind, int(line["iteration"]), int(line["env_steps"]), values)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The whole lines of a file, as far as they are there."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield json.loads(line)
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    """How far a tracker has come; nothing where it has not begun, or where that cannot be read."""
+    if file is None or not file.exists():
+        return {}
+    try:
+        state = json.loads(file.read_bytes())
+        if not (isinstance(state, dict) and isinstance(state.get("run", ""), (str, NoneType))):
+            raise TypeError("it names no run")
+        return {"run": state.get("run"), **{kind: whole(state, kind) for kind in FILES}}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        logger.warning("%s cannot be read (%s): the tracker begins anew", file, error)
+        return {}

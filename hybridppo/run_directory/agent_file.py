@@ -1,0 +1,56 @@
+"""An agent in one file: its tensors as safetensors, and what it is made with as JSON in their header.
+
+Nothing is loaded by unpickling.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from hybridppo.errors import CheckpointError, RunDirectoryError
+from hybridppo.run_directory.files import replace_synced
+
+FORMAT_VERSION = 1
+_KEY = "hybridppo"
+
+
+def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write a file in place of one that may be there.
+
+    Raises:
+        RunDirectoryError: where the disk will not take it; what was there stays.
+    """
+    host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    header = {_KEY: json.dumps({"format_version": FORMAT_VERSION, **description})}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_synced(path, safetensors.torch.save(host, header))
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be written: {error}") from error
+
+
+def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description in a file.
+
+    Raises:
+        CheckpointError: where it is none, damaged, or of a newer format.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})[_KEY])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        version = header["format_version"]
+    except OSError as error:
+        raise CheckpointError(f"{path} is neither a run directory nor an agent's file: {error}") from error
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no file that agent.save has written, or is damaged: {error}") from error
+    if type(version) is not int or version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: update "
+            "hybridppo"
+        )
+    return tensors, header

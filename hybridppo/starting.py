@@ -1,0 +1,49 @@
+"""The networks of another training to start from: the policy alone, and the values that belong to it."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from hybridppo.agents import PPO
+from hybridppo.errors import CheckpointError
+from hybridppo.loading import tensors_of_agent
+from hybridppo.run_directory.agent_file import read_agent_file
+from hybridppo.run_directory.directory import RunDirectory
+
+PARTS = ("actor", "critic")
+"""What is taken; the optimizer, generators and counters are the new run's."""
+
+
+def start_from(agent: PPO, path: str | Path) -> None:
+    """Give an agent that has yet to begin the networks of another.
+
+    Args:
+        agent: fresh, on the CPU.
+        path: a run directory, of which the newest checkpoint is taken, or a file written by `agent.save`.
+
+    Raises:
+        CheckpointError: where the networks are of other sizes, or there are none.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = tensors_of_agent(RunDirectory.open(path).load_checkpoint())
+    else:
+        found, _ = read_agent_file(path)
+    mine, state = agent.state()
+    theirs = {name: tensor for name, tensor in found.items() if name.partition(".")[0] in PARTS}
+    ours = {name: tensor for name, tensor in mine.items() if name.partition(".")[0] in PARTS}
+    differences = [
+        f"{name} is {_shape(theirs, name)} there and {_shape(ours, name)} here"
+        for name in sorted(theirs.keys() | ours.keys())
+        if _shape(theirs, name) != _shape(ours, name)
+    ]
+    if differences:
+        raise CheckpointError(
+            f"a training cannot start from {path}, whose networks are others: {'; '.join(differences[:4])}: train with "
+            "the same environment, hidden_sizes and networks"
+        )
+    agent.load_state(theirs, state)
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> str:
+    return str(list(tensors[name].shape)) if name in tensors else "nothing"

@@ -1,0 +1,113 @@
+"""Evaluation beside the training: the trainer's side of a process that runs episodes with NumPy's form of the actor."""
+
+from typing import Any
+
+from hybridppo.environments.making import to_send
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.pickling import pack
+from hybridppo.errors import EnvError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.interruption import Stopped
+from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.form import NumpyForm
+from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
+from hybridppo.networks.numpy_forms.recurrent import NumpyRecurrentActor
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.workers.pool import WorkerPool
+from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.spaces.distributions import Distribution
+
+
+class Beside:
+    """Runs episodes in a process of its own, light as a worker's: without torch.
+
+    Args:
+        source: what environments of its own are made from.
+        num_envs: how many.
+        options: how they are made.
+        distribution: of actions.
+        form: of the actor.
+        episodes: in an evaluation.
+        seed: of every evaluation.
+        memory: the actors', where they have one.
+
+    Raises:
+        EnvError: where the process fails, dies or hangs, now or when a result is waited for.
+    """
+
+    is_beside = True
+
+    def __init__(
+        self,
+        source: EnvSource,
+        num_envs: int,
+        options: EnvironmentOptions,
+        distribution: Distribution,
+        form: NumpyForm,
+        *,
+        episodes: int,
+        seed: int,
+        memory: MemoryLayout | None = None,
+    ) -> None:
+        layout: dict[str, Any] = {"steps": ((1,), "int64"), "stop": ((1,), "uint8")}
+        self._arrays = SharedArrays(layout)
+        self._stop = self._arrays["stop"]
+        self._closed = False
+        setup = {
+            "source": to_send(source),
+            "num_envs": num_envs,
+            "options": options,
+            "distribution": distribution,
+            "form": form,
+            "episodes": episodes,
+            "seed": seed,
+            "memory": memory,
+            "layout": layout,
+            "path": self._arrays.path,
+        }
+        self._pool = WorkerPool(
+            [slice(0, num_envs)],
+            pack(setup),
+            lambda worker: int(self._arrays["steps"][0]),
+            options.worker_timeout,
+            module="hybridppo.runners.evaluators.process",
+            role="evaluator",
+        )
+        try:
+            self._pool.start(0, seed)
+            self._pool.wait_until_ready([0])
+            self._arrays.unlink()
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self, actor: SamplingActor) -> None:
+        """As in `Evaluator`."""
+        # What there is of such a network on the CPU.
+        assert isinstance(actor, (NumpyActor, NumpyImageActor, NumpyRecurrentActor, NormalizingActor))
+        self._pool.send(0, ("evaluate", list(actor.parameters)))
+
+    def result(self) -> Evaluation:
+        """As in `Evaluator`."""
+        ((_, answer),) = self._pool.answers([0])
+        if isinstance(answer, EnvError):
+            raise answer
+        if answer[0] is None:
+            raise Stopped
+        evaluation: Evaluation = answer[0]
+        return evaluation
+
+    def request_stop(self) -> None:
+        """Break off before the next step. May be called in a signal's handler."""
+        self._stop[0] = 1
+
+    def close(self) -> None:
+        """As in `Evaluator`."""
+        if self._closed:
+            return
+        self._closed = True
+        self.request_stop()
+        self._pool.close()
+        self._arrays.close()

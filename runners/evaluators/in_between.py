@@ -1,0 +1,65 @@
+"""Evaluation in between two iterations, in this process."""
+
+from collections.abc import Callable
+
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.interfaces import SamplingActor
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.evaluation import Evaluation, evaluate
+from hybridppo.spaces.distributions import Distribution
+
+
+class InBetween:
+    """Runs episodes while the training waits.
+
+    Args:
+        source: what environments of its own are made from.
+        num_envs: how many.
+        options: how they are made.
+        distribution: of actions.
+        episodes: in an evaluation.
+        seed: of every evaluation.
+        should_stop: asked before each step.
+        memory: the actor's, where it has one.
+    """
+
+    is_beside = False
+
+    def __init__(
+        self,
+        source: EnvSource,
+        num_envs: int,
+        options: EnvironmentOptions,
+        distribution: Distribution,
+        *,
+        episodes: int,
+        seed: int,
+        should_stop: Callable[[], bool],
+        memory: MemoryLayout | None = None,
+    ) -> None:
+        self._environments = make_environments(source, num_envs, options)
+        self._distribution, self._episodes, self._seed = distribution, episodes, seed
+        self._should_stop, self._memory = should_stop, memory
+        self._result: Evaluation | None = None
+
+    def begin(self, actor: SamplingActor) -> None:
+        """As in `Evaluator`."""
+        self._result = evaluate(
+            actor,
+            self._distribution,
+            self._environments,
+            episodes=self._episodes,
+            seed=self._seed,
+            should_stop=self._should_stop,
+            memory=self._memory,
+        )
+
+    def result(self) -> Evaluation:
+        """As in `Evaluator`."""
+        assert self._result is not None, "no evaluation was begun"
+        return self._result
+
+    def close(self) -> None:
+        """As in `Evaluator`."""
+        self._environments.close()

@@ -1,0 +1,63 @@
+"""Which evaluator a placement calls for."""
+
+from dataclasses import replace
+
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.interfaces import Agent
+from hybridppo.interruption import Interruption
+from hybridppo.networks.forms import numpy_form
+from hybridppo.placements.base import Placement
+from hybridppo.runners.evaluators.beside import Beside
+from hybridppo.runners.evaluators.in_between import InBetween
+
+MOST_SIDE_BY_SIDE = 32
+"""Environments that an evaluation steps at once."""
+
+
+def make_evaluator(
+    source: EnvSource,
+    agent: Agent,
+    placement: Placement,
+    options: EnvironmentOptions,
+    *,
+    num_envs: int,
+    episodes: int,
+    seed: int,
+    interruption: Interruption,
+) -> Beside | InBetween:
+    """Beside the training where sampling and learning overlap, and NumPy can act; else in between.
+
+    Args:
+        source: what the training's environments were made from; the evaluation makes its own.
+        agent: prepared by the placement.
+        placement: says whether sampling and learning overlap.
+        options: how the environments are made.
+        num_envs: of the training, for functions that may make a vector of those.
+        episodes: in an evaluation.
+        seed: of every evaluation.
+        interruption: breaks an evaluation off.
+    """
+    num_envs = num_envs_of(source, num_envs, episodes)
+    options = replace(options, episodic_life=False)  # which is for learning alone
+    form = numpy_form(agent.actor)
+    if placement.max_lag > 0 and placement.sampling_device.type == "cpu" and form is not None:
+        beside = Beside(
+            source, num_envs, options, agent.distribution, form, episodes=episodes, seed=seed, memory=agent.memory
+        )
+        interruption.tell(beside.request_stop)
+        return beside
+    return InBetween(
+        source,
+        num_envs,
+        options,
+        agent.distribution,
+        episodes=episodes,
+        seed=seed,
+        should_stop=lambda: interruption.requested,
+        memory=agent.memory,
+    )
+
+
+def num_envs_of(source: EnvSource, num_envs: int, episodes: int) -> int:
+    """How many environments an evaluation takes: a function may make a vector of the training's size only."""
+    return min(episodes, MOST_SIDE_BY_SIDE) if isinstance(source, str) else num_envs

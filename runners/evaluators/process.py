@@ -1,0 +1,60 @@
+"""An evaluator's process: runs episodes with the parameters that it is sent, and answers with their returns.
+
+Started by `Beside` as `python -m hybridppo.runners.evaluators.process ADDRESS`, as a worker is, whose ways with
+signals, errors and the trainer's end are its own. It loads no torch.
+"""
+
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.registration import source_here
+from hybridppo.interruption import Stopped
+from hybridppo.runners.evaluation import evaluate
+from hybridppo.runners.workers.process import main
+from hybridppo.runners.workers.shared_arrays import SharedArrays
+
+
+def serve(connection: "Connection[Any, Any]") -> None:
+    """Make the environments that the first message describes; then an evaluation per message."""
+    sys.path[:] = connection.recv()
+    connection.recv()  # what tells workers from each other: there is one
+    setup = cloudpickle.loads(connection.recv_bytes())
+    source = source_here(setup["source"], setup["options"].imports)
+    environments = make_environments(source, setup["num_envs"], setup["options"])
+    try:
+        arrays = SharedArrays(setup["layout"], setup["path"])
+        stop, steps = arrays["stop"], arrays["steps"]
+
+        def is_told_to_stop() -> bool:
+            steps[0] += 1  # by which the trainer sees that it does not hang
+            return bool(stop[0])
+
+        connection.send(("ready", None, None))
+        while True:
+            kind, parameters = connection.recv()
+            if kind == "close":
+                return
+            try:
+                evaluation = evaluate(
+                    setup["form"].actor(parameters),
+                    setup["distribution"],
+                    environments,
+                    episodes=setup["episodes"],
+                    seed=setup["seed"],
+                    should_stop=is_told_to_stop,
+                    memory=setup["memory"],
+                )
+            except Stopped:
+                connection.send(("done", None, 0.0))
+            else:
+                connection.send(("done", evaluation, 0.0))
+    finally:
+        environments.close()
+
+
+if __name__ == "__main__":
+    main(serve)

@@ -1,0 +1,313 @@
+"""Callbacks: told of everything, in order; free to stop; an error in one is named, and loses nothing."""
+
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import Callback, CallbackError, ConfigurationError, PPOConfig, TrainingInterrupted
+from hybridppo.run_directory.checkpoints import folders, load_latest
+from hybridppo.run_directory.lines import finite
+
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+BATCH = CONFIG.batch_size
+WAYS: dict[str, dict[str, Any]] = {
+    "cpu": {"placement": "cpu"},
+    "workers": {"placement": "cpu", "num_workers": 2},
+    "overlap": {"placement": "overlap"},
+}
+
+
+def train(iterations: int = 4, **options: Any) -> hybridppo.TrainResult:
+    options = {"seed": 3, "placement": "cpu", "config": CONFIG, "progress": False, "vectorization": "sync"} | options
+    if options["placement"] == "overlap":
+        options["placement"] = hybridppo.Mirrored("cpu", "cpu", max_lag=1)
+    return hybridppo.train("CartPole-v1", total_steps=iterations * BATCH, **options)
+
+
+class Recorder(Callback):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.seen: list[Any] = []
+
+    def on_start(self, run: Any) -> None:
+        self.told.append(f"start {run.iteration}")
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        assert run.iteration == metrics["iteration"]
+        assert run.env_steps == metrics["env_steps"]
+        self.told.append(f"iteration {run.iteration}")
+        self.seen.append(metrics)
+
+    def on_evaluation(self, run: Any, evaluation: Any) -> None:
+        self.told.append(f"evaluation of {evaluation['iteration']}")
+
+    def on_checkpoint(self, run: Any, path: Path) -> None:
+        assert (path / "state.json").exists()
+        self.told.append(f"checkpoint {int(path.name)}")
+
+    def on_end(self, run: Any) -> None:
+        self.told.append("end")
+
+
+class Failing(Callback):
+    """Raises in one of its methods, in the third iteration where it is asked in each."""
+
+    def __init__(self, hook: str, error: BaseException | None = None) -> None:
+        self._error = error if error is not None else ZeroDivisionError("no luck")
+        setattr(self, hook, self._fail)
+
+    def _fail(self, run: Any, *arguments: Any) -> None:
+        if run.iteration in (0, 3) or arguments == ():
+            raise self._error
+
+
+def parameters(agent: Any) -> torch.Tensor:
+    return agent.parameters.values.detach().clone()
+
+
+def test_everything_is_told_in_order(tmp_path: Path) -> None:
+    recorder = Recorder()
+    train(2, callbacks=recorder, run_dir=tmp_path / "run", evaluate_every=BATCH, evaluate_episodes=1)
+    assert recorder.told == [
+        "start 0", "checkpoint 0", f"checkpoint {BATCH}", "evaluation of 1", "iteration 1",
+        f"checkpoint {2 * BATCH}", "evaluation of 2", "iteration 2", "end",
+    ]  # fmt: skip
+
+
+def test_the_evaluation_after_training_is_told_too() -> None:
+    recorder = Recorder()
+    train(2, callbacks=[recorder], evaluation_episodes=1)
+    assert recorder.told[-2:] == ["evaluation of 2", "end"]
+
+
+def test_a_resumed_run_is_told_where_it_goes_on(tmp_path: Path) -> None:
+    train(2, run_dir=tmp_path / "run")
+    recorder = Recorder()
+    hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, callbacks=[recorder], progress=False)
+    assert recorder.told == ["start 2", "iteration 3", f"checkpoint {3 * BATCH}", "end"]
+
+
+def test_what_is_told_is_on_the_disk(tmp_path: Path) -> None:
+    lines: list[int] = []
+
+    class Counting(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            assert run.agent.version == run.iteration
+            assert run.config["seed"] == 3
+            lines.append(len((run.run_dir / "metrics.jsonl").read_text().splitlines()))
+
+    train(callbacks=[Counting()], run_dir=tmp_path / "run")
+    assert lines == [1, 2, 3, 4]
+
+
+class Stopping(Callback):
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration == 2:
+            run.stop("enough")
+            run.stop("and again")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_callback_may_end_the_training(way: str, tmp_path: Path) -> None:
+    result = train(6, callbacks=[Stopping()], run_dir=tmp_path / "run", evaluation_episodes=1, **WAYS[way])
+    assert result.stopped_by == "enough"
+    assert result.metrics["iteration"] == 2
+    assert not result.interrupted
+    assert result.saved
+    assert result.evaluation is not None
+    assert (tmp_path / "run" / "result.json").exists()
+    resumed = hybridppo.resume(tmp_path / "run", progress=False)
+    whole = train(6, **WAYS[way])
+    assert torch.equal(parameters(resumed.agent), parameters(whole.agent))
+    assert resumed.stopped_by is None
+
+
+FAILURES = [("on_iteration", way) for way in WAYS] + [("on_evaluation", "overlap"), ("on_checkpoint", "cpu")]
+
+
+@pytest.mark.parametrize(("hook", "way"), FAILURES)
+def test_an_error_is_named_and_loses_nothing(hook: str, way: str, tmp_path: Path) -> None:
+    path, recorder = tmp_path / "run", Recorder()
+    options = {"evaluate_every": BATCH, "evaluate_episodes": 1, **WAYS[way]}
+
+    class Late(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            if hook == "on_iteration" and run.iteration == 3:
+                raise ZeroDivisionError("no luck")
+
+        def on_evaluation(self, run: Any, evaluation: Any) -> None:
+            if hook == "on_evaluation" and run.iteration == 3:
+                raise ZeroDivisionError("no luck")
+
+        def on_checkpoint(self, run: Any, path: Path) -> None:
+            if hook == "on_checkpoint" and run.iteration == 3:
+                raise ZeroDivisionError("no luck")
+
+    message = rf"the callback .*Late failed in {hook}, after iteration 3: ZeroDivisionError: no luck; the training up"
+    with pytest.raises(CallbackError, match=message) as caught:
+        train(6, callbacks=[Late(), recorder], run_dir=path, checkpoint_seconds=1e6, **options)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert load_latest(path / "checkpoints")[1].state["runner"]["iteration"] == 3
+    assert len((path / "metrics.jsonl").read_text().splitlines()) == 3
+    assert recorder.told[-1] == "end"
+    resumed = hybridppo.resume(path, progress=False)
+    assert torch.equal(parameters(resumed.agent), parameters(train(6, **WAYS[way]).agent))
+
+
+def test_an_error_at_the_start_and_one_at_the_end_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CallbackError, match="Failing failed in on_start, after iteration 0"):
+        train(callbacks=[Failing("on_start")], run_dir=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    recorder = Recorder()
+    with pytest.raises(CallbackError, match="Failing failed in on_end, after iteration 4"):
+        train(callbacks=[Failing("on_end"), recorder], run_dir=tmp_path / "run")
+    assert recorder.told[-1] == "end"
+    assert load_latest(tmp_path / "run" / "checkpoints")[1].state["runner"]["iteration"] == 4
+
+
+def test_what_ended_the_training_is_not_hidden_by_an_error_at_the_end() -> None:
+    def fail(metrics: Any) -> None:
+        raise KeyError("first")
+
+    with pytest.raises(KeyError, match="first"):
+        train(on_iteration=fail, callbacks=[Failing("on_end")])
+
+
+def test_an_error_in_on_iteration_is_what_it_is_and_loses_nothing(tmp_path: Path) -> None:
+    def fail(metrics: Any) -> None:
+        if metrics["iteration"] == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train(on_iteration=fail, run_dir=tmp_path / "run", checkpoint_seconds=1e6)
+    assert load_latest(tmp_path / "run" / "checkpoints")[1].state["runner"]["iteration"] == 3
+
+
+class Wild(Callback):
+    """Draws from every generator that is nobody's, and acts with the agent."""
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        import random
+
+        import numpy as np
+
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002 - on purpose
+        random.seed(0)
+        torch.rand(7), np.random.rand(7), random.random()  # noqa: NPY002 - likewise
+        run.agent.act(np.zeros(4, np.float32), deterministic=False)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_callback_does_changes_no_bit(way: str) -> None:
+    with_it, without = train(callbacks=[Wild()], **WAYS[way]), train(**WAYS[way])
+    assert torch.equal(parameters(with_it.agent), parameters(without.agent))
+    timeless = [name for name in without.metrics if "second" not in name]
+    assert [finite(with_it.metrics[n]) for n in timeless] == [finite(without.metrics[n]) for n in timeless]
+
+
+@pytest.mark.parametrize("wrong", [[print], [Callback], 3])
+def test_what_is_no_callback_is_refused(wrong: Any) -> None:
+    with pytest.raises((ConfigurationError, TypeError), match=r"hybridppo.Callback, got|not iterable"):
+        train(callbacks=wrong)
+
+
+def test_loggers_are_told_after_on_iteration_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(metrics: Any) -> None:
+        raise OSError("far away")
+
+    told: list[str] = []
+    result = train(
+        on_iteration=lambda metrics: told.append("on_iteration"),
+        loggers=[broken, lambda metrics: told.append("logger")],
+    )
+    assert result.metrics["iteration"] == 4
+    assert told == ["on_iteration", "logger"] * 4
+    assert sum("FAILED" in message for message in caplog.messages) == 1
+
+
+# A target
+
+
+def test_a_target_ends_the_training_by_the_return_of_training() -> None:
+    config = PPOConfig(num_envs=8, num_steps=64, hidden_sizes=(8,))
+    result = train(400, config=config, target_return=10.0)
+    assert result.stopped_by is not None
+    assert "has reached the target of 10" in result.stopped_by
+    assert 100 <= result.metrics["episodes"] < 200  # the first mean over 100 episodes is beyond it
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_target_ends_the_training_by_evaluation_where_there_is_one(way: str) -> None:
+    options = {"evaluate_every": 2 * BATCH, "evaluate_episodes": 2, **WAYS[way]}
+    result = train(20, target_return=1.0, **options)
+    # Beside the training, a result is told when the next is due: what ends when depends on no stopwatch.
+    assert result.metrics["iteration"] == (4 if way == "overlap" else 2)
+    assert train(6, target_return=1000.0, **options).stopped_by is None
+
+
+def test_a_target_is_an_option_of_the_run(tmp_path: Path) -> None:
+    options = {"evaluate_every": BATCH, "evaluate_episodes": 1, "run_dir": tmp_path / "run"}
+    train(2, target_return=1e5, **options)
+    result = hybridppo.resume(tmp_path / "run", total_steps=20 * BATCH, target_return=1.0, progress=False)
+    assert result.metrics["iteration"] == 3
+
+
+# Ctrl-C
+
+
+def interrupt_at(iteration: int) -> Any:
+    def on_iteration(metrics: Any) -> None:
+        if metrics["iteration"] == iteration:
+            signal.raise_signal(signal.SIGINT)
+
+    return on_iteration
+
+
+def test_ctrl_c_saves_and_then_is_what_it_is_everywhere(tmp_path: Path) -> None:
+    path, recorder = tmp_path / "run", Recorder()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        train(run_dir=path, on_iteration=interrupt_at(2), checkpoint_seconds=1e6, callbacks=[recorder])
+    assert isinstance(caught.value, TrainingInterrupted)
+    assert f"hybridppo.resume('{path}')" in str(caught.value)
+    result = caught.value.result
+    assert result.interrupted
+    assert result.saved
+    assert result.metrics["iteration"] == 2
+    assert recorder.told[-1] == "end"
+    assert len(folders(path / "checkpoints")) == 2
+    with pytest.raises(TrainingInterrupted):
+        hybridppo.resume(path, progress=False, on_iteration=interrupt_at(3))
+    assert hybridppo.resume(path, progress=False).metrics["iteration"] == 4
+
+
+def test_nothing_is_said_to_be_saved_that_is_not() -> None:
+    with pytest.raises(TrainingInterrupted, match="nothing was saved") as caught:
+        train(on_iteration=interrupt_at(1))
+    assert not caught.value.result.saved
+    assert not train(1).saved
+
+
+def test_who_wants_the_result_of_an_interrupted_training_gets_it() -> None:
+    assert train(on_iteration=interrupt_at(1), on_interrupt="return").interrupted
+    with pytest.raises(ConfigurationError, match="on_interrupt must be raise or return, got 'stop'"):
+        train(on_interrupt="stop")
+
+
+def test_a_second_ctrl_c_in_a_callback_stops_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Twice(Callback):
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt) as caught:
+        train(callbacks=[Twice()], run_dir=tmp_path / "run")
+    assert not isinstance(caught.value, TrainingInterrupted)
+    assert len(folders(tmp_path / "run" / "checkpoints")) == 1  # the first: nothing was saved any more

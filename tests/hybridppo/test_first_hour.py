@@ -1,0 +1,311 @@
+"""What somebody meets in the first hour: environments of one's own by name, agents in files, runs that go on."""
+
+import importlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import CheckpointError, ConfigurationError, EnvError, PPOConfig, RunDirectoryError
+from hybridppo.commands.main import main
+from hybridppo.commands.tables import for_terminals
+
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+BATCH = CONFIG.batch_size
+ROOT = Path(__file__).parents[2]
+
+
+def train(env: Any = "CartPole-v1", iterations: int = 2, **options: Any) -> hybridppo.TrainResult:
+    options = {"seed": 3, "placement": "cpu", "config": CONFIG, "progress": False, "vectorization": "sync"} | options
+    return hybridppo.train(env, total_steps=iterations * BATCH, **options)
+
+
+def parameters(agent: Any) -> torch.Tensor:
+    return agent.parameters.values.detach().clone()
+
+
+MAZE = """
+import gymnasium as gym
+import numpy as np
+
+
+class Maze(gym.Env):
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, size=4, reward=1.0):
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (size,), np.float32)
+        self.reward, self.steps = reward, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(self.observation_space.shape, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(self.observation_space.shape, np.float32), self.reward, self.steps == 5, False, {}
+
+
+gym.register("Maze-v0", entry_point="mazes_of_ones_own:Maze")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a module that registers an environment, in which somebody stands."""
+    (tmp_path / "mazes_of_ones_own.py").write_text(MAZE)
+    return tmp_path
+
+
+def hybridppo_in(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
+    """The command as it is installed: the folder one stands in is not where it looks for modules by itself."""
+    code = "import sys; sys.path[0:1] = []; from hybridppo.__main__ import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+SMALL = ["--num-envs", 2, "--num-steps", 16, "--num-minibatches", 2, "--hidden-sizes", 8, "--no-progress"]
+
+
+OVERLAP = ["--placement", "overlap", "--learning-device", "cpu"]
+NAMES = {"in the id": ["mazes_of_ones_own:Maze-v0"], "imported": ["Maze-v0", "--import", "mazes_of_ones_own"]}
+
+
+@pytest.mark.parametrize(
+    "placement", [["--placement", "cpu"], ["--placement", "cpu", "--num-workers", 2], OVERLAP], ids=lambda way: way[1:]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str], folder: Path) -> None:
+    how = NAMES[name]
+    kwargs = ("--env-kwargs", '{"size": 6, "reward": 2.5}')
+    options = ("--total-steps", 64, *placement, "--run-dir", "run", *SMALL)
+    more = ("--evaluate-every", 32, "--evaluate-episodes", 2, "--evaluation-episodes", 2)
+    trained = hybridppo_in(folder, "train", *how, *kwargs, *options, *more)
+    assert trained.returncode == 0, trained.stderr
+    assert "evaluation: return 12.50 +- 0.00 over 2 episodes" in trained.stdout
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert config["env_id"] == how[0]
+    assert config["env_kwargs"] == {"size": 6, "reward": 2.5}
+    assert config["observation_space"]["shape"] == [6]
+    evaluated = [json.loads(line) for line in (folder / "run" / "evaluations.jsonl").read_text().splitlines()]
+    assert [line["returns"] for line in evaluated] == [[12.5, 12.5]] * 2
+    assert "Overriding environment" not in trained.stderr
+
+    resumed = hybridppo_in(folder, "resume", "run", "--total-steps", 96, "--no-progress")
+    assert resumed.returncode == 0, resumed.stderr
+    again = hybridppo_in(folder, "evaluate", "run", "--episodes", 3, "--no-progress")
+    assert again.returncode == 0, again.stderr
+    assert "return 12.50 +- 0.00 over 3 episodes" in again.stdout
+
+
+def test_its_name_is_enough_for_check_and_in_processes(folder: Path) -> None:
+    checked = hybridppo_in(folder, "check", "mazes_of_ones_own:Maze-v0", "--steps", 50)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    options = ("--total-steps", 64, "--placement", "cpu", "--vectorization", "async", "--run-dir", "run", *SMALL)
+    trained = hybridppo_in(folder, "train", "mazes_of_ones_own:Maze-v0", *options)
+    assert trained.returncode == 0, trained.stderr
+
+
+def test_a_module_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(EnvError, match=r"the module 'no_such_module', which is to register environments, cannot be"):
+        train("no_such_module:Maze-v0")
+    with pytest.raises(EnvError, match="the module 'no_such_module'"):
+        train("CartPole-v1", imports="math, no_such_module")
+    wrong = hybridppo_in(folder, "train", "mazes_of_ones_own:Maze-v1", "--no-progress")
+    assert wrong.returncode == 1
+    assert "Maze" in wrong.stderr
+
+
+def test_arguments_go_to_functions_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    maze = importlib.import_module("mazes_of_ones_own").Maze
+    result = train(maze, env_kwargs={"size": 3, "reward": 0.5}, run_dir=folder / "run", evaluation_episodes=1)
+    assert result.evaluation is not None
+    assert result.evaluation.returns == (2.5,)
+    assert result.agent.observation_space.shape == (3,)
+    resumed = hybridppo.resume(folder / "run", env=maze, total_steps=3 * BATCH, progress=False)
+    assert resumed.agent.observation_space.shape == (3,)
+    found = hybridppo.evaluate(folder / "run", env=maze, episodes=2, progress=False)
+    assert found.returns == (2.5, 2.5)
+
+
+def test_arguments_that_no_file_can_hold_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"env_kwargs must be a dict of what JSON can hold.*functools\.partial"
+    ):
+        train(env_kwargs={"function": print})
+    with pytest.raises(SystemExit) as exited:
+        main(["train", "CartPole-v1", "--env-kwargs", "size=6"])
+    assert exited.value.code == 2
+    assert "no JSON" in " ".join(capsys.readouterr().err.split())
+
+
+# An agent in a file
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+def test_an_agent_is_saved_and_loaded_without_a_run_directory(env: str, tmp_path: Path) -> None:
+    agent = train(env).agent
+    path = agent.save(tmp_path / "folder" / "agent.safetensors")
+    assert [file.name for file in path.parent.iterdir()] == ["agent.safetensors"]
+    loaded = hybridppo.load(path)
+    assert torch.equal(parameters(loaded), parameters(agent))
+    assert loaded.config == agent.config
+    assert (loaded.observation_space, loaded.action_space) == (agent.observation_space, agent.action_space)
+    observation = agent.observation_space.sample()
+    assert np.array_equal(loaded.act(observation), agent.act(observation))
+    agent.save(path)  # in place of what was there
+
+
+def test_a_file_holds_no_optimizer_and_nothing_pickled(tmp_path: Path) -> None:
+    import safetensors
+
+    path = train().agent.save(tmp_path / "agent")
+    with safetensors.safe_open(path, framework="pt") as file:
+        assert {name.partition(".")[0] for name in file.keys()} == {"actor", "critic"}  # noqa: SIM118 - no mapping
+        assert json.loads(file.metadata()["hybridppo"])["config"]["hidden_sizes"] == [8]
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "agent"
+    with pytest.raises(RunDirectoryError, match="is no run directory"):
+        hybridppo.load(path)
+    path.write_bytes(b"not tensors")
+    with pytest.raises(CheckpointError, match=r"agent is no file that agent\.save has written, or is damaged"):
+        hybridppo.load(path)
+    train().agent.save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match="or is damaged"):
+        hybridppo.load(path)
+    path.write_bytes(data.replace(b'\\"format_version\\": 1', b'\\"format_version\\": 9'))
+    with pytest.raises(CheckpointError, match="has format version 9, but this version of hybridppo reads up to 1"):
+        hybridppo.load(path)
+
+
+def test_an_agent_of_networks_of_ones_own_needs_them_again(tmp_path: Path) -> None:
+    def networks(observation_space: Any, action_space: Any, config: Any, generator: Any) -> Any:
+        return torch.nn.Linear(4, 2), torch.nn.Linear(4, 1)
+
+    agent = train(networks=networks).agent
+    path = agent.save(tmp_path / "agent")
+    with pytest.raises(RunDirectoryError, match=r"the agent has networks of its own, .*networks=\.\.\."):
+        hybridppo.load(path)
+    assert torch.equal(parameters(hybridppo.load(path, networks=networks)), parameters(agent))
+
+
+@pytest.mark.parametrize("source", ["file", "run directory"])
+def test_a_training_may_start_from_the_policy_of_another(source: str, tmp_path: Path) -> None:
+    first = train(run_dir=tmp_path / "first").agent
+    path = first.save(tmp_path / "agent") if source == "file" else tmp_path / "first"
+    begun: list[torch.Tensor] = []
+
+    class Noting(hybridppo.Callback):
+        def on_start(self, run: Any) -> None:
+            begun.append(parameters(run.agent))
+            assert run.agent.version == 0
+
+    config = PPOConfig(**{**CONFIG.to_json(), "hidden_sizes": (8,), "learning_rate": 1e-4})
+    second = train(start_from=path, seed=9, config=config, run_dir=tmp_path / "second", callbacks=[Noting()])
+    assert torch.equal(begun[0], parameters(first))
+    assert second.metrics["iteration"] == 2
+    assert not torch.equal(parameters(second.agent), parameters(first))
+    assert json.loads((tmp_path / "second" / "config.json").read_text())["start_from"] == str(path)
+    again = train(start_from=str(path), seed=9, config=config)
+    assert torch.equal(parameters(again.agent), parameters(second.agent))
+
+
+def test_a_run_that_was_killed_at_once_starts_from_it_again(tmp_path: Path) -> None:
+    path = train().agent.save(tmp_path / "agent")
+    expected = train(start_from=path, run_dir=tmp_path / "run")
+    for folder in (tmp_path / "run" / "checkpoints").iterdir():
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    result = hybridppo.resume(tmp_path / "run", progress=False)
+    assert torch.equal(parameters(result.agent), parameters(expected.agent))
+
+
+def test_networks_of_other_sizes_are_refused_with_the_difference(tmp_path: Path) -> None:
+    path = train().agent.save(tmp_path / "agent")
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
+    with pytest.raises(CheckpointError, match=r"whose networks are others: actor.* is \[8\] there and \[4\] here"):
+        train(start_from=path, config=config, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):
+        train(start_from=tmp_path / "nothing")
+
+
+# Runs that go on
+
+
+def test_resuming_a_finished_run_says_that_it_is_finished(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(run_dir=tmp_path / "run")
+    with caplog.at_level(logging.INFO):
+        hybridppo.resume(tmp_path / "run", progress=False)
+    assert f"{tmp_path / 'run'} is finished: 64 steps" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, progress=False)
+    assert "is finished" not in caplog.text
+
+
+@pytest.mark.parametrize("anneals", [True, False])
+def test_another_goal_says_what_it_does_to_what_is_annealed(
+    anneals: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,), anneal_learning_rate=anneals)
+    train(run_dir=tmp_path / "run", config=config)
+    hybridppo.resume(tmp_path / "run", total_steps=4 * BATCH, progress=False)
+    told = [message for message in caplog.messages if "total_steps was 64 and is 128" in message]
+    assert len(told) == anneals
+    if anneals:
+        assert "the annealed learning rate goes on at 50 % of its start, where it was at 0 %" in told[0]
+        assert "--no-anneal-learning-rate" in told[0]
+        assert "\n" not in told[0]
+
+
+# What the command line shows
+
+
+def test_a_table_is_for_terminals_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    with pytest.raises(SystemExit) as exited:
+        main(["placements", "CartPole-v1", "--num-envs", "2", "--num-steps", "16", "--no-progress"])
+    assert exited.value.code == 0
+    out = capsys.readouterr().out
+    assert "|" not in out
+    assert "placement" in out.splitlines()[0]
+
+
+def test_columns_are_as_wide_as_what_is_in_them() -> None:
+    markdown = "before\n| a | ms |\n|---|---:|\n| **long name** | 1.00 |\n| b | 12.00 |\n\nafter"
+    assert for_terminals(markdown).splitlines() == [
+        "before",
+        "a               ms",
+        "-----------  -----",
+        "long name *   1.00",
+        "b            12.00",
+        "",
+        "after",
+    ]
+
+
+def test_a_target_reached_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--evaluate-every", "32", "--evaluate-episodes", "1", "--target-return", "1", *map(str, SMALL)]
+    with pytest.raises(SystemExit) as exited:
+        main(["train", "CartPole-v1", "--total-steps", "3200", "--run-dir", str(tmp_path / "run"), *flags])
+    assert exited.value.code == 0
+    assert "stopped before its goal: the mean return, " in capsys.readouterr().out

@@ -115,6 +115,28 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
     assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(loaded).items())  # acting changes nothing
 
 
+@pytest.mark.parametrize("overlaps", [False, True], ids=["by turns", "overlapping"])
+@every_kind
+def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None:
+    def placement() -> Any:
+        return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
+
+    history: list[Any] = []
+    found = train(kind, placement=placement(), evaluate_every=64, evaluate_episodes=2, on_iteration=history.append)
+    assert_same(found, train(kind, placement=placement()))
+    assert any("evaluation_return_mean" in metrics for metrics in history)
+
+
+@every_kind
+def test_another_training_starts_from_it(kind: str, tmp_path: Path) -> None:
+    file = train(kind).agent.save(tmp_path / "agent.safetensors")
+    saved = hybridppo.load(file)
+    started = train(kind, start_from=file, total_steps=64, config=replace(SMALL, learning_rate=1e-12))
+    for name, tensor in saved.actor.state_dict().items():
+        if "moments" not in name:
+            torch.testing.assert_close(started.agent.actor.state_dict()[name], tensor, rtol=0.0, atol=1e-6)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @every_kind
 def test_every_mode_of_reset(kind: str, mode: AutoresetMode) -> None:

@@ -20,6 +20,8 @@ from hybridppo.errors import (
 )
 
 if TYPE_CHECKING:
+    from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
+    from hybridppo.agents.ddpg.ddpg import DDPG, TD3
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
     from hybridppo.checking import check_env
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
     from hybridppo.training import TrainResult, train
 
 __all__ = [
+    "DDPG",
     "PPO",
+    "TD3",
     "Auto",
     "CheckpointError",
     "ConfigurationError",
+    "DDPGConfig",
     "DeviceError",
     "EnvError",
     "HybridPPOError",
@@ -48,6 +53,7 @@ __all__ = [
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
+    "TD3Config",
     "TrainResult",
     "TrainingError",
     "__version__",
@@ -64,6 +70,8 @@ __getattr__ = lazy_attributes(
     {
         "PPO": "hybridppo.agents.ppo.ppo",
         "PPOConfig": "hybridppo.agents.ppo.config",
+        **dict.fromkeys(("DDPG", "TD3"), "hybridppo.agents.ddpg.ddpg"),
+        **dict.fromkeys(("DDPGConfig", "TD3Config"), "hybridppo.agents.ddpg.config"),
         "Auto": "hybridppo.placements.auto.auto",
         "Migrating": "hybridppo.placements.migrating",
         "Mirrored": "hybridppo.placements.mirrored",

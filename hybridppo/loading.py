@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hybridppo.agents import PPO
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.ppo.memory import explaining_memory
-from hybridppo.agents.registry import agent_class
+from hybridppo.agents.registry import AnyAgent, agent_class, explaining_memory, make_agent
 from hybridppo.errors import CheckpointError, HybridPPOError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.checkpoints import Checkpoint
@@ -24,16 +22,16 @@ def load(
     run_dir: str | Path,
     checkpoint: WhichCheckpoint = "latest",
     *,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
-) -> PPO:
+) -> AnyAgent:
     """The agent of a run's checkpoint, on the CPU, wherever it was trained.
 
     Args:
         run_dir: of the run.
         checkpoint: the `latest`, or the `best`: of the checkpoints that were written, the one of the highest mean
             return over 100 episodes. Until 100 have ended, the latest is the best.
-        agent: the subclass of PPO that was trained, where it was one. Without it, PPO itself is loaded.
+        agent: the subclass of an agent that was trained, where it was one. Without it, the library's own is loaded.
         networks: the function that made its networks, where one did.
 
     Raises:
@@ -50,15 +48,15 @@ def agent_of(
     settings: Settings,
     checkpoint: Checkpoint | None,
     *,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
-) -> PPO:
+) -> AnyAgent:
     """The agent of a run, as it was at a checkpoint; None for as it began."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config
     kind = agent if agent is not None else agent_class(config)
     with explaining_memory(config, *spaces):
-        made = kind(*spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
+        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
     if checkpoint is None:
         return made
     with fitting("the network that config.json describes"):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.agents import PPO
 from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
@@ -37,7 +37,7 @@ def resume(
     *,
     env: EnvSource | None = None,
     placement: PlacementChoice | None = None,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     progress: bool = True,
@@ -73,7 +73,7 @@ def resume(
     settings.require_own(agent=agent, loss=loss, networks=networks)
     env = settings.source(env)
     meant = _own_placement(settings) if placement is None else resolve_placement(placement)
-    checkpoint = None if directory.is_untouched else directory.load_checkpoint()
+    checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         environments = _environments(settings, env)
@@ -109,7 +109,7 @@ def _chosen_anew(
     auto: Auto,
     env: EnvSource,
     environments: Environments,
-    agent: PPO,
+    agent: AnyAgent,
     settings: Settings,
     checkpoint: Checkpoint | None,
 ) -> Placement:

@@ -26,8 +26,10 @@ ROOMS = {
     "reporting": set(),
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
-    "agents/ppo": {"networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
-    "agents": {"agents/ppo"},
+    "agents/common": {"networks"},
+    "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents/ddpg": {"agents/common", "networks", "placements", "rollouts", "spaces"},
+    "agents": {"agents/ppo", "agents/ddpg"},
     "runners/samplers": {"environments", "rollouts", "spaces"},
     "runners/workers": {
         "environments", "networks", "networks/numpy_forms", "rollouts", "runners/samplers", "spaces"

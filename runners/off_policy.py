@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from hybridppo.errors import EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.base import Placement
 from hybridppo.rollouts.rollout import Rollout
@@ -169,7 +170,11 @@ class OffPolicyRunner(Runner):
         agent, placement, so_far = self.agent, self.placement, self._so_far
         begun, copying = time.perf_counter(), self._turns.copying()
         if not self._is_update_due:
-            rollout = self._turns.next(lambda: self.share_sampled >= 1.0)
+            try:
+                rollout = self._turns.next(lambda: self.share_sampled >= 1.0)
+            except EnvError:
+                agent.require_finite()  # or the environment is blamed for actions that are no numbers
+                raise
             so_far.overlapped += self._turns.seconds_overlapped
             so_far.lag = max(so_far.lag, agent.version - rollout.version)
             begun, copying = self._account("seconds_sampling", begun, copying)
@@ -216,15 +221,17 @@ class OffPolicyRunner(Runner):
             self._run_directory.save_failed(error)
             self.saved = False
             return
-        before = self._needed_from
+        # What no checkpoint that is kept needs any more goes once this one is there, which does not name it.
+        before, pieces = self._needed_from, rows.pieces
         if not before or before[-1] != self.replay.total:
             self._needed_from = [*before, self.replay.total][-self._keep_checkpoints :]
+        rows.pieces = rows.needed_since(self._needed_from[0] - self.replay.capacity)
         super().save()
         if not self.saved:
-            self._needed_from = before
+            self._needed_from, rows.pieces = before, pieces
             return
         try:
-            rows.forget_before(self._needed_from[0] - self.replay.capacity)
+            rows.remove_others()
         except OSError as error:
             self._run_directory.save_failed(error)
 
@@ -238,7 +245,12 @@ class OffPolicyRunner(Runner):
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The loop's own counters, and which rows of the files are the replay buffer."""
         tensors, state = super().state()
-        replay = {**self.replay.state(), "pieces": self._files().pieces, "needed_from": self._needed_from}
+        replay = {
+            **self.replay.state(),
+            "oldest": self.replay.total - self.replay.size,
+            "pieces": self._files().pieces,
+            "needed_from": self._needed_from,
+        }
         return tensors, {
             **state,
             "replay": replay,
@@ -259,7 +271,7 @@ class OffPolicyRunner(Runner):
         """
         loop = state["runner"]
         replay, files = loop["replay"], self._files_of(loop["replay"])
-        self.replay.load_state(replay, files.read())
+        self.replay.load_state(replay, files.read(whole(replay, "oldest")))
         self._needed_from = [whole({"total": total}, "total") for total in replay["needed_from"]]
         self._so_far.lag = whole(loop, "lag")
         self._is_update_due, self._restarts_seen = bool(loop["is_update_due"]), whole(loop, "restarts_seen")

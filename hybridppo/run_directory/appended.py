@@ -95,24 +95,29 @@ class AppendedRows:
                 return last["file"], last["end"]
         return f"{first:012d}.rows", 0
 
-    def forget_before(self, row: int) -> None:
-        """Delete the files of which every row is older.
+    def needed_since(self, row: int) -> list[Piece]:
+        """The pieces of all files in which there is this row, or a later one."""
+        names = {piece["file"] for piece in since(self.pieces, row)}
+        return [piece for piece in self.pieces if piece["file"] in names]
+
+    def remove_others(self) -> None:
+        """Delete the files of which no piece is among `pieces`.
 
         Raises:
             OSError: where the disk will not have it.
         """
-        needed = {piece["file"] for piece in self.pieces if piece["first"] + piece["rows"] > row}
-        for name in {piece["file"] for piece in self.pieces} - needed:
-            (self._folder / name).unlink(missing_ok=True)
-        self.pieces = [piece for piece in self.pieces if piece["file"] in needed]
+        needed = {piece["file"] for piece in self.pieces}
+        for path in self._folder.glob("*.rows"):
+            if path.name not in needed:
+                path.unlink()
 
-    def read(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Each piece, with the number of its first row.
+    def read(self, row: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Each piece that holds a row from this one on, with the number of its first row.
 
         Raises:
             CheckpointError: where one is missing, truncated or altered.
         """
-        for piece in self.pieces:
+        for piece in since(self.pieces, row):
             yield int(piece["first"]), load(self._folder, piece)
 
     def cut_back(self, pieces: Sequence[Piece]) -> None:
@@ -124,13 +129,14 @@ class AppendedRows:
         """
         self.pieces = [checked(piece) for piece in pieces]
         ends = {piece["file"]: piece["end"] for piece in self.pieces}  # of a file's pieces, the last one's
-        if not self._folder.exists():
-            return
+        self.remove_others()
         for path in self._folder.glob("*.rows"):
-            if path.name in ends:
-                cut(path, ends[path.name])
-            else:
-                path.unlink()
+            cut(path, ends[path.name])
+
+
+def since(pieces: Sequence[Piece], row: int) -> list[Piece]:
+    """Those that hold a row from this one on."""
+    return [piece for piece in pieces if piece["first"] + piece["rows"] > row]
 
 
 def checked(piece: Any) -> Piece:
@@ -161,12 +167,18 @@ def load(folder: Path, piece: Piece) -> dict[str, Tensor]:
         raise CheckpointError(f"{folder / piece['file']} holds no tensors: {error}") from error
 
 
-def require_whole(folder: Path, pieces: Any) -> None:
-    """Refuse pieces of which one is missing, truncated or altered, with a `CheckpointError` that names the file."""
+def require_whole(folder: Path, pieces: Any, row: int = 0) -> None:
+    """Refuse pieces of which one is missing, truncated or altered, with a `CheckpointError` that names the file.
+
+    Args:
+        folder: of the files.
+        pieces: as a checkpoint has them.
+        row: the first that is needed.
+    """
     if not isinstance(pieces, list):
         raise CheckpointError(f"{pieces!r} is no list of pieces of rows")
-    for piece in pieces:
-        _read(folder, checked(piece))
+    for piece in since([checked(piece) for piece in pieces], row):
+        _read(folder, piece)
 
 
 def _read(folder: Path, piece: Piece) -> bytes:

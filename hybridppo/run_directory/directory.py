@@ -188,7 +188,8 @@ class RunDirectory:
         loop = checkpoint.state.get("runner")
         replay = loop.get("replay") if isinstance(loop, dict) else None
         if isinstance(replay, dict):
-            require_whole(self.path / "replay", replay.get("pieces"))
+            oldest = replay.get("oldest")
+            require_whole(self.path / "replay", replay.get("pieces"), oldest if type(oldest) is int else 0)
 
     @property
     def is_untouched(self) -> bool:

@@ -28,7 +28,7 @@ ROOMS = {
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
     "agents/common": {"networks"},
     "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
-    "agents/ddpg": {"agents/common", "networks", "placements", "rollouts", "spaces"},
+    "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo", "agents/ddpg"},
     "runners/samplers": {"environments", "rollouts", "spaces"},
     "runners/workers": {

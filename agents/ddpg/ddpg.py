@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps
+from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, GradientSteps
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
+from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.errors import BadValueError, CheckpointError, EnvError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
@@ -129,7 +130,7 @@ class DDPG:
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
         # Draws ahead of `_order`, which follows once there is something to show for it.
         self._ahead = np.random.default_rng(order)
-        self._steps: AutogradSteps | None = None
+        self._steps: GradientSteps | None = None
         self._steps_binding = 0
 
     @staticmethod
@@ -224,6 +225,7 @@ class DDPG:
             return np.zeros(shape, np.float32)
         return generator.standard_normal(shape, np.float32) * np.float32(self.config.target_noise_std)
 
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at in `require_finite`
     def update(self, minibatches: Iterable[Minibatches], /) -> Metrics:
         """An optimizer step on each minibatch, all on the agent's own device.
 
@@ -261,10 +263,12 @@ class DDPG:
     def _changing(self) -> list[Tensor]:
         return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
 
-    def _gradient_steps(self) -> AutogradSteps:
-        """The optimizer steps for where the parameters are now."""
+    def _gradient_steps(self) -> GradientSteps:
+        """The fastest form of the optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
-            self._steps, self._steps_binding = AutogradSteps(self), self.parameters.binding
+            is_by_hand = self.config.fast_updates and NumpySteps.supports(self)
+            self._steps = NumpySteps(self) if is_by_hand else AutogradSteps(self)
+            self._steps_binding = self.parameters.binding
         return self._steps
 
     def take_metrics(self) -> Metrics:

@@ -5,7 +5,7 @@ follow. All target networks are one flat tensor, laid out as the parameters are,
 """
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +19,27 @@ if TYPE_CHECKING:
 
 STATISTICS = ("value_loss", "q_value", "policy_loss")
 """What steps measure, in order: sums over the critics' steps, and, of the last, over the actor's."""
+
+
+class GradientSteps(Protocol):
+    """What an agent asks of any form."""
+
+    def critic_step(self, batch: Transitions, noise: Tensor) -> None:
+        """A step of the critics on a minibatch.
+
+        Args:
+            batch: `[B, ...]`.
+            noise: `[B, d]`, on the actions of targets.
+        """
+        ...
+
+    def actor_step(self, batch: Transitions) -> None:
+        """A step of the actor on a minibatch, towards what the first critic values most."""
+        ...
+
+    def follow(self) -> None:
+        """Move the target networks towards the others."""
+        ...
 
 
 class AutogradSteps:
@@ -41,12 +62,7 @@ class AutogradSteps:
         self._critic_parameters = list(self._critic.parameters())
 
     def critic_step(self, batch: Transitions, noise: Tensor) -> None:
-        """A step of the critics on a minibatch.
-
-        Args:
-            batch: `[B, ...]`.
-            noise: `[B, d]`, on the actions of targets.
-        """
+        """A step of the critics on a minibatch."""
         config = self._config
         with torch.no_grad():
             actions = self._target_actor(batch.next_observations).tanh_()

@@ -20,6 +20,7 @@ from torch import Tensor
 import hybridppo
 from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps as DDPGSteps
+from hybridppo.agents.ddpg.numpy_steps import NumpySteps as DDPGNumpySteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.interruption import requests_to_end
 from hybridppo.networks.forms import numpy_form
@@ -140,8 +141,7 @@ def test_a_second_device_gives_what_the_cpu_gives(
 ) -> None:
     monkeypatch.setattr(acting, "numpy_form", lambda network: None)  # which round otherwise than torch's
     options: dict[str, Any] = {"evaluation_episodes": 1, "total_steps": 120}
-    if name == "ppo":
-        options["config"] = replace(AGENTS[name].config, fast_updates=False)
+    options["config"] = replace(AGENTS[name].config, fast_updates=False)
     made = ELSEWHERE[placement]("cpu", second_device)
     result, history = train(name, made, **options)
     expected, expected_history = train(name, ELSEWHERE[placement]("cpu", "cpu"), **options)
@@ -153,7 +153,7 @@ def test_a_second_device_gives_what_the_cpu_gives(
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_worker_processes_sample_for_a_learner_elsewhere(name: str, second_device: str) -> None:
-    config = replace(AGENTS[name].config, **({"fast_updates": False} if name == "ppo" else {}))
+    config = replace(AGENTS[name].config, fast_updates=False)
     options: dict[str, Any] = {"num_workers": 2, "total_steps": 80, "config": config}
     result, _ = train(name, Mirrored("cpu", second_device), **options)
     expected, _ = train(name, Mirrored("cpu", "cpu"), **options)
@@ -173,7 +173,8 @@ class Stops:
             (DeterministicActions, "sample"),
             (NumpySteps, "_step"),
             (DDPGSteps, "critic_step"),
-            (DDPGSteps, "actor_step"),
+            (DDPGNumpySteps, "critic_step"),
+            (DDPGNumpySteps, "actor_step"),
             (WorkerSampler, "_begin"),
             (Runner, "_completed"),
         ):

@@ -16,7 +16,9 @@ from toy_environments import Catch, HighestAllowed, IdentityBox
 import hybridppo
 from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, PPOConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import Minibatches
+from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.agents.ddpg.memory import memory_needs
+from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.replay import Transitions
 
@@ -87,7 +89,7 @@ class Plain:
             for target, module in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
                 for theirs, ours in zip(target.parameters(), module.parameters(), strict=True):
                     theirs.data = (1 - config.tau) * theirs.data + config.tau * ours.data
-        return float(critic_loss), float(torch.stack(values).mean()), policy_loss
+        return critic_loss.item(), float(torch.stack(values).mean()), policy_loss
 
     def flat(self) -> Tensor:
         return torch.cat([p.detach().flatten() for p in (*self.actor.parameters(), *self.critics.parameters())])
@@ -97,9 +99,10 @@ class Plain:
         return torch.cat([p.detach().flatten() for p in modules])
 
 
+@pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_updates_are_the_papers_step_by_step(name: str) -> None:
-    config = CONFIGS[name]
+def test_updates_are_the_papers_step_by_step(name: str, fast_updates: bool) -> None:
+    config = replace(CONFIGS[name], fast_updates=fast_updates)
     agent = agent_of(config)
     plain, batches, sums = Plain(agent), minibatches(12, config), np.zeros(3)
     for batch, noise in batches.split():
@@ -109,11 +112,38 @@ def test_updates_are_the_papers_step_by_step(name: str) -> None:
         target = agent.optimizer.state[agent.parameters.values]["target"]
         torch.testing.assert_close(target, plain.flat_targets(), rtol=1e-4, atol=2e-6)
     assert agent.version == 12
+    assert isinstance(agent._steps, NumpySteps if fast_updates else AutogradSteps)
     counts = np.array([12, 12, 12 // config.policy_delay])
     metrics = agent.take_metrics()
     found = [metrics[key] for key in ("value_loss", "q_value", "policy_loss")]
     np.testing.assert_allclose(found, sums / counts, rtol=1e-4, atol=1e-6)
     assert metrics["gradient_steps"] == 12
+
+
+@pytest.mark.parametrize("num_critics", [1, 2])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden_sizes", [(7,), (16, 9), (8, 8, 8)])
+def test_gradients_by_hand_are_those_of_autograd(hidden_sizes: Any, activation: Any, num_critics: int) -> None:
+    kind = TD3Config if num_critics == 2 else DDPGConfig
+    config = kind(hidden_sizes=hidden_sizes, activation=activation, batch_size=64, gradient_steps=1)
+    agents = [agent_of(replace(config, fast_updates=fast)) for fast in (True, False)]
+    (batch, noise), *_ = minibatches(1, config).split()
+    gradients = []
+    for agent in agents:
+        agent.parameters.values.data.normal_(generator=torch.Generator().manual_seed(7)).mul_(0.5)
+        steps = agent._gradient_steps()
+        steps.critic_step(batch, noise)
+        agent.parameters.values.data.copy_(agents[0].optimizer.state[agents[0].parameters.values]["target"])
+        steps.actor_step(batch)
+        gradients.append(agent.parameters.gradient.clone())
+    assert gradients[0].count_nonzero() > 0.5 * len(gradients[0])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_other_activations_are_left_to_autograd() -> None:
+    agent = agent_of(replace(CONFIGS["td3"], activation="gelu"))
+    agent.update([minibatches(1, agent.config)])
+    assert isinstance(agent._steps, AutogradSteps)
 
 
 def test_one_update_of_many_steps_is_as_many_updates_of_one() -> None:

@@ -1,8 +1,8 @@
 """DDPG under placements that publish every update, every tenth, every fiftieth, for `scripts/compare_placements.py`.
 
 The article whose experiment that script makes anew reports that fewer copies between devices pay for DDPG, whose
-updates are many and small. Each cell is a training in a fresh process (`off_policy_turn.py`); where a GPU is needed and not
-there, the cell says so. Beside them, the same copies between two buffers of the CPU.
+updates are many and small. Each cell is a training in a fresh process (`off_policy_turn.py`); where a GPU is needed
+and not there, the cell says so. Beside them, the same copies between two buffers of the CPU.
 """
 
 import statistics

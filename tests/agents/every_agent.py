@@ -56,5 +56,7 @@ AGENTS: dict[str, Case] = {
         "optimizer.step_critic",
     ),
 }
+VARIANTS = ("ddpg, wandering", "td3, on the host")
+"""Of others; where a test takes long, they are left to the slow tests."""
 ENV = "Pendulum-v1"
 """Every agent learns in it."""

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from every_agent import AGENTS, ENV
+from every_agent import AGENTS, ENV, VARIANTS
 from torch import Tensor
 
 import hybridppo
@@ -50,6 +50,9 @@ ELSEWHERE: dict[str, Callable[[str, str], Placement]] = {
     "every third": lambda here, there: Mirrored(here, there, force_copy=True, publish_every=3),
     "overlapping": lambda here, there: Mirrored(here, there, max_lag=1),
 }
+
+
+LONG = [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in AGENTS]
 
 
 def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -114,7 +117,7 @@ def test_another_seed_gives_another_result(name: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", LONG)
 def test_no_number_of_workers_changes_the_result(name: str, workers: int) -> None:
     result, history = train(name, SingleDevice("cpu"), num_workers=workers)
     expected, expected_history = reference(name)
@@ -122,7 +125,7 @@ def test_no_number_of_workers_changes_the_result(name: str, workers: int) -> Non
     np.testing.assert_equal(history, expected_history)
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", LONG)
 def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None:
     result, history = train(name, Mirrored("cpu", "cpu", max_lag=1))
     again, again_history = train(name, Mirrored("cpu", "cpu", max_lag=1), num_workers=1)
@@ -135,7 +138,7 @@ def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None
 
 
 @pytest.mark.parametrize("placement", ELSEWHERE)
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", LONG)
 def test_a_second_device_gives_what_the_cpu_gives(
     name: str, placement: str, second_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +154,7 @@ def test_a_second_device_gives_what_the_cpu_gives(
     assert result.evaluation == expected.evaluation
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", LONG)
 def test_worker_processes_sample_for_a_learner_elsewhere(name: str, second_device: str) -> None:
     config = replace(AGENTS[name].config, fast_updates=False)
     options: dict[str, Any] = {"num_workers": 2, "total_steps": 80, "config": config}
@@ -212,7 +215,7 @@ PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
 
 @pytest.mark.skipif(os.name != "posix", reason="os.kill ends a process on Windows")
 @pytest.mark.parametrize("placement", PLACEMENTS_TO_STOP)
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", LONG)
 def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops, options = Stops(monkeypatch), dict(PLACEMENTS_TO_STOP[placement])
     make, times = options.pop("placement"), 2 if "worker" in placement else 8
@@ -314,3 +317,15 @@ def test_every_iteration_accounts_for_its_seconds(name: str) -> None:
 def test_actors_of_every_agent_have_a_form_in_numpy() -> None:
     for name in AGENTS:
         assert numpy_form(reference(name)[0].agent.actor) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddpg", "td3"])
+def test_off_policy_agents_swing_a_pendulum_up(name: str) -> None:
+    kind = {"ddpg": hybridppo.DDPGConfig, "td3": hybridppo.TD3Config}[name]
+    result = hybridppo.train(
+        ENV, total_steps=15_000, seed=0, placement="cpu", config=kind(hidden_sizes=(64, 64), batch_size=128),
+        evaluation_episodes=20, progress=False,
+    )  # fmt: skip
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean > -200.0

@@ -34,8 +34,11 @@ class Turns(Protocol):
         """Seconds of copying that are no part of sampling, so far."""
         ...
 
-    def next(self, is_last: Callable[[], bool]) -> Rollout:
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
         """The rollout of the next turn, or the rest of it where it was broken off; `is_last` is asked once it is there.
+
+        Returns:
+            The rollout, and how often environments had been restarted when it ended, before another one begins.
 
         Raises:
             Stopped: where a stop was requested; the next call goes on from there.
@@ -55,13 +58,13 @@ class ByTurns:
         """All of it."""
         return self._placement.counters.seconds_copying
 
-    def next(self, is_last: Callable[[], bool]) -> Rollout:
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
         """Sampled now."""
         placement = self._placement
         # One that was broken off is ended by the parameters that began it.
         acting = placement.resuming if self._sampler.is_under_way else placement.sampling
         with acting(self._agent) as actor:
-            return self._sampler.collect(actor)
+            return self._sampler.collect(actor), self._sampler.env_restarts
 
 
 class Ahead:
@@ -75,7 +78,7 @@ class Ahead:
         """What is copied step by step is part of the sampler's own time, which is spent elsewhere."""
         return self._placement.counters.seconds_between_rollouts
 
-    def next(self, is_last: Callable[[], bool]) -> Rollout:
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
         """Begun by the last call, and waited for now."""
         sampler, start, copying = self._sampler, time.perf_counter(), self.copying()
         if sampler.is_paused:
@@ -83,12 +86,12 @@ class Ahead:
                 sampler.go_on(actor)
         if not sampler.is_under_way:
             self._start()
-        rollout = sampler.finish()
+        rollout, restarts = sampler.finish(), sampler.env_restarts
         waited = time.perf_counter() - start - (self.copying() - copying)
         self.seconds_overlapped = max(0.0, sampler.seconds_filling - waited)
         if not is_last():
             self._start()
-        return rollout
+        return rollout, restarts
 
     def _start(self) -> None:
         with self._placement.sampling(self._agent) as actor:
@@ -171,14 +174,14 @@ class OffPolicyRunner(Runner):
         begun, copying = time.perf_counter(), self._turns.copying()
         if not self._is_update_due:
             try:
-                rollout = self._turns.next(lambda: self.share_sampled >= 1.0)
+                rollout, restarts = self._turns.next(lambda: self.share_sampled >= 1.0)
             except EnvError:
                 agent.require_finite()  # or the environment is blamed for actions that are no numbers
                 raise
             so_far.overlapped += self._turns.seconds_overlapped
             so_far.lag = max(so_far.lag, agent.version - rollout.version)
             begun, copying = self._account("seconds_sampling", begun, copying)
-            self._remember(rollout)
+            self._remember(rollout, restarts)
             has_enough = self.sampler.env_steps >= agent.config.learning_starts and self.replay.num_valid > 0
             self._is_update_due = has_enough
         if self._is_update_due:
@@ -195,11 +198,11 @@ class OffPolicyRunner(Runner):
         seconds["seconds_copying"] += copied - copying
         return now, copied
 
-    def _remember(self, rollout: Rollout) -> None:
+    def _remember(self, rollout: Rollout, restarts: int) -> None:
         # Rollouts that restarts left nothing of never come here: whatever was restarted, nothing reaches across.
-        if self.sampler.env_restarts != self._restarts_seen:
+        if restarts != self._restarts_seen:
             self.replay.cut()
-            self._restarts_seen = self.sampler.env_restarts
+            self._restarts_seen = restarts
         is_with_learner = self.replay.device == self.placement.learning_device
         self.replay.add(self.placement.to_learner(rollout) if is_with_learner else rollout, rollout)
 

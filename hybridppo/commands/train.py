@@ -84,9 +84,9 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
 def _agent_among(arguments: Sequence[str]) -> str:
     """The last value that the flag is given; PPO where it is not."""
     name = "ppo"
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if argument == "--agent":
-            name = following
+    for i, argument in enumerate(arguments):
+        if argument == "--agent" and i + 1 < len(arguments):
+            name = arguments[i + 1]
         elif argument.startswith("--agent="):
             name = argument.partition("=")[2]
     return name

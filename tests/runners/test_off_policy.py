@@ -23,7 +23,11 @@ from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, Sin
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.auto import trials
 from hybridppo.placements.auto.prediction import Candidate
+from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
+from hybridppo.runners import off_policy
+from hybridppo.runners.off_policy import ByTurns
+from hybridppo.runners.runner import Runner
 
 CONFIG = DDPGConfig(
     num_envs=2, train_frequency=5, gradient_steps=2, batch_size=8, buffer_size=100, learning_starts=20,
@@ -305,6 +309,63 @@ def test_an_environment_that_fails_is_named() -> None:
         train(env=Fails, total_steps=400)
 
 
+class Sudden(ByTurns):
+    """Says of each rollout that an environment was restarted before it."""
+
+    restarts = 0
+
+    def next(self, is_last: Any) -> Any:
+        self.restarts += 1
+        return super().next(is_last)[0], self.restarts
+
+
+def test_restarts_between_rollouts_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As when a worker process is lost between two, or a rollout is lost entirely: no row tells of it.
+    begins: list[list[bool]] = []
+    for turns in (ByTurns, Sudden):
+        monkeypatch.setattr(off_policy, "ByTurns", turns)
+        monkeypatch.setattr(off_policy.OffPolicyRunner, "_completed", watch(begins))
+        train(total_steps=50)
+    expected = [i % 8 == 0 for i in range(25)]  # episodes of 8 steps, turns of 5
+    assert begins == [expected, [i % 8 == 0 or i % 5 == 0 for i in range(25)]]
+
+
+def watch(begins: list[list[bool]]) -> Any:
+    def completed(runner: Any, *arguments: Any) -> Any:
+        begins.append(runner.replay.rows(0, runner.replay.total)["begins"][:, 0].tolist())
+        return Runner._completed(runner, *arguments)
+
+    return completed
+
+
+class Secretive(IdentityBox):
+    """Its state cannot be saved: a generator of Python's is no plain data."""
+
+    def reset(self, **options: Any) -> Any:
+        self.secret = (i for i in range(3))
+        return super().reset(**options)
+
+
+def test_where_environments_start_anew_nothing_reaches_across(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = replace(CONFIG, buffer_size=1_000, n_steps=3)
+    train(config, env=Secretive, run_dir=tmp_path / "run", total_steps=60)  # 30 steps each: in a fourth episode of 8
+    with caplog.at_level(logging.INFO):
+        hybridppo.resume(tmp_path / "run", env=Secretive, total_steps=120, progress=False)
+    assert "new episodes" in caplog.text
+    rows = {}
+    for piece in replay_of(tmp_path / "run")["pieces"]:
+        for i, begins in enumerate(load(tmp_path / "run" / "replay", piece)["begins"].tolist()):
+            rows[piece["first"] + i] = begins
+    assert [row for row, begins in rows.items() if all(begins)] == [0, 8, 16, 24, 30, 38, 46, 54]
+
+
+def test_a_trace_can_be_written(tmp_path: Path) -> None:
+    train(total_steps=500, run_dir=tmp_path / "run", profile=True)
+    trace = json.loads((tmp_path / "run" / "trace.json").read_text())
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {"iteration", "sampling", "learning"} <= names
+
+
 # Placement auto
 
 
@@ -395,6 +456,7 @@ def test_the_command_line_takes_the_flags_of_the_agent(tmp_path: Path, capsys: p
         (["evaluate", str(tmp_path / "run"), "--episodes", "2", "--no-progress"], 0),
         (["train", "CartPole-v1", "--agent=ddpg", "--placement", "cpu"], 1),
         (["train", "Pendulum-v1", "--agent", "sac"], 2),
+        (["train", "Pendulum-v1", "--agent"], 2),
         (["train", "Pendulum-v1", "--agent", "ddpg", "--policy-delay", "3"], 2),
         (["train", "Pendulum-v1", "--agent", "td3", "--tau", "2"], 2),
     ):

@@ -204,6 +204,26 @@ def test_targets_begin_as_the_networks_and_follow_slowly() -> None:
     torch.testing.assert_close(moved[is_moved], torch.full_like(moved[is_moved], 0.1), rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
+def test_gaps_between_parameters_change_nothing(fast_updates: bool) -> None:
+    # As a GPU has its parameters, at round addresses. Adam's kernel rounds otherwise where vectors end elsewhere.
+    config = replace(CONFIGS["td3"], fast_updates=fast_updates, gradient_steps=6)
+    dense, spread = agent_of(config), agent_of(config)
+    dense.update([minibatches(6, config)])
+    spread.update([minibatches(6, config)])
+    laid_out = spread.parameters.align(4)
+    slots = spread.optimizer.state[spread.parameters.values]
+    for name, slot in slots.items():
+        slots[name] = laid_out(slot)
+    assert len(spread.parameters.values) > len(dense.parameters.values)
+    for agent in (dense, spread):
+        agent.update([minibatches(6, config, seed=1)])
+    tensors = [agent.state()[0] for agent in (dense, spread)]
+    for name, tensor in tensors[0].items():
+        torch.testing.assert_close(tensor, tensors[1][name], rtol=1e-6, atol=1e-7)
+    assert dense.take_metrics() == spread.take_metrics()
+
+
 def test_smoothing_noise_is_drawn_for_td3_alone_and_by_its_owner() -> None:
     for name, is_noisy in (("ddpg", False), ("td3", True)):
         agent = agent_of(CONFIGS[name])

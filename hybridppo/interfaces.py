@@ -1,7 +1,7 @@
 """What the parts ask of each other, so that neither agent nor placement knows who calls it."""
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -105,7 +105,6 @@ class ReplaySettings(Protocol):
         ...
 
 
-@runtime_checkable
 class OffPolicyAgent(Agent, Protocol):
     """An algorithm that learns from a replay buffer, whose runner is `runners/off_policy.py`."""
 
@@ -142,3 +141,8 @@ class OffPolicyAgent(Agent, Protocol):
             TrainingError: as `require_finite`.
         """
         ...
+
+
+def learns_from_replay(agent: Agent) -> TypeGuard[OffPolicyAgent]:
+    """Whether an agent learns from a replay buffer, by what it can do."""
+    return hasattr(agent, "new_replay")

@@ -8,7 +8,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Agent, OffPolicyAgent
+from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
 from hybridppo.runners.off_policy import OffPolicyRunner
@@ -49,7 +49,7 @@ def make_sampler(
         noise: owner of the actions' randomness.
     """
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
-    distribution = agent.exploration if isinstance(agent, OffPolicyAgent) else agent.distribution
+    distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
         if num_workers:
@@ -103,7 +103,7 @@ def _one_by_itself(source: EnvSource, environments: Environments, options: Envir
 
 def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
     """The loop for the agent: by turns, or overlapping, or with a replay buffer. `options` as for `Runner`."""
-    if isinstance(agent, OffPolicyAgent):
+    if learns_from_replay(agent):
         return OffPolicyRunner(agent, sampler, placement, **options)
     kind = OverlappingRunner if placement.max_lag > 0 else Runner
     return kind(agent, sampler, placement, **options)

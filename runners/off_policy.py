@@ -153,7 +153,7 @@ class OffPolicyRunner(Runner):
         begun, copying = time.perf_counter(), self._turns.copying()
         with self.placement.learning(self.agent):
             learned = self.agent.take_metrics()
-        self._account("seconds_learning", begun, copying)
+        self._add_seconds("seconds_learning", begun, copying)
         end = time.perf_counter()
         # Between the parts of a turn lies next to nothing, but an iteration accounts for all of it.
         so_far.seconds["seconds_learning"] += end - start - sum(so_far.seconds.values())
@@ -180,7 +180,7 @@ class OffPolicyRunner(Runner):
                 raise
             so_far.overlapped += self._turns.seconds_overlapped
             so_far.lag = max(so_far.lag, agent.version - rollout.version)
-            begun, copying = self._account("seconds_sampling", begun, copying)
+            begun, copying = self._add_seconds("seconds_sampling", begun, copying)
             self._remember(rollout, restarts)
             has_enough = self.sampler.env_steps >= agent.config.learning_starts and self.replay.num_valid > 0
             self._is_update_due = has_enough
@@ -188,9 +188,9 @@ class OffPolicyRunner(Runner):
             with placement.learning(agent):
                 agent.update(placement.to_learner(part) for part in agent.minibatches(self.replay))
             self._is_update_due = False
-        self._account("seconds_learning", begun, copying)
+        self._add_seconds("seconds_learning", begun, copying)
 
-    def _account(self, part: str, begun: float, copying: float) -> tuple[float, float]:
+    def _add_seconds(self, part: str, begun: float, copying: float) -> tuple[float, float]:
         """Add what has passed since to a part, but for the copies among it; now, and what is copied so far."""
         now, copied = time.perf_counter(), self._turns.copying()
         seconds = self._so_far.seconds

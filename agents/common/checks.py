@@ -24,20 +24,23 @@ def require(config: Any, field: str, holds: bool, rule: str) -> None:
         raise ConfigurationError(f"{field} {rule}, got {shown(getattr(config, field))}")
 
 
-def check_types(config: Any, *, optional: Collection[str] = (), whole: Collection[str] = ()) -> None:
+def check_types(
+    config: Any, *, optional: Collection[str] = (), whole: Collection[str] = (), elsewhere: Collection[str] = ()
+) -> None:
     """Refuse what is of another type than its default, and make floats of whole numbers where floats are meant.
 
     Args:
         config: a frozen dataclass, being made.
         optional: fields that may be None.
         whole: fields whose default is None, and that are whole numbers where they are not.
+        elsewhere: fields that have a rule of their own.
 
     Raises:
         ConfigurationError: naming the field, the rule and the value.
     """
     for field in fields(config):
         value, default = getattr(config, field.name), field.default
-        if field.name in optional and value is None:
+        if field.name in elsewhere or (field.name in optional and value is None):
             continue
         if isinstance(default, bool):
             require(config, field.name, isinstance(value, bool), "must be True or False")

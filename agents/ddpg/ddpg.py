@@ -126,6 +126,8 @@ class DDPG:
             "statistics": values.new_zeros(len(STATISTICS)),
         }
         self.version = 0
+        self.memory = None
+        """Its actor remembers nothing."""
         self.should_stop: Callable[[], bool] = _never
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
         # Draws ahead of `_order`, which follows once there is something to show for it.
@@ -136,6 +138,11 @@ class DDPG:
     @staticmethod
     def _default_config() -> DDPGConfig:
         return DDPGConfig()
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All modules that have tensors; the target networks are one tensor of the optimizer's."""
+        return [self.actor, self.critic]
 
     @property
     def own(self) -> dict[str, object]:

@@ -89,7 +89,7 @@ class Plain:
             for target, module in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
                 for theirs, ours in zip(target.parameters(), module.parameters(), strict=True):
                     theirs.data = (1 - config.tau) * theirs.data + config.tau * ours.data
-        return critic_loss.item(), float(torch.stack(values).mean()), policy_loss
+        return critic_loss.item(), torch.stack(values).mean().item(), policy_loss
 
     def flat(self) -> Tensor:
         return torch.cat([p.detach().flatten() for p in (*self.actor.parameters(), *self.critics.parameters())])

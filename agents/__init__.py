@@ -1,4 +1,7 @@
-"""What learns: a folder for each agent, and their names in `registry.py`. Begin with `ppo/`."""
+"""What learns: a folder for each agent, what they share in `common/`, and their names in `registry.py`.
+
+Begin with `ppo/`.
+"""
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO

@@ -1,38 +1,111 @@
 """The agents that there are, by name: the type of a configuration chooses one. A further agent is one line here."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
+
+from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
+from hybridppo.agents.ddpg.ddpg import DDPG, TD3
+from hybridppo.agents.ddpg.memory import explaining_memory as explaining_memory_of_ddpg
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.memory import explaining_memory as explaining_memory_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import ConfigurationError, shown
 
-AGENTS: dict[str, tuple[type[PPO], type[PPOConfig]]] = {"ppo": (PPO, PPOConfig)}
-"""Agent and configuration, by the name that `config.json` has for them."""
+AnyAgent = PPO | DDPG
+"""Every agent; TD3 is a DDPG."""
+AnyConfig = PPOConfig | DDPGConfig
+"""Every configuration; TD3's is a DDPG's."""
 
 
-def name_of(config: PPOConfig) -> str:
+@dataclass(frozen=True)
+class AgentKind:
+    """What there is to know of an agent beside its name."""
+
+    agent: type[Any]
+    config: type[Any]
+    explaining_memory: Callable[[Any, gym.Space[Any], gym.Space[Any]], AbstractContextManager[None]]
+    """Within it, the want of memory is an error that says which field of the configuration to lower."""
+    parts: tuple[str, ...] = ()
+    """What the agent takes of one's own besides the configuration, by the names of its arguments."""
+
+
+AGENTS: dict[str, AgentKind] = {
+    "ppo": AgentKind(PPO, PPOConfig, explaining_memory_of_ppo, parts=("loss", "networks")),
+    "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg),
+    "td3": AgentKind(TD3, TD3Config, explaining_memory_of_ddpg),
+}
+"""By the name that `config.json` and the command line have for them."""
+
+
+def name_of(config: AnyConfig) -> str:
     """The name of the agent that a configuration is for.
 
     Raises:
         ConfigurationError: where it is a configuration of none.
     """
-    for name, (_, kind) in AGENTS.items():
-        if type(config) is kind:
+    for name, kind in AGENTS.items():
+        if type(config) is kind.config:
             return name
-    kinds = ", ".join(kind.__name__ for _, kind in AGENTS.values())
+    kinds = ", ".join(kind.config.__name__ for kind in AGENTS.values())
     raise ConfigurationError(f"config must be one of {kinds}, got {shown(config)}")
 
 
-def agent_class(config: PPOConfig) -> type[PPO]:
+def agent_class(config: AnyConfig) -> type[AnyAgent]:
     """The agent that a configuration is for."""
-    return AGENTS[name_of(config)][0]
+    found: type[AnyAgent] = AGENTS[name_of(config)].agent
+    return found
 
 
-def config_from_json(agent: str, settings: dict[str, Any]) -> PPOConfig:
+def default_config(agent: object) -> AnyConfig:
+    """The configuration that an agent's class comes with: PPO's for what is none."""
+    for kind in reversed(AGENTS.values()):  # TD3 is a DDPG, too
+        if isinstance(agent, type) and issubclass(agent, kind.agent):
+            made: AnyConfig = kind.config()
+            return made
+    return PPOConfig()
+
+
+def make_agent(
+    kind: type[AnyAgent],
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    config: AnyConfig,
+    *,
+    seed: int,
+    **parts: Any,
+) -> AnyAgent:
+    """An agent of this kind, with parts of one's own where they are not None.
+
+    Raises:
+        ConfigurationError: where such an agent takes no such part.
+        EnvError: for spaces that are not supported.
+    """
+    name = name_of(config)
+    given = {part: value for part, value in parts.items() if value is not None}
+    for part in given:
+        if part not in AGENTS[name].parts:
+            raise ConfigurationError(f"{part}=... is for other agents than {name}: leave it out")
+    make: Callable[..., AnyAgent] = kind
+    return make(observation_space, action_space, config, seed=seed, **given)
+
+
+def explaining_memory(
+    config: AnyConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> AbstractContextManager[None]:
+    """Within it, the want of memory is an error that says which field of the configuration to lower."""
+    return AGENTS[name_of(config)].explaining_memory(config, observation_space, action_space)
+
+
+def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
     """The configuration whose fields these are.
 
     Raises:
         KeyError: where there is no such agent.
         ConfigurationError: where a field cannot be what it is.
     """
-    return AGENTS[agent][1](**settings)
+    made: AnyConfig = AGENTS[agent].config(**settings)
+    return made

@@ -22,6 +22,8 @@ from hybridppo.errors import (
 )
 
 if TYPE_CHECKING:
+    from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
+    from hybridppo.agents.ddpg.ddpg import DDPG, TD3
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
     from hybridppo.checking import check_env
@@ -39,12 +41,15 @@ if TYPE_CHECKING:
     from hybridppo.training import TrainResult, train
 
 __all__ = [
+    "DDPG",
     "PPO",
+    "TD3",
     "Auto",
     "Callback",
     "CallbackError",
     "CheckpointError",
     "ConfigurationError",
+    "DDPGConfig",
     "DeviceError",
     "EnvError",
     "HybridPPOError",
@@ -55,6 +60,7 @@ __all__ = [
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
+    "TD3Config",
     "Tracker",
     "TrainResult",
     "TrainingError",
@@ -74,6 +80,8 @@ __getattr__ = lazy_attributes(
     {
         "PPO": "hybridppo.agents.ppo.ppo",
         "PPOConfig": "hybridppo.agents.ppo.config",
+        **dict.fromkeys(("DDPG", "TD3"), "hybridppo.agents.ddpg.ddpg"),
+        **dict.fromkeys(("DDPGConfig", "TD3Config"), "hybridppo.agents.ddpg.config"),
         "Auto": "hybridppo.placements.auto.auto",
         "Migrating": "hybridppo.placements.migrating",
         "Mirrored": "hybridppo.placements.mirrored",

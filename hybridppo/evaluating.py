@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridppo.agents import PPO
+from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError
 from hybridppo.loading import load
@@ -24,7 +24,7 @@ from hybridppo.validation import require_whole
 
 
 def evaluate_agent(
-    agent: PPO,
+    agent: AnyAgent,
     env: EnvSource,
     *,
     episodes: int = 20,
@@ -94,7 +94,7 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
     env: EnvSource | None = None,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
     checkpoint: WhichCheckpoint = "latest",
     progress: bool = True,

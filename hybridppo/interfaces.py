@@ -1,14 +1,14 @@
 """What the parts ask of each other, so that neither agent nor placement knows who calls it."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.replay import Replay
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -24,6 +24,27 @@ class SamplingActor(Protocol):
     def __call__(self, observations: Array) -> Array:
         """`[N, obs] -> [N, outputs]`, float32; the result may be reused by the next call."""
         ...
+
+
+class Experience(Protocol):
+    """What an agent learns from, as a placement sees it: tensors on one device."""
+
+    @property
+    def observations(self) -> Tensor:
+        """Some of them, which say where all are."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all."""
+        ...
+
+    def map(self, function: Callable[[Tensor], Tensor], /) -> Any:
+        """The same with `function` applied to each."""
+        ...
+
+
+SomeExperience = TypeVar("SomeExperience", bound=Experience)
 
 
 class Optimizer(Protocol):
@@ -61,8 +82,8 @@ class Agent(Protocol):
         """Set what is scheduled; `progress` goes from 0 at the start of training to 1 at its end."""
         ...
 
-    def update(self, rollout: Rollout) -> Metrics:
-        """Learn from a rollout on the agent's own device, and add one to `version`.
+    def update(self, experience: Any, /) -> Metrics:
+        """Learn from a rollout, or what else its runner brings, on the agent's own device, and add one to `version`.
 
         Raises:
             Stopped: where `should_stop` says so. The agent is as it was before, as if nothing had begun.
@@ -76,3 +97,60 @@ class Agent(Protocol):
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Take over what `state` gave."""
         ...
+
+
+class ReplaySettings(Protocol):
+    """What of an off-policy agent's configuration its runner obeys."""
+
+    @property
+    def learning_starts(self) -> int:
+        """Environment steps before the first update."""
+        ...
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps that a line of metrics is of."""
+        ...
+
+
+class OffPolicyAgent(Agent, Protocol):
+    """An algorithm that learns from a replay buffer, whose runner is `runners/off_policy.py`."""
+
+    @property
+    def config(self) -> ReplaySettings:
+        """The settings."""
+        ...
+
+    @property
+    def exploration(self) -> Distribution:
+        """What a sampler draws actions by, in place of `distribution`."""
+        ...
+
+    def new_replay(self) -> Replay:
+        """An empty replay buffer, once the placement has been prepared."""
+        ...
+
+    def minibatches(self, replay: Replay, /) -> "Iterator[Experience]":
+        """What an update learns from, in parts, where the replay buffer lies."""
+        ...
+
+    def require_finite(self) -> object:
+        """Refuse to go on with an agent that is ruined.
+
+        Raises:
+            TrainingError: where a loss or a parameter is no finite number any more.
+        """
+        ...
+
+    def take_metrics(self) -> Metrics:
+        """What was measured since the last call.
+
+        Raises:
+            TrainingError: as `require_finite`.
+        """
+        ...
+
+
+def learns_from_replay(agent: Agent) -> TypeGuard[OffPolicyAgent]:
+    """Whether an agent learns from a replay buffer, by what it can do."""
+    return hasattr(agent, "new_replay")

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hybridppo.agents import PPO
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.ppo.memory import explaining_memory
-from hybridppo.agents.registry import agent_class, config_from_json
+from hybridppo.agents.registry import AnyAgent, agent_class, config_from_json, explaining_memory, make_agent
 from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.agent_file import read_agent_file
@@ -30,9 +28,9 @@ def load(
     run_dir: str | Path,
     checkpoint: WhichCheckpoint = "latest",
     *,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
-) -> PPO:
+) -> AnyAgent:
     """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
 
     Args:
@@ -40,7 +38,7 @@ def load(
         checkpoint: of a run, the `latest` or the `best`: of the checkpoints that were evaluated during training
             (`evaluate_every`) the one of the highest mean return; where none was, of all that were written the one of
             the highest mean return over 100 episodes of training. Until 100 have ended, the latest is the best.
-        agent: the subclass of PPO that was trained, where it was one. Without it, PPO itself is loaded.
+        agent: the subclass of an agent that was trained, where it was one. Without it, the library's own is loaded.
         networks: the function that made its networks, where one did.
 
     Raises:
@@ -59,15 +57,15 @@ def agent_of(
     settings: Settings,
     checkpoint: Checkpoint | None,
     *,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
-) -> PPO:
+) -> AnyAgent:
     """The agent of a run, as it was at a checkpoint; None for as it began."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config
     kind = agent if agent is not None else agent_class(config)
     with explaining_memory(config, *spaces):
-        made = kind(*spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
+        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
     if checkpoint is None:
         return made
     with fitting("the network that config.json describes"):
@@ -80,7 +78,7 @@ def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
 
 
-def _agent_in_file(path: Path, kind: type[PPO] | None, networks: Networks | None) -> PPO:
+def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks | None) -> AnyAgent:
     tensors, description = read_agent_file(path)
     with fitting(f"what {path} says of it"):
         config = config_from_json(description["agent"], description["config"])
@@ -90,9 +88,8 @@ def _agent_in_file(path: Path, kind: type[PPO] | None, networks: Networks | None
                 f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
             )
         observation_space, action_space = map(space_from_json, (description[f"{of}_space"] for of in _SPACES))
-        made = (kind if kind is not None else agent_class(config))(
-            observation_space, action_space, config, networks=networks
-        )
+        kind = kind if kind is not None else agent_class(config)
+        made = make_agent(kind, observation_space, action_space, config, seed=0, networks=networks)
         made.load_state(tensors, description["state"])
     return made
 

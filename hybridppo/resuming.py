@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.agents import PPO
 from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
@@ -40,7 +40,7 @@ def resume(
     *,
     env: EnvSource | None = None,
     placement: PlacementChoice | None = None,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     progress: bool = True,
@@ -93,7 +93,7 @@ def resume(
     settings.require_own(agent=agent, loss=loss, networks=networks)
     env = settings.source(env)
     meant = _own_placement(settings) if placement is None else resolve_placement(placement)
-    checkpoint = None if directory.is_untouched else directory.load_checkpoint()
+    checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         environments = _environments(settings, env)
@@ -124,9 +124,11 @@ def resume(
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
     """Say what another goal does to what is annealed towards it."""
     config, was, goal = now.config, before.run.total_steps, now.run.total_steps
-    if not (config.anneal_learning_rate or config.anneal_clip_range) or was == goal or env_steps >= goal:
+    annealed = {"learning rate": "anneal_learning_rate", "clip range": "anneal_clip_range"}
+    whats = [what for what, field in annealed.items() if getattr(config, field, False)]  # not every agent has them
+    if not whats or was == goal or env_steps >= goal:
         return
-    what = "learning rate" if config.anneal_learning_rate else "clip range"
+    what = whats[0]
     shares = [max(0.0, 1.0 - env_steps / steps) for steps in (was, goal)]
     logger.warning(
         "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
@@ -148,7 +150,7 @@ def _chosen_anew(
     auto: Auto,
     env: EnvSource,
     environments: Environments,
-    agent: PPO,
+    agent: AnyAgent,
     settings: Settings,
     checkpoint: Checkpoint | None,
 ) -> Placement:

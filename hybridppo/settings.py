@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import config_from_json, name_of
+from hybridppo.agents.registry import AnyConfig, config_from_json, name_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
 from hybridppo.options import RunOptions, changed, fields_of, made
@@ -34,7 +33,7 @@ class Settings:
     env_id: str
     """The environment's id, or the name of the function that makes it."""
     env_is_registered: bool
-    config: PPOConfig
+    config: AnyConfig
     environment: EnvironmentOptions
     run: RunOptions
     """With its seed, also where none was given."""

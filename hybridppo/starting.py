@@ -4,7 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hybridppo.agents import PPO
+from hybridppo.agents.registry import AnyAgent
 from hybridppo.errors import CheckpointError
 from hybridppo.loading import tensors_of_agent
 from hybridppo.run_directory.agent_file import read_agent_file
@@ -14,7 +14,7 @@ PARTS = ("actor", "critic")
 """What is taken; the optimizer, generators and counters are the new run's."""
 
 
-def start_from(agent: PPO, path: str | Path) -> None:
+def start_from(agent: AnyAgent, path: str | Path) -> None:
     """Give an agent that has yet to begin the networks of another.
 
     Args:

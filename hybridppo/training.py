@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.ppo.memory import explaining_memory
-from hybridppo.agents.registry import agent_class
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, explaining_memory, make_agent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -55,7 +54,7 @@ from hybridppo.starting import start_from
 class TrainResult:
     """What a training run gives back."""
 
-    agent: PPO
+    agent: AnyAgent
     """The trained agent, on its learning device."""
     metrics: Metrics
     """The last iteration's metrics; a run directory's `metrics.jsonl` holds those of all."""
@@ -81,7 +80,7 @@ class Job:
     env: EnvSource
     settings: Settings
     environments: Environments
-    agent: PPO
+    agent: AnyAgent
     placement: Placement
     interruption: Interruption
     directory: RunDirectory | None = None
@@ -95,8 +94,8 @@ def train(
     env: EnvSource,
     *,
     placement: PlacementChoice = "auto",
-    config: PPOConfig | None = None,
-    agent: "type[PPO] | PPO | None" = None,
+    config: AnyConfig | None = None,
+    agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     run_dir: str | Path | None = None,
@@ -115,7 +114,7 @@ def train(
             agents, which then share the policy).
         placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
-        config: the agent's settings; its type chooses the agent.
+        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`.
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
@@ -177,9 +176,10 @@ def train(
                     seconds_to_make=seconds_to_make,
                 )
                 resolved, run, table = choice.placement, replace(run, num_workers=choice.num_workers), choice.table
-                trained.config = replace(config, torch_threads=choice.torch_threads)
+                _set_threads(trained, choice.torch_threads)
             else:
-                resolved, trained.config = meant, replace(config, torch_threads=config.torch_threads or 1)
+                resolved = meant
+                _set_threads(trained, config.torch_threads or 1)
         if run.start_from is not None:
             start_from(trained, run.start_from)
         settings = Settings(
@@ -337,31 +337,36 @@ def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, p
     return result
 
 
-def _config(config: PPOConfig | None, agent: object, loss: object, networks: object) -> PPOConfig:
+def _config(config: AnyConfig | None, agent: object, loss: object, networks: object) -> AnyConfig:
     """The configuration of what is to be trained."""
-    if isinstance(agent, PPO):
+    if isinstance(agent, AnyAgent):
         if config not in (None, agent.config):
             raise ConfigurationError("an agent that there is already has a config of its own: leave config=... out")
         if loss is not None or networks is not None:
             raise ConfigurationError("an agent that there is already has a loss and networks: leave them out")
         return agent.config
-    if agent is not None and not (isinstance(agent, type) and issubclass(agent, PPO)):
-        raise ConfigurationError(f"agent must be a subclass of PPO or a PPO, got {name_of_source(agent)}")
-    config = config if config is not None else PPOConfig()
-    agent_class(config)  # refuses what is no configuration
+    if agent is None:
+        config = config if config is not None else PPOConfig()
+        agent_class(config)  # refuses what is no configuration
+        return config
+    config = config if config is not None else default_config(agent)
+    wanted = agent_class(config)
+    if not (isinstance(agent, type) and issubclass(agent, wanted)):
+        name = wanted.__name__
+        raise ConfigurationError(f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}")
     return config
 
 
 def _agent(
-    agent: "type[PPO] | PPO | None",
+    agent: type[AnyAgent] | AnyAgent | None,
     environments: Environments,
-    config: PPOConfig,
+    config: AnyConfig,
     seed: int,
     loss: LossFunction | None,
     networks: Networks | None,
-) -> PPO:
+) -> AnyAgent:
     spaces = environments.observation_space, environments.action_space
-    if isinstance(agent, PPO):
+    if isinstance(agent, AnyAgent):
         if (agent.observation_space, agent.action_space) != spaces:
             raise ConfigurationError(
                 f"the agent was made for {agent.observation_space} and {agent.action_space}, and the environment has "
@@ -369,8 +374,12 @@ def _agent(
             )
         return agent
     kind = agent if agent is not None else agent_class(config)
-    return kind(*spaces, config, seed=seed, loss=loss, networks=networks)
+    return make_agent(kind, *spaces, config, seed=seed, loss=loss, networks=networks)
 
 
-def _explaining_memory(config: PPOConfig, environments: Environments) -> AbstractContextManager[None]:
+def _set_threads(agent: Any, torch_threads: int) -> None:
+    agent.config = replace(agent.config, torch_threads=torch_threads)
+
+
+def _explaining_memory(config: AnyConfig, environments: Environments) -> AbstractContextManager[None]:
     return explaining_memory(config, environments.observation_space, environments.action_space)

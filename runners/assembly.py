@@ -8,9 +8,10 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Agent
+from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
+from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
@@ -48,6 +49,7 @@ def make_sampler(
         noise: owner of the actions' randomness.
     """
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
+    distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
         if num_workers:
@@ -57,7 +59,7 @@ def make_sampler(
             )
         return EpisodeSampler(
             _one_by_itself(source, environments, options),
-            agent.distribution,
+            distribution,
             num_episodes=num_episodes,
             env_seed=env_seed,
             noise=noise,
@@ -73,7 +75,7 @@ def make_sampler(
         return WorkerSampler(
             source,
             environments,
-            agent.distribution,
+            distribution,
             agent.actor,
             num_workers=num_workers,
             num_steps=num_steps,
@@ -85,7 +87,7 @@ def make_sampler(
         )
     return Sampler(
         environments,
-        agent.distribution,
+        distribution,
         num_steps=num_steps,
         env_seed=env_seed,
         noise=noise,
@@ -103,6 +105,8 @@ def _one_by_itself(source: EnvSource, environments: Environments, options: Envir
 
 
 def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-    """The loop: by turns, or overlapping. `options` as for `Runner`."""
+    """The loop for the agent: by turns, or overlapping, or with a replay buffer. `options` as for `Runner`."""
+    if learns_from_replay(agent):
+        return OffPolicyRunner(agent, sampler, placement, **options)
     kind = OverlappingRunner if placement.max_lag > 0 else Runner
     return kind(agent, sampler, placement, **options)

@@ -6,9 +6,10 @@
 
 Trains CartPole for 500 episodes with networks of one and two hidden layers, an update after each episode and after each
 rollout of 8 environments, under every placement that this machine can run, and beside them the textbook's loop in plain
-torch. Prints a Markdown table and which of the article's conclusions hold here, and writes the figures (JSON), the
-table (Markdown) and a picture (PNG). How busy a GPU is shows only where `nvidia-ml-py` is installed. Takes about ten
-minutes on two CPU cores; `--quick` a fraction of one.
+torch; and Pendulum with DDPG, which publishes every update, every tenth or every fiftieth. Prints Markdown tables and
+which of the article's conclusions hold here, and writes the figures (JSON), the tables (Markdown) and a picture (PNG).
+How busy a GPU is shows only where `nvidia-ml-py` is installed. Takes about fifteen minutes on two CPU cores; `--quick`
+a fraction of one.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import comparison
+import ddpg_placements
 import machine
 import pictures
 import torch
@@ -43,10 +45,16 @@ def main() -> int:
         seeds=arguments.seeds,
         report=lambda line: print(f"  {line}", file=sys.stderr),
     )
-    table = comparison.as_markdown(results["rows"], results["left_out"])
+    ddpg = ddpg_placements.run(
+        sizes=ddpg_placements.SIZES[:1] if arguments.quick else ddpg_placements.SIZES,
+        steps=200 if arguments.quick else ddpg_placements.STEPS,
+        seeds=arguments.seeds,
+        report=lambda line: print(f"  {line}", file=sys.stderr),
+    )
+    table = comparison.as_markdown(results["rows"], results["left_out"]) + "\n\n" + ddpg_placements.as_markdown(ddpg)
     print(table)
     name = "comparison" + ("-cuda" if torch.cuda.is_available() else "") + ("_quick" if arguments.quick else "")
-    payload = {"arguments": {**vars(arguments), "output": None}, **results}
+    payload = {"arguments": {**vars(arguments), "output": None}, **results, "ddpg": ddpg}
     path = machine.save(name, payload, arguments.output)
     path.with_suffix(".md").write_text(table + "\n", encoding="utf-8")
     print(f"\nRaw figures: {path}\nPicture: {pictures.comparison(path)}")

@@ -39,6 +39,10 @@ TESTS: dict[str, str] = {
     "hybridppo/spaces": "hybridppo/spaces agents/ppo/test_ppo.py runners/test_evaluation.py",
     "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",
     "hybridppo/networks/numpy_forms": "hybridppo/networks hybridppo/spaces hybridppo/test_golden.py",
+    "hybridppo/rollouts/replay.py": "hybridppo/rollouts/test_replay.py runners/test_off_policy.py",
+    "hybridppo/spaces/deterministic.py": "hybridppo/spaces/test_deterministic.py agents/ddpg/test_ddpg.py",
+    "agents/ddpg": "agents/ddpg agents/test_every_agent.py",
+    "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py",
     "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
     "hybridppo/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
     "agents/ppo/losses.py": "agents/ppo/test_losses.py agents/ppo",
@@ -56,7 +60,12 @@ TESTS: dict[str, str] = {
     "runners/test_accounting.py",
     "hybridppo/placements/auto": "hybridppo/placements",
 }
-NOT_BY_DEFAULT = ("hybridppo/placements/auto", "agents/ppo/captured_steps.py", "agents/ppo/config.py")
+NOT_BY_DEFAULT = (
+    "hybridppo/placements/auto",
+    "agents/ppo/captured_steps.py",
+    "agents/ppo/config.py",
+    "agents/ddpg/config.py",
+)
 END = os.pipe()
 LARGEST_MEMORY = 8 * 2**30  # of a process: a mistake may well ask for more and more
 

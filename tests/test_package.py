@@ -27,8 +27,10 @@ ROOMS = {
     "reporting/trackers": {"reporting"},
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
-    "agents/ppo": {"networks", "networks/numpy_forms", "placements", "rollouts", "run_directory", "spaces"},
-    "agents": {"agents/ppo"},
+    "agents/common": {"networks", "run_directory", "spaces"},
+    "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents": {"agents/ppo", "agents/ddpg"},
     "runners/samplers": {"environments", "rollouts", "spaces"},
     "runners/workers": {
         "environments", "networks", "networks/numpy_forms", "rollouts", "runners/samplers", "spaces"

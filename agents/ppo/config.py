@@ -1,26 +1,21 @@
 """The configuration of PPO. Defaults are CleanRL's published ones where the field agrees on them."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
-from hybridppo.networks.mlp import ACTIVATIONS, Activation
+from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
 from hybridppo.rollouts.memory import MemoryLayout
 
 OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads")
 """Numbers that may be None."""
-LARGEST_FLOAT = 3.4028234663852886e38
-"""Of 32 bits, in which all arithmetic is done."""
 COUNTS = (
     "num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size"
 )  # fmt: skip
 """Numbers of things, of which there is one at least."""
-MOST_ROWS = 2**31 - 1
-"""As many as 32 bits can count."""
-MOST_THREADS = 1024
 LARGEST_POOL = 64
 """Beyond that, actions are too old to tell anything."""
 
@@ -119,9 +114,8 @@ class PPOConfig:
     minibatches of about 1024 on."""
 
     def __post_init__(self) -> None:
-        self._require("hidden_sizes", isinstance(self.hidden_sizes, (list, tuple)), "must be a tuple of whole numbers")
-        object.__setattr__(self, "hidden_sizes", tuple(self.hidden_sizes))
-        self._check_types()
+        check_hidden_layers(self)
+        check_types(self, optional=OPTIONAL, whole=("episodes_per_rollout",), elsewhere=("recurrent",))
         self._require("pool_size", self.pool_size <= LARGEST_POOL, f"must be at most {LARGEST_POOL}")
         self._require(
             "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"
@@ -149,10 +143,6 @@ class PPOConfig:
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
         self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
-        self._require("activation", self.activation in tuple(ACTIVATIONS), f"must be one of {', '.join(ACTIVATIONS)}")
-        self._require("hidden_sizes", all(size >= 1 for size in self.hidden_sizes), "must all be at least 1")
-        sizes_fit = all(size <= MOST_ROWS for size in self.hidden_sizes)
-        self._require("hidden_sizes", sizes_fit, f"must all be at most {MOST_ROWS}")
         self._require(
             "cuda_graphs",
             not (self.cuda_graphs and self.recurrent),
@@ -200,27 +190,8 @@ class PPOConfig:
         """Samples of a minibatch, where every row of a rollout is a step."""
         return self.batch_size // self.num_minibatches
 
-    def _check_types(self) -> None:
-        for field in fields(self):
-            value, default = getattr(self, field.name), field.default
-            if field.name == "recurrent" or (field.name in OPTIONAL and value is None):
-                continue
-            if isinstance(default, bool):
-                self._require(field.name, isinstance(value, bool), "must be True or False")
-            elif isinstance(default, int) or field.name == "episodes_per_rollout":
-                self._require(field.name, type(value) is int, "must be a whole number")
-            elif isinstance(default, float) or default is None:
-                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-                in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and no nan
-                self._require(field.name, in_range, "must be a finite number of 32 bits")
-                # Of a whole number torch would ask for 64 bits.
-                object.__setattr__(self, field.name, float(value))
-        sizes_are_whole = all(type(size) is int for size in self.hidden_sizes)
-        self._require("hidden_sizes", sizes_are_whole, "must be whole numbers")
-
     def _require(self, field: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise ConfigurationError(f"{field} {rule}, got {shown(getattr(self, field))}")
+        require(self, field, holds, rule)
 
     def to_json(self) -> dict[str, Any]:
         """The fields, as JSON can hold them; `PPOConfig(**fields)` makes it again."""

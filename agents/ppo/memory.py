@@ -1,22 +1,17 @@
 """What a configuration takes of a device's memory, for the message when there is none left."""
 
-import contextlib
 import math
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import gymnasium as gym
-import torch
 
+from hybridppo.agents.common.memory import explaining
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.errors import OutOfMemoryError
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 
 _FLOAT = 4
-
-_SIGNS = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED", "Storage size calculation")
-"""What torch writes where it raises a bare RuntimeError for want of memory: CPU, Windows, CUDA and its libraries."""
 
 
 def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) -> dict[str, int]:
@@ -50,37 +45,17 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
     }
 
 
-@contextlib.contextmanager
 def explaining_memory(
     config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Within it, the want of memory is an error that says what needs it and which field to lower.
 
     Raises:
         OutOfMemoryError: instead of torch's and NumPy's own.
     """
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        is_ours = isinstance(error, OutOfMemoryError)
-        if is_ours or not (
-            isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(sign in str(error) for sign in _SIGNS)
-        ):
-            raise
+
+    def needs() -> dict[str, int]:
         outputs = distribution_for(action_space).output_size
-        needs = memory_needs(config, ObservationEncoder(observation_space), outputs)
-        largest = max(needs, key=needs.__getitem__)
-        sizes = ", ".join(f"{what} {_readable(size)}" for what, size in needs.items())
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise OutOfMemoryError(
-            f"out of memory: {said}. What the configuration needs, roughly: {sizes}. Lower first what "
-            f"{largest} comes from"
-        ) from error
+        return memory_needs(config, ObservationEncoder(observation_space), outputs)
 
-
-def _readable(size: float) -> str:
-    units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    while size >= 1024 and len(units) > 1:
-        size /= 1024
-        units.pop(0)
-    return f"{size:.3g} {units[0]}"
+    return explaining(needs)

@@ -14,7 +14,7 @@ One long file, so that the algorithm reads from top to bottom; its loss, steps a
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.accelerator import accelerator_of
+from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.acting import NO_STATE, remind, row_of
 from hybridppo.agents.ppo.agreement import require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
@@ -37,7 +38,6 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
 from hybridppo.agents.ppo.pool import experience
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
-from hybridppo.agents.ppo.saving import save_agent
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
@@ -72,6 +72,9 @@ class PPO:
     Raises:
         EnvError: for spaces that are not supported.
     """
+
+    name: ClassVar[str] = "ppo"
+    """What files call it."""
 
     def __init__(
         self,

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.acceptance.environments import ENVIRONMENTS
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPOConfig
 from hybridppo.errors import shown
-from hybridppo.interfaces import Metrics
+from hybridppo.interfaces import Agent, Metrics
 from hybridppo.placements.crossing import available_device
 from hybridppo.training import TrainResult, train
 
@@ -137,14 +137,14 @@ class Bench:
         return values_of(self.train("cpu", unmoved, env=env, updates=1)[0].agent)
 
 
-def values_of(agent: PPO) -> Tensor:
+def values_of(agent: Agent) -> Tensor:
     """All parameters, on the host, as the CPU lays them out."""
     parameters = agent.parameters
     dense = parameters.dense(parameters.values.data)
     return torch.empty(dense.shape).copy_(dense)
 
 
-def distance(found: PPO, expected: PPO, begun: Tensor) -> float:
+def distance(found: Agent, expected: Agent, begun: Tensor) -> float:
     """How far apart two agents have ended, as a part of the way that the second has gone from where both began."""
     way = (values_of(expected) - begun).norm()
     return float((values_of(found) - values_of(expected)).norm() / way)

@@ -1,6 +1,7 @@
 """The command line.
 
     hybridppo train CartPole-v1 --total-steps 100000
+    hybridppo train Pendulum-v1 --agent td3 --total-steps 30000
     hybridppo resume runs/CartPole-v1-20260101-120000-seed0
     hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
     hybridppo placements CartPole-v1
@@ -26,7 +27,7 @@ from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from hybridppo.commands.parsing import parse as parse_arguments
 from hybridppo.commands.placements import Placements
 from hybridppo.commands.resume import Resume
-from hybridppo.commands.train import Train
+from hybridppo.commands.train import Train, train_command
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import as_keyboard_interrupts
 
@@ -55,7 +56,9 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
-    kinds: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items()]
+    given = sys.argv[1:] if arguments is None else arguments
+    commands = {**COMMANDS, "train": train_command(given)}
+    kinds: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items()]
 
     def parse() -> Command:
         union = functools.reduce(operator.or_, kinds)

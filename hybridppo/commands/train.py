@@ -1,12 +1,14 @@
 """`hybridppo train`: train an agent."""
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.exits import report
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.options import RunOptions
@@ -16,13 +18,17 @@ from hybridppo.run_directory.directory import fresh_path
 from hybridppo.seeds import fresh_seed
 from hybridppo.training import train
 
+AgentName = Literal["ppo", "ddpg", "td3"]
+
 
 @dataclass(frozen=True)
 class Train:
-    """Train PPO in a gymnasium environment."""
+    """Train an agent in a gymnasium environment."""
 
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
     """The environment, as registered with gymnasium."""
+    agent: AgentName = "ppo"
+    """What learns. Its settings are flags: --agent td3 --help shows those of TD3."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(
         default_factory=lambda: RunOptions(total_steps=500_000)
     )
@@ -59,3 +65,29 @@ class Train:
             else:
                 print("no learning curve: matplotlib is not installed (pip install hybridppo[plot])")
         return report(result)
+
+
+def train_command(arguments: Sequence[str]) -> type[Train]:
+    """`Train` with the flags of the agent that the arguments name."""
+    name = _agent_among(arguments)
+    if name == "ppo" or name not in AGENTS:  # what there is not, its own flag refuses
+        return Train
+    config = AGENTS[name].config
+    fields: list[Any] = [
+        ("agent", AgentName, field(default=name)),
+        ("config", Annotated[config, tyro.conf.arg(name="")], field(default_factory=config)),
+    ]
+    made = make_dataclass("Train", fields, bases=(Train,), frozen=True, namespace={"__module__": __name__})
+    made.__doc__ = Train.__doc__
+    return made
+
+
+def _agent_among(arguments: Sequence[str]) -> str:
+    """The last value that the flag is given; PPO where it is not."""
+    name = "ppo"
+    for i, argument in enumerate(arguments):
+        if argument == "--agent" and i + 1 < len(arguments):
+            name = arguments[i + 1]
+        elif argument.startswith("--agent="):
+            name = argument.partition("=")[2]
+    return name

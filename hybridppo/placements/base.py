@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.interfaces import Agent, SamplingActor, SomeExperience
 from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, wait_for
-from hybridppo.rollouts.rollout import Rollout
 from hybridppo.validation import real, whole
 
 
@@ -71,12 +70,12 @@ class Placement(ABC):
         yield
         wait_for(self.learning_device)
 
-    def to_learner(self, rollout: Rollout) -> Rollout:
-        """The rollout on the learning device; itself where it is there already."""
+    def to_learner(self, rollout: SomeExperience) -> SomeExperience:
+        """The rollout, or what else is learned from, on the learning device; itself where it is there already."""
         if rollout.observations.device == self.learning_device:
             return rollout
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
-            moved = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
+            moved: SomeExperience = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
         # It has waited: the sampler may write its buffers again as soon as this returns.
         self.counters.bytes_copied += rollout.num_bytes
         self.counters.seconds_copying += timer.seconds

@@ -15,7 +15,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,7 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
         CheckpointError: where the state holds what JSON would not give back.
         OSError: where the disk will not take it; nothing is left of it then.
     """
-    # safetensors writes from the host, one tensor per memory block
-    host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    data = safetensors.torch.save(host)
+    data = serialized(tensors)
     _require_json(state, "state")
     header: Header = {
         "format_version": FORMAT_VERSION,
@@ -72,6 +70,13 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
         sync_folder(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def serialized(tensors: dict[str, Tensor]) -> bytes:
+    """Tensors of any device as the bytes of a safetensors file."""
+    # safetensors writes from the host, one tensor per memory block
+    host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(host)
 
 
 def load(folder: Path) -> Checkpoint:
@@ -141,13 +146,19 @@ def _read_header(folder: Path) -> Header:
         raise CheckpointError(f"{path} is truncated or altered: {_reason(error)}") from error
 
 
-def load_latest(folder: Path) -> tuple[Path, Checkpoint]:
+def load_latest(
+    folder: Path, require: Callable[[Checkpoint], object] = lambda checkpoint: None
+) -> tuple[Path, Checkpoint]:
     """The newest whole checkpoint under `folder`, and where it lies. Damaged ones are passed over, aloud.
+
+    Args:
+        folder: of the checkpoints.
+        require: refuses, with a `CheckpointError`, one of which something that lies elsewhere is damaged.
 
     Raises:
         CheckpointError: where none is whole.
     """
-    return _first_whole(reversed(folders(folder)), folder)
+    return _first_whole(reversed(folders(folder)), folder, require)
 
 
 def load_best(folder: Path) -> tuple[Path, Checkpoint]:
@@ -161,11 +172,14 @@ def load_best(folder: Path) -> tuple[Path, Checkpoint]:
     return _first_whole(sorted(folders(folder), key=_rank, reverse=True), folder)
 
 
-def _first_whole(candidates: Iterable[Path], folder: Path) -> tuple[Path, Checkpoint]:
+def _first_whole(
+    candidates: Iterable[Path], folder: Path, require: Callable[[Checkpoint], object] = lambda checkpoint: None
+) -> tuple[Path, Checkpoint]:
     problems: list[str] = []
     for candidate in candidates:
         try:
             checkpoint = load(candidate)
+            require(checkpoint)
         except CheckpointError as error:
             problems.append(str(error))
             continue

@@ -25,6 +25,7 @@ from torch import Tensor
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.run_directory import checkpoints, files
+from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.lines import append, as_json, cut, finite
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
@@ -168,13 +169,25 @@ class RunDirectory:
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, also)
         except OSError as error:
-            self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
+            self.save_failed(error)
             return folder.exists()
         self._checkpoint_outage.works()
         return True
 
-    def load_checkpoint(self, which: WhichCheckpoint = "latest") -> Checkpoint:
+    def appended_rows(self, capacity: int) -> AppendedRows:
+        """The files of the replay buffer, of so many rows."""
+        return AppendedRows(self.path / "replay", capacity)
+
+    def save_failed(self, error: OSError) -> None:
+        """Tell that the disk would not take what a checkpoint needs."""
+        self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
+
+    def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
         """The newest checkpoint that is whole, or the best.
+
+        Args:
+            which: of the two.
+            to_go_on: whether the newest must have its replay buffer, too, which only training needs.
 
         Raises:
             CheckpointError: where none is.
@@ -182,8 +195,17 @@ class RunDirectory:
         """
         if which not in ("latest", "best"):
             raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
-        load = checkpoints.load_best if which == "best" else checkpoints.load_latest
-        return load(self.path / "checkpoints")[1]
+        if which == "best":
+            return checkpoints.load_best(self.path / "checkpoints")[1]
+        require = self._require_rows if to_go_on else lambda checkpoint: None
+        return checkpoints.load_latest(self.path / "checkpoints", require)[1]
+
+    def _require_rows(self, checkpoint: Checkpoint) -> None:
+        loop = checkpoint.state.get("runner")
+        replay = loop.get("replay") if isinstance(loop, dict) else None
+        if isinstance(replay, dict):
+            oldest = replay.get("oldest")
+            require_whole(self.path / "replay", replay.get("pieces"), oldest if type(oldest) is int else 0)
 
     @property
     def is_untouched(self) -> bool:

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import against_textbook
 import comparison
+import ddpg_placements
 import placement_turn
 import textbook
 from comparison import (
@@ -104,6 +105,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         }  # fmt: skip
 
     monkeypatch.setattr(comparison, "take_turn", take_turn)
+    monkeypatch.setattr(ddpg_placements, "run", lambda **options: {"rows": [], "conclusions": []})
     return turns
 
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -21,11 +23,10 @@ from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate, cpu_cores
 from hybridppo.placements.auto.decision import Decision, decide, describe
 from hybridppo.placements.auto.figures import Calibration, Work
+from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates, predict
+from hybridppo.placements.auto.trials import choose_by_trials
 from hybridppo.placements.base import Placement
-from hybridppo.placements.migrating import Migrating
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.single_device import SingleDevice
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,12 @@ class Auto:
         self,
         source: EnvSource,
         environments: Environments,
-        config: PPOConfig,
+        config: AnyConfig,
         *,
         total_steps: int,
         num_workers: int | None = None,
         options: EnvironmentOptions | None = None,
-        agent: PPO | None = None,
+        agent: AnyAgent | None = None,
         seconds_to_make: float = 0.0,
     ) -> Choice:
         """Calibrate, and choose.
@@ -75,13 +76,30 @@ class Auto:
         Args:
             source: what the environments are made from; calibration makes its own.
             environments: as made for training; not touched.
-            config: of PPO.
+            config: of the agent. For PPO, figures are measured and an iteration is predicted of them; off-policy agents
+                are trained for some moments under each candidate.
             total_steps: of the run.
             num_workers: as asked for by the user; None leaves it open.
             options: how the environments are made and stepped.
             agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
             seconds_to_make: what it took to make the environments.
         """
+        if not isinstance(config, PPOConfig):
+            candidate, table = choose_by_trials(
+                source,
+                config,
+                accelerator=available_accelerator(),
+                cores=cpu_cores(),
+                max_lag=self.max_lag,
+                total_steps=total_steps,
+                num_workers=num_workers,
+                options=options,
+                agent=agent,
+                seconds_to_make=seconds_to_make,
+            )
+            logger.info("placement auto: %s", table["line"])
+            return _choice(candidate, table)
+        assert agent is None or isinstance(agent, PPO)  # as its configuration is
         work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
         if agent is not None:
             work = replace(work, has_workers=numpy_form(agent.actor) is not None)
@@ -145,16 +163,6 @@ def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, 
         has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
         torch_threads=config.torch_threads or 1,
     )
-
-
-def placement_of(candidate: Candidate) -> Placement:
-    """The placement of a candidate. Between equal devices it copies, or there were nothing to compare."""
-    if candidate.name in ("cpu", "cuda"):
-        return SingleDevice(candidate.learning)
-    if candidate.name == "overlap":
-        return Mirrored(candidate.sampling, candidate.learning, max_lag=1)
-    kind = Mirrored if candidate.name == "hybrid" else Migrating
-    return kind(candidate.sampling, candidate.learning, force_copy=candidate.sampling == candidate.learning)
 
 
 def _choice(candidate: Candidate, table: dict[str, Any]) -> Choice:

@@ -16,9 +16,10 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
-from hybridppo.placements.auto.auto import Auto, placement_of, work_of
+from hybridppo.placements.auto.auto import Auto, work_of
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
 from hybridppo.placements.auto.decision import describe
+from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import make_placement

@@ -270,7 +270,10 @@ REFUSED = {
         "the agent was made for",
     ),
     "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict"),
-    "no configuration": (lambda: {"config": {"num_envs": 2}}, "config must be one of PPOConfig, got {'num_envs': 2}"),
+    "no configuration": (
+        lambda: {"config": {"num_envs": 2}},
+        "config must be one of PPOConfig, .*, got {'num_envs': 2}",
+    ),
 }
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 import hybridppo
 from hybridppo import Auto, ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.placements.auto import auto
-from hybridppo.placements.auto.auto import placement_of
 from hybridppo.placements.auto.figures import Calibration, Figures
+from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate
 
 CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)

@@ -1,16 +1,13 @@
 """An agent out of a training, into one file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hybridppo.run_directory.agent_file import write_agent_file
 from hybridppo.spaces.serialization import space_to_json
 
-if TYPE_CHECKING:
-    from hybridppo.agents.ppo.ppo import PPO
 
-
-def save_agent(agent: "PPO", path: str | Path) -> Path:
+def save_agent(agent: Any, path: str | Path) -> Path:
     """Write an agent's networks, spaces and configuration to a file, which `hybridppo.load` takes.
 
     Raises:
@@ -19,7 +16,7 @@ def save_agent(agent: "PPO", path: str | Path) -> Path:
     tensors, state = agent.state()
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("optimizer.")}
     description = {
-        "agent": "ppo",
+        "agent": agent.name,
         "config": agent.config.to_json(),
         "observation_space": space_to_json(agent.observation_space),
         "action_space": space_to_json(agent.action_space),

@@ -1,0 +1,70 @@
+"""The checks that every agent's configuration is made of: each refuses a field with its rule and the value seen."""
+
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any
+
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.networks.mlp import ACTIVATIONS
+
+LARGEST_FLOAT = 3.4028234663852886e38
+"""Of 32 bits, in which all arithmetic is done."""
+MOST_ROWS = 2**31 - 1
+"""As many as 32 bits can count."""
+MOST_THREADS = 1024
+
+
+def require(config: Any, field: str, holds: bool, rule: str) -> None:
+    """Refuse a field of which a rule does not hold.
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+    if not holds:
+        raise ConfigurationError(f"{field} {rule}, got {shown(getattr(config, field))}")
+
+
+def check_types(
+    config: Any, *, optional: Collection[str] = (), whole: Collection[str] = (), elsewhere: Collection[str] = ()
+) -> None:
+    """Refuse what is of another type than its default, and make floats of whole numbers where floats are meant.
+
+    Args:
+        config: a frozen dataclass, being made.
+        optional: fields that may be None.
+        whole: fields whose default is None, and that are whole numbers where they are not.
+        elsewhere: fields that have a rule of their own.
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+    for field in fields(config):
+        value, default = getattr(config, field.name), field.default
+        if field.name in elsewhere or (field.name in optional and value is None):
+            continue
+        if isinstance(default, bool):
+            require(config, field.name, isinstance(value, bool), "must be True or False")
+        elif isinstance(default, int) or field.name in whole:
+            require(config, field.name, type(value) is int, "must be a whole number")
+        elif isinstance(default, float) or default is None:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            in_range = is_number and -LARGEST_FLOAT <= value <= LARGEST_FLOAT  # and no nan
+            require(config, field.name, in_range, "must be a finite number of 32 bits")
+            # Of a whole number torch would ask for 64 bits.
+            object.__setattr__(config, field.name, float(value))
+
+
+def check_hidden_layers(config: Any) -> None:
+    """Refuse `hidden_sizes` and `activation` of which no networks can be made; a list of sizes becomes a tuple.
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+    sizes = config.hidden_sizes
+    require(config, "hidden_sizes", isinstance(sizes, (list, tuple)), "must be a tuple of whole numbers")
+    object.__setattr__(config, "hidden_sizes", tuple(sizes))
+    require(config, "hidden_sizes", all(type(size) is int for size in sizes), "must be whole numbers")
+    require(config, "hidden_sizes", all(size >= 1 for size in sizes), "must all be at least 1")
+    require(config, "hidden_sizes", all(size <= MOST_ROWS for size in sizes), f"must all be at most {MOST_ROWS}")
+    names = tuple(ACTIVATIONS)
+    require(config, "activation", config.activation in names, f"must be one of {', '.join(names)}")

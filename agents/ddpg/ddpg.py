@@ -1,0 +1,385 @@
+"""Deep deterministic policy gradient (DDPG), and TD3, which is the same under another configuration.
+
+    agent = DDPG(env.single_observation_space, env.single_action_space, TD3Config(), seed=0)
+    replay = agent.new_replay()
+    metrics = agent.update(agent.minibatches(replay))
+
+Sources: Lillicrap et al., "Continuous control with deep reinforcement learning", 2016; Fujimoto et al., "Addressing
+Function Approximation Error in Actor-Critic Methods", 2018. Where implementations differ: the target networks follow
+whenever the actor is stepped, as in TD3; observations are not normalised, and weights are not decayed.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
+from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, GradientSteps
+from hybridppo.agents.ddpg.memory import require_memory
+from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
+from hybridppo.agents.ddpg.numpy_steps import NumpySteps
+from hybridppo.errors import BadValueError, CheckpointError, EnvError, TrainingError
+from hybridppo.interfaces import Metrics
+from hybridppo.interruption import Stopped
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.part_adam import PartAdam
+from hybridppo.networks.threads import limit_threads
+from hybridppo.placements.acting import TorchActor
+from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.replay import Replay, Transitions
+from hybridppo.spaces.deterministic import (
+    DeterministicActions,
+    GaussianExploration,
+    OrnsteinUhlenbeckExploration,
+    deterministic_actions,
+)
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import first_of
+from hybridppo.validation import whole
+
+MINIBATCHES_AT_ONCE = 32
+"""How many are gathered, and cross, together."""
+
+_WITHOUT_STATE = object()
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """Some minibatches `[G, B, ...]`, and the noise on the actions of their targets, `[G, B, d]`."""
+
+    transitions: Transitions
+    noise: Tensor
+
+    @property
+    def observations(self) -> Tensor:
+        """Those of the transitions."""
+        return self.transitions.observations
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all tensors together."""
+        return self.transitions.num_bytes + int(self.noise.nbytes)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Minibatches":
+        """The minibatches with `function` applied to each of their tensors."""
+        return Minibatches(self.transitions.map(function), function(self.noise))
+
+    def split(self) -> Iterator[tuple[Transitions, Tensor]]:
+        """One after the other, as views."""
+        columns = (getattr(self.transitions, field.name).unbind() for field in fields(Transitions))
+        for *tensors, noise in zip(*columns, self.noise.unbind(), strict=True):
+            yield Transitions(*tensors), noise
+
+
+class DDPG:
+    """DDPG, or TD3, with multilayer perceptrons.
+
+    Args:
+        observation_space: of one environment, of any kind in `hybridppo/spaces/` but images.
+        action_space: of one environment: a `Box` of finite bounds.
+        config: the settings.
+        seed: of the initial parameters, and of what is drawn from the replay buffer.
+
+    Raises:
+        EnvError: for spaces that are not supported.
+    """
+
+    name: ClassVar[str] = "ddpg"
+    """What files call it."""
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        config: DDPGConfig | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.config = config = config if config is not None else self._default_config()
+        self.observation_space, self.action_space = observation_space, action_space
+        actions = deterministic_actions(action_space, std=config.exploration_std)
+        self.distribution: Distribution = actions
+        self.exploration: GaussianExploration = _exploration(config, actions)
+        self._num_actions = actions.size
+        self._encode = ObservationEncoder(observation_space)
+        initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
+        self._order = np.random.default_rng(order)
+        # Their bits depend on the number of threads, and threads take longer to start than the work to do.
+        with limit_threads(1):
+            generator = torch.Generator().manual_seed(initial)
+            made = actor_and_critics(observation_space, actions.size, config, config.num_critics, generator)
+        self.actor: nn.Module = made[0]
+        self.critic: nn.Module = made[1]
+        self.critics: Critics = made[1]
+        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
+        critic_rate = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
+        self.optimizer = PartAdam(self.parameters, {"actor": config.learning_rate, "critic": critic_rate})
+        # Beside the moments, which lie where the parameters do: a placement moves them together.
+        values = self.parameters.values.data
+        self.optimizer.state[self.parameters.values] |= {
+            "target": values.clone(),
+            "statistics": values.new_zeros(len(STATISTICS)),
+        }
+        self.version = 0
+        self.memory: MemoryLayout | None = None
+        """Its actor remembers nothing."""
+        self.should_stop: Callable[[], bool] = _never
+        self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
+        # Draws ahead of `_order`, which follows once there is something to show for it.
+        self._ahead = np.random.default_rng(order)
+        self._steps: GradientSteps | None = None
+        self._steps_binding = 0
+
+    @staticmethod
+    def _default_config() -> DDPGConfig:
+        return DDPGConfig()
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All modules that have tensors; the target networks are one tensor of the optimizer's."""
+        return [self.actor, self.critic]
+
+    @property
+    def own(self) -> dict[str, object]:
+        """What it has that is not the library's, and only Python can make again: `agent`."""
+        return {"agent": type(self)} if type(self) not in (DDPG, TD3) else {}
+
+    def like(self, config: DDPGConfig, *, seed: int = 0) -> "DDPG":
+        """A fresh agent of the same kind and spaces."""
+        return type(self)(self.observation_space, self.action_space, config, seed=seed)
+
+    def act(
+        self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = _WITHOUT_STATE
+    ) -> Any:
+        """The action for one observation of the environment, in the form that its `step` takes.
+
+        Args:
+            observation: as the environment gives it.
+            deterministic: the actor's own action; else with the noise of exploration, by a generator that the operating
+                system seeds.
+            action_mask: None; there is nothing to mask.
+            state: passed, makes the answer a pair of action and None: the agent has no memory.
+
+        Raises:
+            EnvError: where a mask is given, or the observation is none of the space.
+        """
+        if action_mask is not None:
+            raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+        actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
+        outputs = actor(self._row(observation))
+        if deterministic:
+            actions = self.distribution.mode(outputs)
+        else:
+            actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
+        action = first_of(self.action_space)(self.distribution.to_env(actions))
+        return action if state is _WITHOUT_STATE else (action, None)
+
+    def _row(self, observation: Any) -> NDArray[Any]:
+        """`[1, obs]`, as the actor takes it."""
+        if self._encode.is_array:
+            return self._encode(np.asarray(observation)[None])
+        try:
+            return self._encode.one(observation)[None]
+        except BadValueError as error:
+            raise EnvError(f"the agent cannot act: {error}") from None
+
+    def save(self, path: str | Path) -> Path:
+        """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""
+        return save_agent(self, path)
+
+    def anneal(self, progress: float) -> None:
+        """Nothing is scheduled."""
+
+    def new_replay(self) -> Replay:
+        """An empty replay buffer, where the configuration says: with the parameters, or on the host.
+
+        Raises:
+            OutOfMemoryError: where there is no room for it.
+        """
+        config = self.config
+        device = self.parameters.values.device if config.buffer_on == "learner" else torch.device("cpu")
+        if device.type == "cpu":  # another device says so itself, when it is asked for the memory
+            require_memory(config, self._encode.size, self._num_actions)
+        return Replay(
+            config.buffer_size // config.num_envs,
+            config.num_envs,
+            observation=self._encode.shape,
+            dtype=torch.float32,
+            action=self.distribution.action_shape,
+            device=device,
+        )
+
+    def minibatches(self, replay: Replay) -> Iterator[Minibatches]:
+        """Those of the next update, in parts, where the replay buffer lies.
+
+        What is drawn counts once `update` has learned from it: until then, the same is drawn again.
+        """
+        config, generator = self.config, self._ahead
+        generator.bit_generator.state = self._order.bit_generator.state
+        sizes = [MINIBATCHES_AT_ONCE] * (config.steps_per_update // MINIBATCHES_AT_ONCE)
+        sizes += [rest] if (rest := config.steps_per_update % MINIBATCHES_AT_ONCE) else []
+        for size in sizes:
+            rows = replay.draw(generator, (size, config.batch_size))
+            noise = self._target_noise(generator, rows.shape)
+            transitions = replay.gather(rows, n_steps=config.n_steps, gamma=config.gamma)
+            yield Minibatches(transitions, torch.as_tensor(noise, device=transitions.returns.device))
+
+    def _target_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
+        """`[G, B, d]`, drawn on the host, so that no device changes what a seed gives."""
+        shape = (*shape, self._num_actions)
+        if self.config.target_noise_std == 0.0:
+            return np.zeros(shape, np.float32)
+        return generator.standard_normal(shape, np.float32) * np.float32(self.config.target_noise_std)
+
+    @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at in `require_finite`
+    def update(self, minibatches: Iterable[Minibatches], /) -> Metrics:
+        """An optimizer step on each minibatch, all on the agent's own device.
+
+        Returns:
+            Nothing: `take_metrics` reads what many updates have measured, with one wait for the device.
+
+        Raises:
+            Stopped: where `should_stop` says so. The agent is as it was before.
+        """
+        steps, before = self._gradient_steps(), None
+        counts, delay = dict(self._counts), self.config.policy_delay
+        try:
+            for part in minibatches:
+                if before is None and self.config.steps_per_update > 1:  # a single step is stopped before it, or not
+                    before = [tensor.clone() for tensor in self._changing()]
+                for batch, noise in part.split():
+                    if self.should_stop():
+                        raise Stopped
+                    steps.critic_step(batch, noise)
+                    counts["measured"] += 1
+                    counts["gradient_steps"] += 1
+                    if counts["gradient_steps"] % delay == 0:
+                        steps.actor_step(batch)
+                        steps.follow()
+                        counts["measured_actor"] += 1
+        except Stopped:
+            for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
+                tensor.copy_(saved)
+            raise
+        self._counts = counts
+        self._order.bit_generator.state = self._ahead.bit_generator.state
+        self.version += 1
+        return {}
+
+    def _changing(self) -> list[Tensor]:
+        return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
+
+    def _gradient_steps(self) -> GradientSteps:
+        """The fastest form of the optimizer steps for where the parameters are now."""
+        if self._steps is None or self._steps_binding != self.parameters.binding:
+            is_by_hand = self.config.fast_updates and NumpySteps.supports(self)
+            self._steps = NumpySteps(self) if is_by_hand else AutogradSteps(self)
+            self._steps_binding = self.parameters.binding
+        return self._steps
+
+    def take_metrics(self) -> Metrics:
+        """Means over what was learned since the last call; not a number where nothing was. Waits for the device.
+
+        Raises:
+            TrainingError: where a loss or the parameters are no finite numbers any more: the agent is ruined then.
+        """
+        sums = self.require_finite()
+        self.optimizer.state[self.parameters.values]["statistics"].zero_()
+        counts = self._counts["measured"], self._counts["measured"], self._counts["measured_actor"]
+        means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
+        metrics = dict(zip(STATISTICS, means, strict=True))
+        self._counts |= {"measured": 0, "measured_actor": 0}
+        return {**metrics, "gradient_steps": self._counts["gradient_steps"], "learning_rate": self.config.learning_rate}
+
+    def require_finite(self) -> list[float]:
+        """The sums of `STATISTICS` since the last `take_metrics`.
+
+        Raises:
+            TrainingError: where one of them, or a parameter, is no finite number any more.
+        """
+        values = self.parameters.values.data
+        statistics = self.optimizer.state[self.parameters.values]["statistics"]
+        *sums, norm = torch.cat((statistics, values.dot(values).reshape(1))).tolist()
+        for name, value in (*zip(STATISTICS, sums, strict=True), ("the norm of the parameters", norm)):
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"training stopped after update {self.version}: the first quantity that is not finite is {name} "
+                    f"({value:g}). Usual causes: a learning rate that is too large (learning_rate is "
+                    f"{self.config.learning_rate:g}), rewards or observations that are not normalised, a gamma of 1 "
+                    f"without ends (gamma is {self.config.gamma:g}). The parameters are lost, and nothing of them was "
+                    "saved: mend the cause, and start anew or from the last checkpoint, which was written before"
+                )
+        return [float(value) for value in sums]
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Networks, target networks, optimizer and generators: tensors by name, and what JSON can hold."""
+        tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
+        tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        slots = self.optimizer.state[self.parameters.values]
+        tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
+        return tensors, {
+            "version": self.version,
+            "order": self._order.bit_generator.state,
+            "counts": dict(self._counts),
+            "exploration": self.exploration.state(),
+        }
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on from what `state` gave, on whatever device the agent is now.
+
+        Raises:
+            CheckpointError: where there are tensors that no part of the agent knows.
+            RuntimeError: where tensors are missing, unknown or of another shape.
+        """
+        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition(".")
+            if part not in parts:
+                raise CheckpointError(f"it has a tensor {name!r}: the parts of an agent are {', '.join(parts)}")
+            parts[part][rest] = tensor
+        self.actor.load_state_dict(parts["actor"])
+        self.critic.load_state_dict(parts["critic"])
+        if not parts["optimizer"]:  # networks alone: their targets are what they are themselves
+            slots = self.optimizer.state[self.parameters.values]
+            parts["optimizer"] = {name: self.parameters.dense(torch.zeros_like(slot)) for name, slot in slots.items()}
+            parts["optimizer"]["target"] = self.parameters.dense(self.parameters.values.data)
+        for name, slot in self.optimizer.state[self.parameters.values].items():
+            saved = self.parameters.spread(parts["optimizer"][name])
+            if saved.shape != slot.shape:  # which `copy_` might spread over all
+                raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
+            slot.copy_(saved)
+        self.version = whole(state, "version")
+        self._counts = {name: whole(state["counts"], name) for name in self._counts}
+        self._order.bit_generator.state = state["order"]
+        self.exploration.load_state(state["exploration"])
+
+
+class TD3(DDPG):
+    """DDPG with `TD3Config`: two critics, smoothed targets, a delayed actor. All of it follows from the settings."""
+
+    name: ClassVar[str] = "td3"
+
+    @staticmethod
+    def _default_config() -> DDPGConfig:
+        return TD3Config()
+
+
+def _exploration(config: DDPGConfig, actions: DeterministicActions) -> GaussianExploration:
+    if config.exploration == "ou":
+        return OrnsteinUhlenbeckExploration(actions, config.learning_starts, config.ou_theta)
+    return GaussianExploration(actions, config.learning_starts)
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,76 @@
+"""What a configuration of DDPG or TD3 takes of memory, and whether there is that much."""
+
+from contextlib import AbstractContextManager
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+
+from hybridppo.agents.common.memory import explaining, host_memory, readable
+from hybridppo.agents.ddpg.config import DDPGConfig
+from hybridppo.errors import OutOfMemoryError
+from hybridppo.spaces.deterministic import deterministic_actions
+from hybridppo.spaces.observations import ObservationEncoder
+
+_FLOAT = 4
+
+
+def buffer_bytes(config: DDPGConfig, observation: int, action: int) -> int:
+    """Bytes of the replay buffer, of observations and actions of so many numbers."""
+    # observation and what follows it, action, reward; two flags with them, and one on the host
+    return config.buffer_size * (_FLOAT * (2 * observation + action + 1) + 3)
+
+
+def memory_needs(config: DDPGConfig, observation: int, action: int) -> dict[str, int]:
+    """Bytes by what needs them, roughly, each named with the fields to lower.
+
+    Args:
+        config: the sizes.
+        observation: numbers in an observation.
+        action: numbers in an action.
+    """
+
+    def weights(inputs: int, outputs: int) -> int:
+        sizes = (inputs, *config.hidden_sizes, outputs)
+        return sum((a + 1) * b for a, b in pairwise(sizes))
+
+    parameters = weights(observation, action) + config.num_critics * weights(observation + action, 1)
+    activations = (1 + config.num_critics) * sum(config.hidden_sizes)
+    return {
+        # values, gradients, both of Adam's moments, target networks
+        "the networks (hidden_sizes)": 5 * _FLOAT * parameters,
+        "the replay buffer (buffer_size)": buffer_bytes(config, observation, action),
+        # forward and backward
+        "a minibatch (batch_size)": config.batch_size * _FLOAT * (3 * observation + 4 * activations),
+    }
+
+
+def explaining_memory(
+    config: DDPGConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> AbstractContextManager[None]:
+    """Within it, the want of memory is an error that says what needs it and which field to lower.
+
+    Raises:
+        OutOfMemoryError: instead of torch's and NumPy's own.
+    """
+
+    def needs() -> dict[str, int]:
+        actions = deterministic_actions(action_space, std=0.0)
+        return memory_needs(config, ObservationEncoder(observation_space).size, actions.size)
+
+    return explaining(needs)
+
+
+def require_memory(config: DDPGConfig, observation: int, action: int) -> None:
+    """Refuse a replay buffer that the machine's memory cannot hold: the system gives memory before it has it.
+
+    Raises:
+        OutOfMemoryError: with what there is, and what would fit.
+    """
+    needed, free = buffer_bytes(config, observation, action), host_memory()
+    if free is not None and needed > free:
+        fits = config.buffer_size * free // needed
+        raise OutOfMemoryError(
+            f"a replay buffer of {config.buffer_size} transitions takes {readable(needed)}, and the machine has "
+            f"{readable(free)} free: lower buffer_size (--buffer-size), to {fits} at most"
+        )

@@ -1,0 +1,73 @@
+"""The networks of DDPG and TD3: a deterministic actor, and critics that look at observation and action."""
+
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from hybridppo.agents.ddpg.config import DDPGConfig
+from hybridppo.errors import EnvError
+from hybridppo.networks.mlp import MLP
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.observations import ObservationEncoder
+
+ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
+"""Of the last layer: at first, every action is near the middle of its bounds."""
+
+
+class Critics(nn.Module):
+    """`[B, obs]` and `[B, d]` -> `[B, C]`: the value of an action, as each of `C` critics has it."""
+
+    def __init__(self, critics: list[MLP]) -> None:
+        super().__init__()
+        self.critics = nn.ModuleList(critics)
+
+    def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """What every critic says."""
+        inputs = torch.cat((observations, actions), dim=-1)
+        return torch.cat([critic(inputs) for critic in self.critics], dim=-1)
+
+    def first(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """What the first says, `[B]`."""
+        values: Tensor = self.critics[0](torch.cat((observations, actions), dim=-1))
+        return values.squeeze(-1)
+
+
+def actor_and_critics(
+    observation_space: gym.Space[Any],
+    num_actions: int,
+    config: DDPGConfig,
+    num_critics: int,
+    generator: torch.Generator,
+) -> tuple[MLP, Critics]:
+    """Multilayer perceptrons.
+
+    Args:
+        observation_space: of one environment.
+        num_actions: numbers in an action.
+        config: hidden layers and their activation.
+        num_critics: how many critics.
+        generator: of the initial weights.
+
+    Raises:
+        EnvError: for observations that are images, and for action masks.
+    """
+    if isinstance(observation_space, MaskedObservation):
+        raise EnvError(
+            "action_masks=True is for choices among few actions, and DDPG and TD3 act in a Box: leave it out"
+        )
+    encode = ObservationEncoder(observation_space)
+    if encode.layout.images:
+        raise EnvError(
+            f"the observation space {observation_space} has images, which DDPG and TD3 have no convolutions for: use "
+            "PPO, or a wrapper that makes numbers of them"
+        )
+
+    def mlp(inputs: int, outputs: int, gain: float) -> MLP:
+        return MLP(
+            inputs, config.hidden_sizes, outputs, activation=config.activation, output_gain=gain, generator=generator
+        )
+
+    actor = mlp(encode.size, num_actions, ACTOR_GAIN)
+    return actor, Critics([mlp(encode.size + num_actions, 1, CRITIC_GAIN) for _ in range(num_critics)])

@@ -1,0 +1,253 @@
+"""The replay buffer: flat arrays of transitions, the oldest of which make room for new ones.
+
+    replay = Replay(capacity, num_envs, observation=(3,), dtype=torch.float32, action=(1,), device=device)
+    replay.add(rollout)
+    transitions = replay.gather(replay.draw(generator, 256), n_steps=1, gamma=0.99)
+
+A row of time is one step of all `N` environments, and the rows are a ring. What is written of a row never changes, so
+that a file of rows is only ever appended to. Episode ends are those of the rollout: what follows a truncated step is
+its true final observation, and rows that are no steps (resets, or steps of an episode that was broken off) are kept in
+their place, but never drawn.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.validation import whole
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Minibatches of transitions, `[..., B]`, over as many steps as their targets add up."""
+
+    observations: Tensor
+    """`[..., B, obs]`."""
+    actions: Tensor
+    """`[..., B, *action]`."""
+    returns: Tensor
+    """`[..., B]`: the discounted rewards of the steps."""
+    discounts: Tensor
+    """`[..., B]`: what the value of `next_observations` counts for; 0 where the episode was terminated."""
+    next_observations: Tensor
+    """`[..., B, obs]`: what followed the last of the steps."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Transitions":
+        """The transitions with `function` applied to each of their tensors."""
+        return Transitions(*(function(getattr(self, field.name)) for field in fields(self)))
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all tensors together."""
+        return sum(int(getattr(self, field.name).nbytes) for field in fields(self))
+
+
+class Replay:
+    """A ring of `capacity` rows of time, of `N` environments each.
+
+    Args:
+        capacity: rows of time.
+        num_envs: `N`.
+        observation: shape of an observation's row.
+        dtype: of observations.
+        action: shape of an action's row.
+        device: where it lies.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        *,
+        observation: Sequence[int],
+        dtype: torch.dtype,
+        action: Sequence[int],
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.capacity, self.num_envs = capacity, num_envs
+        leading = (capacity, num_envs)
+
+        def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.empty((*leading, *shape), dtype=dtype, device=device)
+
+        self.arrays: dict[str, Tensor] = {
+            "observations": empty(*observation, dtype=dtype),
+            "actions": empty(*action),
+            "rewards": empty(),
+            "next_observations": empty(*observation, dtype=dtype),
+            "terminated": empty(dtype=torch.bool),
+            "begins": empty(dtype=torch.bool),
+        }
+        """`[capacity, N, ...]`. `begins`: whether a step does not continue the row of time before."""
+        # On the host, wherever the rest is: rows are drawn there.
+        self._valid = np.zeros(leading, np.bool_)
+        self.total = 0
+        """Rows of time that were ever added."""
+        self.num_valid = 0
+        """Transitions that may be drawn."""
+        self._must_begin = np.ones(num_envs, np.bool_)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.arrays["rewards"].device
+
+    @property
+    def bytes_per_row(self) -> int:
+        """What a row of time takes."""
+        return sum(array[0].nbytes for array in self.arrays.values()) + self.num_envs
+
+    @property
+    def size(self) -> int:
+        """Rows of time that it holds."""
+        return min(self.total, self.capacity)
+
+    def cut(self) -> None:
+        """From now on, nothing continues what there is: environments were started anew."""
+        self._must_begin[:] = True
+
+    def add(self, rollout: Rollout, sampled: Rollout) -> None:
+        """The steps of a rollout, of which only `valid_rows` may be drawn. Its tensors are copied.
+
+        Args:
+            rollout: where the replay buffer lies.
+            sampled: the same on the host; itself where that is the same.
+        """
+        valid = np.zeros(tuple(sampled.rewards.shape), np.bool_)
+        valid.reshape(-1)[sampled.valid_rows.numpy()] = True
+        ended = sampled.terminated.numpy() | sampled.truncated.numpy()
+        begins = ~valid
+        begins[0] |= self._must_begin
+        begins[1:] |= ended[:-1] | ~valid[:-1]
+        following = rollout.observations[1:]
+        if len(rollout.final_rows):
+            following = following.clone()
+            following.flatten(0, 1)[rollout.final_rows] = rollout.final_observations
+        rows = {
+            "observations": rollout.observations[:-1],
+            "actions": rollout.actions,
+            "rewards": rollout.rewards,
+            "next_observations": following,
+            "terminated": rollout.terminated,
+            "begins": torch.as_tensor(begins, device=rollout.rewards.device),
+        }
+        self._write(rows, valid)
+        self._must_begin = ended[-1] | ~valid[-1]
+
+    def _write(self, rows: dict[str, Tensor], valid: Array) -> None:
+        num_steps = len(valid)
+        if num_steps > self.capacity:
+            raise ValueError(f"{num_steps} rows do not fit into a replay buffer of {self.capacity}")
+        start = self.total % self.capacity
+        first = min(num_steps, self.capacity - start)
+        before_the_end = slice(start, start + first), slice(0, first)
+        from_the_start = slice(0, num_steps - first), slice(first, num_steps)
+        for here, there in (before_the_end, from_the_start):
+            if here.start == here.stop:
+                continue
+            self.num_valid += int(valid[there].sum()) - int(self._valid[here].sum())
+            self._valid[here] = valid[there]
+            for name, array in self.arrays.items():
+                array[here].copy_(rows[name][there])
+        self.total += num_steps
+
+    def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Transitions at random, each as likely, with replacement: `shape` of flat rows `t * N + n`, on the host."""
+        if not self.num_valid:
+            raise ValueError("the replay buffer holds no transition yet")
+        valid, size = self._valid.reshape(-1), self.size * self.num_envs
+        drawn = generator.integers(size, size=shape)
+        # Rows that are no steps are drawn again, until none is left.
+        while (wrong := ~valid[drawn]).any():
+            drawn[wrong] = generator.integers(size, size=int(wrong.sum()))
+        return drawn
+
+    def gather(self, rows: Array, *, n_steps: int, gamma: float) -> Transitions:
+        """The transitions that begin at flat rows `[..., B]`, over up to `n_steps` steps.
+
+        Fewer where the episode ends, or the newest step is reached: what follows the last is bootstrapped there, but
+        after a terminated one.
+        """
+        flat = {name: array.flatten(0, 1) for name, array in self.arrays.items()}
+        device, shape = flat["rewards"].device, rows.shape
+        first = torch.as_tensor(rows.reshape(-1), device=device)
+
+        def take(name: str, at: Tensor) -> Tensor:
+            taken = flat[name].index_select(0, at)
+            return taken.view(*shape, *taken.shape[1:])
+
+        returns, last = take("rewards", first), first
+        discounts = torch.full_like(returns, gamma)
+        if n_steps > 1:
+            # Which of the following rows still belong to the same episode, in the order in which they were written.
+            goes_on = torch.ones_like(first, dtype=torch.bool)
+            num_rows, newest = self.capacity * self.num_envs, (self.total - 1) % self.capacity
+            for step in range(1, n_steps):
+                following = (last + self.num_envs) % num_rows
+                is_newest = torch.div(last, self.num_envs, rounding_mode="floor") == newest
+                goes_on = goes_on & ~is_newest & ~flat["begins"].index_select(0, following)
+                last = torch.where(goes_on, following, last)
+                there = goes_on.view(shape)
+                returns = returns + torch.where(there, gamma**step * take("rewards", last), 0.0)
+                discounts = torch.where(there, gamma ** (step + 1), discounts)
+        return Transitions(
+            observations=take("observations", first),
+            actions=take("actions", first),
+            returns=returns,
+            discounts=discounts.masked_fill(take("terminated", last), 0.0),
+            next_observations=take("next_observations", last),
+        )
+
+    def rows(self, start: int, end: int) -> dict[str, Tensor]:
+        """The rows of time from `start` to `end`, counted from the first ever added, copied."""
+        if not max(0, self.total - self.capacity) <= start <= end <= self.total:
+            raise ValueError(f"rows {start} to {end} are not among the newest {self.size} of {self.total}")
+        at = np.arange(start, end) % self.capacity
+        index = torch.as_tensor(at, device=self.arrays["rewards"].device)
+        found = {name: array.index_select(0, index) for name, array in self.arrays.items()}
+        return {**found, "valid": torch.from_numpy(self._valid[at])}
+
+    def state(self) -> dict[str, Any]:
+        """What `load_state` takes besides the rows, as JSON can hold it."""
+        return {"total": self.total, "must_begin": self._must_begin.tolist()}
+
+    def load_state(self, state: dict[str, Any], pieces: Iterable[tuple[int, dict[str, Tensor]]]) -> None:
+        """Take over the rows of files, each piece with the number of its first row.
+
+        Raises:
+            ValueError: where they do not fit, or rows that it would hold are missing.
+        """
+        total, must_begin = whole(state, "total"), state["must_begin"]
+        if len(must_begin) != self.num_envs or not all(type(value) is bool for value in must_begin):
+            raise ValueError(f"must_begin is no list of {self.num_envs} truths")
+        oldest = max(0, total - self.capacity)
+        self._valid[:], self.num_valid, self.total = False, 0, oldest
+        for first, rows in pieces:
+            self._check(rows)
+            skipped = max(0, oldest - first)
+            if skipped >= len(rows["valid"]):
+                continue
+            if first + skipped != self.total:
+                raise ValueError(f"the replay buffer's files go on with row {first}, not {self.total}")
+            kept = {name: tensor[skipped:] for name, tensor in rows.items()}
+            valid = kept.pop("valid").numpy()
+            for part in range(0, len(valid), self.capacity):
+                end = part + self.capacity
+                self._write({name: tensor[part:end] for name, tensor in kept.items()}, valid[part:end])
+        if self.total != total:
+            raise ValueError(f"the replay buffer's files end with row {self.total}, and {total} were added")
+        self._must_begin = np.array(must_begin, np.bool_)
+
+    def _check(self, rows: dict[str, Tensor]) -> None:
+        expected = {**self.arrays, "valid": torch.from_numpy(self._valid)}
+        for name, like in expected.items():
+            if name not in rows or rows[name].shape[1:] != like.shape[1:] or rows[name].dtype != like.dtype:
+                raise ValueError(f"the replay buffer's files have no {name} of {list(like.shape[1:])}, {like.dtype}")

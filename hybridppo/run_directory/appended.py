@@ -1,0 +1,203 @@
+"""Rows in files that grow by appending: what is saved once is never written again.
+
+    replay/000000000000.rows        # pieces of rows, one after the other
+    replay/000000250000.rows
+
+A piece is tensors (safetensors). Which pieces there are, where each begins and ends and what its checksum is, is not in
+the files but with whoever keeps `pieces`, which a checkpoint holds: it is whole, or not there, and so are they. What a
+file has beyond its last piece was being written when the process ended, or belongs to a later checkpoint.
+"""
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from hybridppo.errors import CheckpointError
+from hybridppo.run_directory.checkpoints import serialized
+from hybridppo.run_directory.files import sync_folder
+from hybridppo.validation import whole
+
+Piece = dict[str, Any]
+"""`file`, its `start` and `end` there in bytes, `sha256`, and its `first` row and the number of its `rows`."""
+
+BYTES_PER_PIECE = 2**26
+"""About; it is held in memory while it is written."""
+
+
+class AppendedRows:
+    """The files in one folder, made when the first row is appended.
+
+    Args:
+        folder: theirs alone.
+        capacity: rows that are needed at most; a file takes a quarter of them.
+    """
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        self._folder = folder
+        self._rows_per_file = max(1, capacity // 4)
+        self.pieces: list[Piece] = []
+        """All that is saved, oldest first."""
+
+    @property
+    def end(self) -> int:
+        """The row after the last that is saved."""
+        return int(self.pieces[-1]["first"] + self.pieces[-1]["rows"]) if self.pieces else 0
+
+    def append(self, first: int, end: int, rows: Callable[[int, int], dict[str, Tensor]], bytes_per_row: int) -> None:
+        """Append rows `first` to `end`, as `rows` gives them, and wait until the disk has them.
+
+        Raises:
+            OSError: where the disk will not take them; what was saved before is as it was, and some of them may be.
+        """
+        step = max(1, BYTES_PER_PIECE // max(1, bytes_per_row))
+        for start in range(first, end, step):
+            stop = min(end, start + step)
+            self._append(start, stop - start, serialized(rows(start, stop)))
+
+    def _append(self, first: int, num_rows: int, data: bytes) -> None:
+        name, start = self._file_for(first)
+        path = self._folder / name
+        self._folder.mkdir(exist_ok=True)
+        is_new = not path.exists()
+        with io.FileIO(path, "w" if is_new else "r+") as file:  # unbuffered: what fails is not tried again by `close`
+            try:
+                file.truncate(start)  # what a failure left
+                file.seek(start)
+                if file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(start)
+                raise
+        if is_new:
+            sync_folder(self._folder)
+        digest = hashlib.sha256(data).hexdigest()
+        self.pieces.append(
+            {"file": name, "start": start, "end": start + len(data), "sha256": digest, "first": first, "rows": num_rows}
+        )
+
+    def _file_for(self, first: int) -> tuple[str, int]:
+        """The file that the next piece goes to, and where in it."""
+        if self.pieces:
+            last = self.pieces[-1]
+            rows = sum(piece["rows"] for piece in self.pieces if piece["file"] == last["file"])
+            if rows < self._rows_per_file:
+                return last["file"], last["end"]
+        return f"{first:012d}.rows", 0
+
+    def needed_since(self, row: int) -> list[Piece]:
+        """The pieces of all files in which there is this row, or a later one."""
+        names = {piece["file"] for piece in since(self.pieces, row)}
+        return [piece for piece in self.pieces if piece["file"] in names]
+
+    def remove_others(self) -> None:
+        """Delete the files of which no piece is among `pieces`.
+
+        Raises:
+            OSError: where the disk will not have it.
+        """
+        needed = {piece["file"] for piece in self.pieces}
+        for path in self._folder.glob("*.rows"):
+            if path.name not in needed:
+                path.unlink()
+
+    def read(self, row: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Each piece that holds a row from this one on, with the number of its first row.
+
+        Raises:
+            CheckpointError: where one is missing, truncated or altered.
+        """
+        for piece in since(self.pieces, row):
+            yield int(piece["first"]), load(self._folder, piece)
+
+    def cut_back(self, pieces: Sequence[Piece]) -> None:
+        """Make these pieces all that there is: whatever was written after them goes.
+
+        Raises:
+            CheckpointError: where they are no pieces.
+            OSError: where the disk will not have it.
+        """
+        self.pieces = [checked(piece) for piece in pieces]
+        ends = {piece["file"]: piece["end"] for piece in self.pieces}  # of a file's pieces, the last one's
+        self.remove_others()
+        for path in self._folder.glob("*.rows"):
+            cut(path, ends[path.name])
+
+
+def since(pieces: Sequence[Piece], row: int) -> list[Piece]:
+    """Those that hold a row from this one on."""
+    return [piece for piece in pieces if piece["first"] + piece["rows"] > row]
+
+
+def checked(piece: Any) -> Piece:
+    """A piece out of a checkpoint.
+
+    Raises:
+        CheckpointError: where it is none.
+    """
+    try:
+        name, digest = piece["file"], piece["sha256"]
+        if not (isinstance(name, str) and name.endswith(".rows") and name[:-5].isdigit() and isinstance(digest, str)):
+            raise ValueError("it names no file of rows")
+        numbers = {key: whole(piece, key) for key in ("start", "end", "first", "rows")}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{piece!r} describes no piece of rows: {error}") from error
+    return {"file": name, "sha256": digest, **numbers}
+
+
+def load(folder: Path, piece: Piece) -> dict[str, Tensor]:
+    """The tensors of a piece.
+
+    Raises:
+        CheckpointError: where it is missing, truncated or altered.
+    """
+    try:
+        return safetensors.torch.load(_read(folder, piece))
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / piece['file']} holds no tensors: {error}") from error
+
+
+def require_whole(folder: Path, pieces: Any, row: int = 0) -> None:
+    """Refuse pieces of which one is missing, truncated or altered, with a `CheckpointError` that names the file.
+
+    Args:
+        folder: of the files.
+        pieces: as a checkpoint has them.
+        row: the first that is needed.
+    """
+    if not isinstance(pieces, list):
+        raise CheckpointError(f"{pieces!r} is no list of pieces of rows")
+    for piece in since([checked(piece) for piece in pieces], row):
+        _read(folder, piece)
+
+
+def _read(folder: Path, piece: Piece) -> bytes:
+    path = folder / piece["file"]
+    try:
+        with path.open("rb") as file:
+            file.seek(piece["start"])
+            data: bytes = file.read(max(0, piece["end"] - piece["start"]))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if hashlib.sha256(data).hexdigest() != piece["sha256"]:
+        raise CheckpointError(
+            f"{path} is truncated or altered: the checksum of its rows from {piece['first']} on is not the one written "
+            "with them"
+        )
+    return data
+
+
+def cut(path: Path, end: int) -> None:
+    """Cut a file's end off, where it has more than `end` bytes."""
+    if path.stat().st_size > end:
+        os.truncate(path, end)

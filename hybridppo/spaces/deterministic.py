@@ -1,0 +1,185 @@
+"""Actions of a deterministic actor: squashed by tanh, with noise to explore. Free of torch where workers use it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.errors import EnvError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+
+
+class DeterministicActions:
+    """`tanh` of an actor's outputs, for `Box` spaces of finite bounds: actions from -1 to 1, scaled to the bounds.
+
+    A row of noise is `[d + 1]`: what is added to the action, and last whether there is an action to add it to (1), or
+    the noise is all of it (0), as while nothing is learned yet. Sums are clipped to -1 and 1.
+
+    Args:
+        low: bounds of the space.
+        high: likewise.
+        dtype: of the space.
+        std: deviation of Gaussian noise.
+    """
+
+    action_dtype = np.float32
+    mask_size = free_size = 0
+
+    def __init__(self, low: Array, high: Array, dtype: Any = np.float32, *, std: float = 0.0) -> None:
+        self.shape = low.shape
+        self.size = int(np.prod(low.shape))
+        self.action_shape: tuple[int, ...] = (self.size,)
+        self.output_size, self.noise_size = self.size, self.size + 1
+        self.low, self.high, self.dtype, self.std = low, high, dtype, std
+        self.half_width = (0.5 * (high.astype(np.float64) - low.astype(np.float64))).astype(np.float32)
+        self.center = (0.5 * (high.astype(np.float64) + low.astype(np.float64))).astype(np.float32)
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Gaussian noise on the actor's own actions, `[*shape, d + 1]`."""
+        noise = np.ones((*shape, self.noise_size), np.float32)
+        noise[..., :-1] = generator.standard_normal((*shape, self.size), dtype=np.float32)
+        noise[..., :-1] *= np.float32(self.std)
+        return noise
+
+    def sample(self, outputs: Array, noise: Array) -> Array:
+        """`tanh(outputs)` and the noise, from -1 to 1."""
+        actions = np.tanh(outputs)
+        actions *= noise[..., -1:]
+        actions += noise[..., :-1]
+        bounded: Array = np.clip(actions, np.float32(-1.0), np.float32(1.0), out=actions)
+        return bounded
+
+    def mode(self, outputs: Array) -> Array:
+        """The actor's own actions."""
+        actions: Array = np.tanh(outputs)
+        return actions
+
+    def to_env(self, actions: Array) -> Array:
+        """Scale to the space's bounds, which rounding might leave by a bit, and give back its shape and type."""
+        shaped = actions.reshape(actions.shape[:-1] + self.shape)
+        bounded: Array = np.clip(self.center + self.half_width * shaped, self.low, self.high)
+        return bounded.astype(self.dtype, copy=False)
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Zeros: nobody learns from the density of these actions."""
+        zeros = outputs.new_zeros(outputs.shape[:-1])
+        return zeros, zeros
+
+
+class GaussianExploration(DeterministicActions):
+    """What a sampler draws actions by: uniform ones at first, then the actor's with noise drawn anew for each step.
+
+    It counts what it has drawn, so that a run that goes on draws what it would have drawn.
+
+    Args:
+        actions: whose noise it is.
+        warmup: steps, of all environments together, with uniform actions.
+    """
+
+    def __init__(self, actions: DeterministicActions, warmup: int) -> None:
+        super().__init__(actions.low, actions.high, actions.dtype, std=actions.std)
+        self.drawn = 0
+        """Steps, of all environments together, that noise was drawn for."""
+        self._warmup = warmup
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """The next block of `[T, N]` steps, `[T, N, d + 1]`."""
+        num_steps, num_envs = shape
+        noise = np.ones((*shape, self.noise_size), np.float32)
+        noise[..., :-1] = self._added(generator, num_steps, num_envs)
+        num_uniform = min(num_steps, max(0, math.ceil((self._warmup - self.drawn) / num_envs)))
+        if num_uniform:
+            uniform = generator.random((num_uniform, num_envs, self.size), dtype=np.float32)
+            noise[:num_uniform, :, :-1] = 2 * uniform - 1
+            noise[:num_uniform, :, -1] = 0.0
+        self.drawn += num_steps * num_envs
+        return noise
+
+    def _added(self, generator: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+        """What is added to actions, `[T, N, d]`."""
+        normal = generator.standard_normal((num_steps, num_envs, self.size), dtype=np.float32)
+        normal *= np.float32(self.std)
+        return normal
+
+    def state(self) -> dict[str, Any]:
+        """What `load_state` takes, as JSON can hold it."""
+        return {"drawn": self.drawn}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Raises:
+            ValueError: where it is none.
+        """
+        drawn = state["drawn"]
+        if type(drawn) is not int or drawn < 0:
+            raise ValueError(f"exploration has drawn {drawn!r} steps, which is no whole number")
+        self.drawn = drawn
+
+
+class OrnsteinUhlenbeckExploration(GaussianExploration):
+    """The same with noise that wanders: `x = (1 - theta) x + std * normal`, for each environment and number by itself.
+
+    It goes on from block to block, and over the ends of episodes, which nobody knows when it is drawn.
+
+    Source: Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, section 3 (with a time step
+    of 1).
+    """
+
+    def __init__(self, actions: DeterministicActions, warmup: int, theta: float) -> None:
+        super().__init__(actions, warmup)
+        self._theta = np.float32(theta)
+        self._last: Array | None = None
+
+    def _added(self, generator: np.random.Generator, num_steps: int, num_envs: int) -> Array:
+        added = super()._added(generator, num_steps, num_envs)
+        last = np.zeros_like(added[0]) if self._last is None else self._last
+        for row in added:
+            row += (np.float32(1.0) - self._theta) * last
+            last = row
+        self._last = last.copy()
+        return added
+
+    def state(self) -> dict[str, Any]:
+        """What `load_state` takes, as JSON can hold it."""
+        return {**super().state(), "last": None if self._last is None else self._last.tolist()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state.
+
+        Raises:
+            ValueError: where it is none.
+        """
+        super().load_state(state)
+        if state["last"] is None:
+            self._last = None
+            return
+        last = np.array(state["last"], np.float32)
+        if last.ndim != 2 or last.shape[1] != self.size or not np.isfinite(last).all():
+            raise ValueError(f"the noise of exploration is of shape {list(last.shape)}, not [N, {self.size}]")
+        self._last = last
+
+
+def deterministic_actions(space: gym.Space[Any], *, std: float) -> DeterministicActions:
+    """The actions of a deterministic actor in a space.
+
+    Raises:
+        EnvError: where it is not a `Box` of floating-point numbers between finite bounds.
+    """
+    wanted = "a deterministic actor (DDPG, TD3) needs a Box of floating-point numbers"
+    if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise EnvError(f"the action space {space} is not supported: {wanted}. Use PPO for other spaces")
+    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+        raise EnvError(
+            f"the action space {space} is not supported: {wanted} between finite bounds, to which its actions are "
+            "scaled. Give the space finite ones (gymnasium.wrappers.RescaleAction), or use PPO"
+        )
+    return DeterministicActions(space.low, space.high, space.dtype, std=std)

@@ -1,0 +1,290 @@
+"""The loop with a replay buffer: a few steps, a few optimizer steps, and so on, many times an iteration.
+
+    turn:       sample `train_frequency` steps of every environment; into the replay buffer; update
+    iteration:  turns until `steps_per_iteration` steps are done; one line of metrics
+
+"Update every step" and "sample first, then update" are the same loop with small or large turns. Where the placement
+allows lag, the next turn is sampled while the agent learns from the last.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from hybridppo.errors import EnvError
+from hybridppo.interfaces import Metrics, OffPolicyAgent
+from hybridppo.placements.base import Placement
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.run_directory.appended import AppendedRows
+from hybridppo.runners.runner import Runner
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.validation import whole
+
+
+class Turns(Protocol):
+    """How the rollout of a turn is come by."""
+
+    seconds_overlapped: float
+    """What the sampler spent on the last one while the agent learned."""
+
+    def copying(self) -> float:
+        """Seconds of copying that are no part of sampling, so far."""
+        ...
+
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
+        """The rollout of the next turn, or the rest of it where it was broken off; `is_last` is asked once it is there.
+
+        Returns:
+            The rollout, and how often environments had been restarted when it ended, before another one begins.
+
+        Raises:
+            Stopped: where a stop was requested; the next call goes on from there.
+        """
+        ...
+
+
+class ByTurns:
+    """Sample, then learn."""
+
+    seconds_overlapped = 0.0
+
+    def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement) -> None:
+        self._agent, self._sampler, self._placement = agent, sampler, placement
+
+    def copying(self) -> float:
+        """All of it."""
+        return self._placement.counters.seconds_copying
+
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
+        """Sampled now."""
+        placement = self._placement
+        # One that was broken off is ended by the parameters that began it.
+        acting = placement.resuming if self._sampler.is_under_way else placement.sampling
+        with acting(self._agent) as actor:
+            return self._sampler.collect(actor), self._sampler.env_restarts
+
+
+class Ahead:
+    """Always one rollout ahead: the next is begun before the agent learns from this one."""
+
+    def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement) -> None:
+        self._agent, self._sampler, self._placement = agent, sampler, placement
+        self.seconds_overlapped = 0.0
+
+    def copying(self) -> float:
+        """What is copied step by step is part of the sampler's own time, which is spent elsewhere."""
+        return self._placement.counters.seconds_between_rollouts
+
+    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
+        """Begun by the last call, and waited for now."""
+        sampler, start, copying = self._sampler, time.perf_counter(), self.copying()
+        if sampler.is_paused:
+            with self._placement.resuming(self._agent) as actor:
+                sampler.go_on(actor)
+        if not sampler.is_under_way:
+            self._start()
+        rollout, restarts = sampler.finish(), sampler.env_restarts
+        waited = time.perf_counter() - start - (self.copying() - copying)
+        self.seconds_overlapped = max(0.0, sampler.seconds_filling - waited)
+        if not is_last():
+            self._start()
+        return rollout, restarts
+
+    def _start(self) -> None:
+        with self._placement.sampling(self._agent) as actor:
+            self._sampler.start(actor)
+
+
+@dataclass
+class _SoFar:
+    """What the turns of an iteration have added up to."""
+
+    lag: int = 0
+    """The largest policy lag."""
+    seconds: Metrics = field(
+        default_factory=lambda: dict.fromkeys(("seconds_sampling", "seconds_learning", "seconds_copying"), 0.0)
+    )
+    overlapped: float = 0.0
+
+
+class OffPolicyRunner(Runner):
+    """Like `Runner`, for agents that learn from a replay buffer.
+
+    A checkpoint holds everything but the rows of the replay buffer, which are in files beside it that are only ever
+    appended to. What was asked to stop within an iteration goes on within it.
+
+    Args:
+        agent: learns; prepared by the placement.
+        sampler: brings a turn's steps.
+        placement: says where each works, and whether they overlap.
+        options: as for `Runner`.
+    """
+
+    agent: OffPolicyAgent
+
+    def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement, **options: Any) -> None:
+        super().__init__(agent, sampler, placement, **options)
+        self._turns: Turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
+        self.replay = agent.new_replay()
+        self._so_far = _SoFar()
+        self._is_update_due = False
+        """Whether a turn is sampled that was not learned from."""
+        self._restarts_seen = sampler.env_restarts
+        self._rows: AppendedRows | None = None
+        self._needed_from: list[int] = []
+        """Of the newest checkpoints, the total of rows at each."""
+
+    def iterate(self) -> Metrics:
+        """Turns until there is a line of metrics; what they measured, with the time that each part took.
+
+        Raises:
+            Stopped: where a stop was requested; the next call goes on from there.
+        """
+        start = time.perf_counter()
+        self._so_far = so_far = _SoFar(
+            lag=self._so_far.lag
+        )  # the lag of turns before a stop; their time is not this one's
+        self.agent.anneal(self.share_done)
+        while self._is_update_due or not self._is_complete():
+            self._turn()
+        begun, copying = time.perf_counter(), self._turns.copying()
+        with self.placement.learning(self.agent):
+            learned = self.agent.take_metrics()
+        self._add_seconds("seconds_learning", begun, copying)
+        end = time.perf_counter()
+        # Between the parts of a turn lies next to nothing, but an iteration accounts for all of it.
+        so_far.seconds["seconds_learning"] += end - start - sum(so_far.seconds.values())
+        self._so_far = _SoFar()
+        learned |= {"replay_size": self.replay.num_valid}
+        metrics = self._completed(learned, so_far.lag, start, end, so_far.seconds)
+        if isinstance(self._turns, Ahead):
+            metrics["seconds_overlapped"] = so_far.overlapped
+        return metrics
+
+    def _is_complete(self) -> bool:
+        """Whether the iteration has all its steps, or the training."""
+        num_steps = self.sampler.env_steps - self._steps_learned
+        return num_steps >= self.agent.config.steps_per_iteration or self.share_sampled >= 1.0
+
+    def _turn(self) -> None:
+        agent, placement, so_far = self.agent, self.placement, self._so_far
+        begun, copying = time.perf_counter(), self._turns.copying()
+        if not self._is_update_due:
+            try:
+                rollout, restarts = self._turns.next(lambda: self.share_sampled >= 1.0)
+            except EnvError:
+                agent.require_finite()  # or the environment is blamed for actions that are no numbers
+                raise
+            so_far.overlapped += self._turns.seconds_overlapped
+            so_far.lag = max(so_far.lag, agent.version - rollout.version)
+            begun, copying = self._add_seconds("seconds_sampling", begun, copying)
+            self._remember(rollout, restarts)
+            has_enough = self.sampler.env_steps >= agent.config.learning_starts and self.replay.num_valid > 0
+            self._is_update_due = has_enough
+        if self._is_update_due:
+            with placement.learning(agent):
+                agent.update(placement.to_learner(part) for part in agent.minibatches(self.replay))
+            self._is_update_due = False
+        self._add_seconds("seconds_learning", begun, copying)
+
+    def _add_seconds(self, part: str, begun: float, copying: float) -> tuple[float, float]:
+        """Add what has passed since to a part, but for the copies among it; now, and what is copied so far."""
+        now, copied = time.perf_counter(), self._turns.copying()
+        seconds = self._so_far.seconds
+        seconds[part] += now - begun - (copied - copying)
+        seconds["seconds_copying"] += copied - copying
+        return now, copied
+
+    def _remember(self, rollout: Rollout, restarts: int) -> None:
+        # Rollouts that restarts left nothing of never come here: whatever was restarted, nothing reaches across.
+        if restarts != self._restarts_seen:
+            self.replay.cut()
+            self._restarts_seen = restarts
+        is_with_learner = self.replay.device == self.placement.learning_device
+        self.replay.add(self.placement.to_learner(rollout) if is_with_learner else rollout, rollout)
+
+    def save(self) -> None:
+        """Write a checkpoint, where there is a run directory: first the rows that are new, then all else."""
+        if self._run_directory is None:
+            return
+        self.agent.require_finite()
+        rows = self._files()
+        self.sampler.pause()
+        try:
+            rows.append(
+                max(rows.end, self.replay.total - self.replay.size),
+                self.replay.total,
+                self.replay.rows,
+                self.replay.bytes_per_row,
+            )
+        except OSError as error:
+            self._run_directory.save_failed(error)
+            self.saved = False
+            return
+        # What no checkpoint that is kept needs any more goes once this one is there, which does not name it.
+        before, pieces = self._needed_from, rows.pieces
+        if not before or before[-1] != self.replay.total:
+            self._needed_from = [*before, self.replay.total][-self._keep_checkpoints :]
+        rows.pieces = rows.needed_since(self._needed_from[0] - self.replay.capacity)
+        super().save()
+        if not self.saved:
+            self._needed_from, rows.pieces = before, pieces
+            return
+        try:
+            rows.remove_others()
+        except OSError as error:
+            self._run_directory.save_failed(error)
+
+    def _files(self) -> AppendedRows:
+        if self._rows is None:
+            assert self._run_directory is not None  # asked for by `save` and `load_state` alone
+            self._rows = self._run_directory.appended_rows(self.replay.capacity)
+            self._rows.cut_back([])  # what a process has left that was killed before its first checkpoint
+        return self._rows
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The loop's own counters, and which rows of the files are the replay buffer."""
+        tensors, state = super().state()
+        replay = {
+            **self.replay.state(),
+            "oldest": self.replay.total - self.replay.size,
+            "pieces": self._files().pieces,
+            "needed_from": self._needed_from,
+        }
+        return tensors, {
+            **state,
+            "replay": replay,
+            "lag": self._so_far.lag,
+            "is_update_due": self._is_update_due,
+            "restarts_seen": self._restarts_seen,
+        }
+
+    def _done(self) -> tuple[int, int, bool]:
+        """What tells one moment of the loop from another."""
+        return self.iteration, self.sampler.steps_sampled, self._is_update_due
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
+        """Go on from a checkpoint's tensors and state, and from the files beside it, whose later rows go.
+
+        Returns:
+            Why the environments could not go on, and start anew from `env_seed`; None where everything is as it was.
+        """
+        loop = state["runner"]
+        replay, files = loop["replay"], self._files_of(loop["replay"])
+        self.replay.load_state(replay, files.read(whole(replay, "oldest")))
+        self._needed_from = [whole({"total": total}, "total") for total in replay["needed_from"]]
+        self._so_far.lag = whole(loop, "lag")
+        self._is_update_due, self._restarts_seen = bool(loop["is_update_due"]), whole(loop, "restarts_seen")
+        problem = super().load_state(tensors, state, env_seed=env_seed)
+        if problem is not None:
+            self.replay.cut()
+        return problem
+
+    def _files_of(self, replay: dict[str, Any]) -> AppendedRows:
+        assert self._run_directory is not None  # where the checkpoint came from
+        self._rows = self._run_directory.appended_rows(self.replay.capacity)
+        self._rows.cut_back(replay["pieces"])
+        return self._rows

@@ -1,0 +1,383 @@
+"""DDPG and TD3 against their formulas in plain torch, and what an agent promises beside."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from toy_environments import Catch, HighestAllowed, IdentityBox
+
+import hybridppo
+from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, PPOConfig, TD3Config
+from hybridppo.agents.ddpg.ddpg import Minibatches
+from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
+from hybridppo.agents.ddpg.memory import memory_needs
+from hybridppo.agents.ddpg.numpy_steps import NumpySteps
+from hybridppo.interruption import Stopped
+from hybridppo.rollouts.replay import Transitions
+
+OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (3,), np.float32), Box(-2.0, 2.0, (2,), np.float32)
+SMALL: dict[str, Any] = {"hidden_sizes": (8, 6), "batch_size": 5, "learning_rate": 1e-2, "tau": 0.1}
+CONFIGS = {
+    "ddpg": DDPGConfig(**SMALL, gradient_steps=1),
+    "td3": TD3Config(**SMALL, gradient_steps=1),
+    "td3, other settings": TD3Config(
+        **{**SMALL, "activation": "tanh"}, gradient_steps=1, policy_delay=3, target_noise_std=1.0,
+        target_noise_clip=0.3, critic_learning_rate=3e-3,
+    ),
+}  # fmt: skip
+
+
+def agent_of(config: DDPGConfig, seed: int = 0) -> DDPG:
+    kind = TD3 if isinstance(config, TD3Config) else DDPG
+    return kind(OBSERVATIONS, ACTIONS, config, seed=seed)
+
+
+def minibatches(num: int, config: DDPGConfig, seed: int = 0) -> Minibatches:
+    generator, size = torch.Generator().manual_seed(seed), config.batch_size
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn((num, size, *shape), generator=generator)
+
+    discounts = torch.full((num, size), config.gamma).masked_fill(normal() > 1, 0.0)
+    transitions = Transitions(normal(3), normal(2).tanh(), normal(), discounts, normal(3))
+    return Minibatches(transitions, normal(2) * config.target_noise_std)
+
+
+class Plain:
+    """The algorithm as its papers have it: modules, torch's optimizers, a loop over parameters."""
+
+    def __init__(self, agent: DDPG) -> None:
+        self.config = config = agent.config
+        self.actor, critics = copy.deepcopy((agent.actor, list(agent.critics.critics)))
+        self.critics = nn.ModuleList(critics)
+        self.target_actor, self.target_critics = copy.deepcopy(self.actor), copy.deepcopy(self.critics)
+        critic_rate = config.critic_learning_rate or config.learning_rate
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.learning_rate)
+        self.critic_optimizer = torch.optim.Adam(self.critics.parameters(), lr=critic_rate)
+        self.steps = 0
+
+    def step(self, batch: Transitions, noise: Tensor) -> tuple[float, float, float]:
+        config = self.config
+        with torch.no_grad():
+            noise = noise.clamp(-config.target_noise_clip, config.target_noise_clip)
+            actions = (torch.tanh(self.target_actor(batch.next_observations)) + noise).clamp(-1, 1)
+            inputs = torch.cat((batch.next_observations, actions), 1)
+            lowest = torch.min(torch.cat([critic(inputs) for critic in self.target_critics], 1), 1).values
+            wanted = batch.returns + batch.discounts * lowest
+        inputs = torch.cat((batch.observations, batch.actions), 1)
+        values = [critic(inputs).squeeze(1) for critic in self.critics]
+        critic_loss = sum(mse_loss(value, wanted) for value in values)
+        self.critic_optimizer.zero_grad()
+        critic_loss.backward()
+        self.critic_optimizer.step()
+        self.steps += 1
+        policy_loss = 0.0
+        if self.steps % config.policy_delay == 0:
+            actions = torch.tanh(self.actor(batch.observations))
+            loss = -self.critics[0](torch.cat((batch.observations, actions), 1)).mean()
+            self.actor_optimizer.zero_grad()
+            loss.backward()
+            self.actor_optimizer.step()
+            policy_loss = float(loss.detach())
+            for target, module in ((self.target_actor, self.actor), (self.target_critics, self.critics)):
+                for theirs, ours in zip(target.parameters(), module.parameters(), strict=True):
+                    theirs.data = (1 - config.tau) * theirs.data + config.tau * ours.data
+        return critic_loss.item(), torch.stack(values).mean().item(), policy_loss
+
+    def flat(self) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in (*self.actor.parameters(), *self.critics.parameters())])
+
+    def flat_targets(self) -> Tensor:
+        modules = (*self.target_actor.parameters(), *self.target_critics.parameters())
+        return torch.cat([p.detach().flatten() for p in modules])
+
+
+@pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_updates_are_the_papers_step_by_step(name: str, fast_updates: bool) -> None:
+    config = replace(CONFIGS[name], fast_updates=fast_updates)
+    agent = agent_of(config)
+    plain, batches, sums = Plain(agent), minibatches(12, config), np.zeros(3)
+    for batch, noise in batches.split():
+        agent.update([Minibatches(batch.map(lambda tensor: tensor[None]), noise[None])])
+        sums += plain.step(batch, noise)
+        torch.testing.assert_close(agent.parameters.values.data, plain.flat(), rtol=1e-4, atol=2e-6)
+        target = agent.optimizer.state[agent.parameters.values]["target"]
+        torch.testing.assert_close(target, plain.flat_targets(), rtol=1e-4, atol=2e-6)
+    assert agent.version == 12
+    assert isinstance(agent._steps, NumpySteps if fast_updates else AutogradSteps)
+    counts = np.array([12, 12, 12 // config.policy_delay])
+    metrics = agent.take_metrics()
+    found = [metrics[key] for key in ("value_loss", "q_value", "policy_loss")]
+    np.testing.assert_allclose(found, sums / counts, rtol=1e-4, atol=1e-6)
+    assert metrics["gradient_steps"] == 12
+
+
+@pytest.mark.parametrize("num_critics", [1, 2])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden_sizes", [(7,), (16, 9), (8, 8, 8)])
+def test_gradients_by_hand_are_those_of_autograd(hidden_sizes: Any, activation: Any, num_critics: int) -> None:
+    kind = TD3Config if num_critics == 2 else DDPGConfig
+    config = kind(hidden_sizes=hidden_sizes, activation=activation, batch_size=64, gradient_steps=1)
+    agents = [agent_of(replace(config, fast_updates=fast)) for fast in (True, False)]
+    (batch, noise), *_ = minibatches(1, config).split()
+    gradients = []
+    for agent in agents:
+        agent.parameters.values.data.normal_(generator=torch.Generator().manual_seed(7)).mul_(0.5)
+        steps = agent._gradient_steps()
+        steps.critic_step(batch, noise)
+        agent.parameters.values.data.copy_(agents[0].optimizer.state[agents[0].parameters.values]["target"])
+        steps.actor_step(batch)
+        gradients.append(agent.parameters.gradient.clone())
+    assert gradients[0].count_nonzero() > 0.5 * len(gradients[0])
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def test_other_activations_are_left_to_autograd() -> None:
+    agent = agent_of(replace(CONFIGS["td3"], activation="gelu"))
+    agent.update([minibatches(1, agent.config)])
+    assert isinstance(agent._steps, AutogradSteps)
+
+
+def test_one_update_of_many_steps_is_as_many_updates_of_one() -> None:
+    config = CONFIGS["td3"]
+    batches = minibatches(6, config)
+    one_by_one, at_once = agent_of(config), agent_of(replace(config, gradient_steps=6))
+    for batch, noise in batches.split():
+        one_by_one.update([Minibatches(batch.map(lambda tensor: tensor[None]), noise[None])])
+    at_once.update([batches])
+    assert torch.equal(one_by_one.parameters.values.data, at_once.parameters.values.data)
+    assert (one_by_one.version, at_once.version) == (6, 1)
+    assert one_by_one.take_metrics() == at_once.take_metrics()
+
+
+def test_a_stopped_update_leaves_the_agent_as_it_was_and_draws_the_same_again() -> None:
+    agent = agent_of(replace(CONFIGS["td3"], gradient_steps=40))
+    replay = agent.new_replay()
+    rng = np.random.default_rng(0)
+    replay.arrays["observations"][:50] = torch.from_numpy(rng.standard_normal((50, 1, 3), np.float32))
+    for name in ("actions", "rewards", "next_observations"):
+        array = replay.arrays[name]
+        array[:50] = torch.from_numpy(rng.standard_normal(tuple(array[:50].shape), np.float32))
+    for name in ("terminated", "begins"):
+        replay.arrays[name][:50] = False
+    replay._valid[:50], replay.total, replay.num_valid = True, 50, 50
+    other = agent_of(replace(CONFIGS["td3"], gradient_steps=40))
+    other.update(other.minibatches(replay))
+
+    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
+    state = agent.state()[1]
+    for stop_after in (0, 1, 35):
+        left = [stop_after]
+
+        def should_stop(left: list[int] = left) -> bool:
+            left[0] -= 1
+            return left[0] < 0
+
+        agent.should_stop = should_stop
+        with pytest.raises(Stopped):
+            agent.update(agent.minibatches(replay))
+        tensors = agent.state()[0]
+        assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
+        assert agent.state()[1] == state
+    agent.should_stop = lambda: False
+    agent.update(agent.minibatches(replay))
+    assert torch.equal(agent.parameters.values.data, other.parameters.values.data)
+    assert agent.state()[1] == other.state()[1]
+
+
+def test_targets_begin_as_the_networks_and_follow_slowly() -> None:
+    agent = agent_of(CONFIGS["ddpg"])
+    slots = agent.optimizer.state[agent.parameters.values]
+    assert torch.equal(slots["target"], agent.parameters.values.data)
+    before = slots["target"].clone()
+    agent.update([minibatches(1, agent.config)])
+    moved = (slots["target"] - before) / (agent.parameters.values.data - before)
+    is_moved = agent.parameters.values.data != before
+    torch.testing.assert_close(moved[is_moved], torch.full_like(moved[is_moved], 0.1), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
+def test_gaps_between_parameters_change_nothing(fast_updates: bool) -> None:
+    # As a GPU has its parameters, at round addresses. Adam's kernel rounds otherwise where vectors end elsewhere.
+    config = replace(CONFIGS["td3"], fast_updates=fast_updates, gradient_steps=6)
+    dense, spread = agent_of(config), agent_of(config)
+    dense.update([minibatches(6, config)])
+    spread.update([minibatches(6, config)])
+    laid_out = spread.parameters.align(4)
+    slots = spread.optimizer.state[spread.parameters.values]
+    for name, slot in slots.items():
+        slots[name] = laid_out(slot)
+    assert len(spread.parameters.values) > len(dense.parameters.values)
+    for agent in (dense, spread):
+        agent.update([minibatches(6, config, seed=1)])
+    tensors = [agent.state()[0] for agent in (dense, spread)]
+    for name, tensor in tensors[0].items():
+        torch.testing.assert_close(tensor, tensors[1][name], rtol=1e-6, atol=1e-7)
+    assert dense.take_metrics() == spread.take_metrics()
+
+
+def test_smoothing_noise_is_drawn_for_td3_alone_and_by_its_owner() -> None:
+    for name, is_noisy in (("ddpg", False), ("td3", True)):
+        agent = agent_of(CONFIGS[name])
+        noise = agent._target_noise(np.random.default_rng(0), (200, 50))
+        assert noise.shape == (200, 50, 2)
+        assert (noise.std() == pytest.approx(0.2, rel=0.05)) if is_noisy else not noise.any()
+
+
+# What it is for, and what it is not
+
+
+@pytest.mark.parametrize(("config", "kind"), [(DDPGConfig(), DDPG), (TD3Config(), TD3)])
+def test_the_type_of_the_configuration_chooses_the_agent(config: DDPGConfig, kind: type[DDPG]) -> None:
+    small = replace(config, hidden_sizes=(4,), learning_starts=20, steps_per_iteration=30, batch_size=4)
+    result = hybridppo.train(IdentityBox, total_steps=60, seed=0, config=small, progress=False)
+    assert type(result.agent) is kind
+    assert type(kind(OBSERVATIONS, ACTIONS).config) is type(config)
+
+
+def test_subclasses_and_agents_that_there_are_already_train() -> None:
+    class Mine(TD3):
+        pass
+
+    small = TD3Config(hidden_sizes=(4,), learning_starts=20, steps_per_iteration=30, batch_size=4)
+    result = hybridppo.train(IdentityBox, total_steps=30, seed=0, config=small, agent=Mine, progress=False)
+    assert type(result.agent) is Mine
+    version = result.agent.version
+    again = hybridppo.train(IdentityBox, total_steps=60, seed=0, agent=result.agent, progress=False)
+    assert again.agent is result.agent
+    assert again.agent.version > version
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "error", "message"),
+    [
+        ("CartPole-v1", {}, EnvError, r"Discrete\(2\) is not supported: a deterministic actor"),
+        (Catch, {}, EnvError, "Discrete|images"),
+        (lambda: HighestAllowed(), {"action_masks": True}, EnvError, "Discrete|action_masks"),
+        (IdentityBox, {"loss": lambda *_: None}, ConfigurationError, "loss=... is for other agents than td3"),
+        (IdentityBox, {"networks": lambda *_: None}, ConfigurationError, "networks=... is for other agents than td3"),
+        (IdentityBox, {"agent": hybridppo.PPO}, ConfigurationError, "must be a subclass of TD3 or a TD3, got PPO"),
+    ],
+)
+def test_what_it_cannot_do_is_one_clear_error(env: Any, options: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        hybridppo.train(env, total_steps=100, config=TD3Config(), progress=False, **options)
+
+
+def test_images_are_refused_before_the_first_step() -> None:
+    with pytest.raises(EnvError, match="has images, which DDPG and TD3 have no convolutions for"):
+        DDPG(Box(0, 255, (6, 6, 1), np.uint8), ACTIONS)
+
+
+def test_a_buffer_that_memory_cannot_hold_is_refused_before_the_first_step() -> None:
+    class Counting(IdentityBox):
+        steps = 0
+
+        def step(self, action: Any) -> Any:
+            Counting.steps += 1
+            return super().step(action)
+
+    config = TD3Config(buffer_size=2**31 - 1, hidden_sizes=(4,))
+    with pytest.raises(OutOfMemoryError, match=r"buffer of 2147483647 .*the machine has .* free: lower buffer_size"):
+        hybridppo.train(
+            lambda: gym.wrappers.TransformObservation(Counting(), lambda o: np.repeat(o, 400), Box(-1, 1, (400,))),
+            total_steps=100, config=config, progress=False,
+        )  # fmt: skip
+    assert Counting.steps == 0
+
+
+def test_what_needs_memory_is_told_with_the_field_to_lower() -> None:
+    needs = memory_needs(TD3Config(), 17, 6)
+    # observation and the next, action, reward, and three flags
+    assert needs["the replay buffer (buffer_size)"] == 1_000_000 * (4 * (17 + 17 + 6 + 1) + 3)
+    assert list(needs) == ["the networks (hidden_sizes)", "the replay buffer (buffer_size)", "a minibatch (batch_size)"]
+    agent = TD3(Box(-1, 1, (17,)), Box(-1, 1, (6,)))
+    replay = agent.new_replay()
+    assert replay.bytes_per_row * replay.capacity == needs["the replay buffer (buffer_size)"]
+    assert needs["the networks (hidden_sizes)"] == 5 * agent.parameters.values.nbytes
+
+
+def test_act_gives_a_pair_where_a_state_is_passed() -> None:
+    agent = agent_of(CONFIGS["ddpg"])
+    observation = np.ones(3, np.float32)
+    action, state = agent.act(observation, state=None)
+    assert state is None
+    np.testing.assert_array_equal(action, agent.act(observation))
+    with pytest.raises(EnvError, match="trained without masks"):
+        agent.act(observation, action_mask=np.ones(2))
+
+
+def test_a_mapping_is_an_observation_like_any_other() -> None:
+    space = gym.spaces.Dict({"a": Box(-1, 1, (2,)), "b": Discrete(3)})
+    agent = DDPG(space, ACTIONS, CONFIGS["ddpg"])
+    assert ACTIONS.contains(agent.act({"a": np.zeros(2, np.float32), "b": 1}))
+    with pytest.raises(EnvError, match="the agent cannot act"):
+        agent.act({"a": np.zeros(2, np.float32)})
+
+
+# The configuration
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_envs": 0}, "num_envs must lie between 1 and"),
+        ({"batch_size": 1.5}, "batch_size must be a whole number"),
+        ({"gradient_steps": 0}, "gradient_steps must be None or above 0"),
+        ({"gradient_steps": 2.0}, "gradient_steps must be a whole number"),
+        ({"learning_rate": -1.0}, "learning_rate must be greater than 0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be a finite number"),
+        ({"gamma": 1.1}, "gamma must lie between 0 and 1"),
+        ({"tau": 0.0}, "tau must be above 0 and at most 1"),
+        ({"n_steps": 0}, "n_steps must lie between 1"),
+        ({"buffer_on": "disk"}, "buffer_on must be one of learner, host, got 'disk'"),
+        ({"exploration": "none"}, "exploration must be one of gaussian, ou"),
+        ({"exploration_std": -0.1}, "exploration_std must not be negative"),
+        ({"learning_starts": -1}, "learning_starts must not be negative"),
+        ({"buffer_size": 10, "num_envs": 4, "train_frequency": 8}, "buffer_size must hold what is sampled .* = 32"),
+        ({"hidden_sizes": (0,)}, "hidden_sizes must all be at least 1"),
+        ({"activation": "step"}, "activation must be one of"),
+        ({"torch_threads": 5000}, "torch_threads must be at most 1024"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DDPGConfig, TD3Config])
+def test_what_cannot_work_is_refused_with_the_field_and_the_rule(kind: Any, fields: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        kind(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"policy_delay": 0}, "policy_delay must lie between 1"),
+        ({"target_noise_std": -1.0}, "target_noise_std must not be negative"),
+        ({"target_noise_clip": -1.0}, "target_noise_clip must not be negative"),
+    ],
+)
+def test_what_td3_adds_is_checked_too(fields: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        TD3Config(**fields)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        DDPGConfig(**fields)
+
+
+@pytest.mark.parametrize("config", [DDPGConfig(hidden_sizes=[3, 4], tau=1), TD3Config(policy_delay=5)])
+def test_configurations_are_whole_again_out_of_json(config: DDPGConfig) -> None:
+    assert type(config)(**config.to_json()) == config
+    assert isinstance(config.tau, float)
+    assert isinstance(config.hidden_sizes, tuple)
+    assert config.num_critics == (2 if isinstance(config, TD3Config) else 1)
+
+
+def test_as_many_optimizer_steps_as_steps_where_nothing_else_is_said() -> None:
+    assert DDPGConfig(num_envs=3, train_frequency=4).steps_per_update == 12
+    assert DDPGConfig(num_envs=3, train_frequency=4, gradient_steps=2).steps_per_update == 2
+    assert PPOConfig().num_steps == 128

@@ -1,0 +1,62 @@
+"""Every agent, small: the tests that all of them join. A further agent is a line in `AGENTS`."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hybridppo import DDPGConfig, PPOConfig, TD3Config
+
+_OFF_POLICY: dict[str, Any] = {
+    "num_envs": 4,
+    "train_frequency": 2,
+    "gradient_steps": 3,
+    "batch_size": 8,
+    "buffer_size": 200,
+    "learning_starts": 20,
+    "steps_per_iteration": 40,
+    "n_steps": 3,
+    "hidden_sizes": (8, 8),
+    "learning_rate": 1e-2,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An agent's small configuration."""
+
+    config: Any
+    steps_per_iteration: int
+    bad: dict[str, Any]
+    """Fields of it that make it diverge."""
+    needs: str
+    """A tensor of its checkpoints that changes with every update."""
+
+    def with_(self, **fields: Any) -> "Case":
+        return replace(self, config=replace(self.config, **fields))
+
+
+AGENTS: dict[str, Case] = {
+    "ppo": Case(
+        PPOConfig(num_envs=4, num_steps=10, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8)),
+        40,
+        {"learning_rate": 1e30},
+        "optimizer.step",
+    ),
+    "ddpg": Case(DDPGConfig(**_OFF_POLICY), 40, {"learning_rate": 1e30}, "optimizer.step_critic"),
+    "ddpg, wandering": Case(
+        DDPGConfig(**{**_OFF_POLICY, "exploration": "ou", "gradient_steps": None, "n_steps": 1}),
+        40,
+        {"learning_rate": 1e30},
+        "optimizer.step_critic",
+    ),
+    "td3": Case(TD3Config(**_OFF_POLICY), 40, {"learning_rate": 1e30}, "optimizer.step_critic"),
+    "td3, on the host": Case(
+        TD3Config(**{**_OFF_POLICY, "buffer_on": "host", "gradient_steps": 1}),
+        40,
+        {"learning_rate": 1e30},
+        "optimizer.step_critic",
+    ),
+}
+VARIANTS = ("ddpg, wandering", "td3, on the host")
+"""Of others; where a test takes long, they are left to the slow tests."""
+ENV = "Pendulum-v1"
+"""Every agent learns in it."""

@@ -1,0 +1,331 @@
+"""What every agent promises: no placement, worker or stop changes what a seed gives, and no ruin is saved."""
+
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from every_agent import AGENTS, ENV, VARIANTS
+from torch import Tensor
+
+import hybridppo
+from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
+from hybridppo.agents.ddpg.gradient_steps import AutogradSteps as DDPGSteps
+from hybridppo.agents.ddpg.numpy_steps import NumpySteps as DDPGNumpySteps
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.interruption import requests_to_end
+from hybridppo.networks.forms import numpy_form
+from hybridppo.placements import acting
+from hybridppo.placements.base import Placement
+from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.runners.runner import Runner
+from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.spaces.deterministic import DeterministicActions
+from hybridppo.spaces.distributions import DiagonalGaussian
+
+OFF_POLICY = [name for name in AGENTS if name != "ppo"]
+ITERATIONS = 6
+
+ON_ONE_DEVICE: dict[str, Callable[[], Placement]] = {
+    "single": lambda: SingleDevice("cpu"),
+    "migrating in place": lambda: Migrating("cpu", "cpu"),
+    "migrating": lambda: Migrating("cpu", "cpu", force_copy=True),
+    "alias": lambda: Mirrored("cpu", "cpu"),
+    "mirror": lambda: Mirrored("cpu", "cpu", force_copy=True, verify=True),
+}
+ELSEWHERE: dict[str, Callable[[str, str], Placement]] = {
+    "single": lambda here, there: SingleDevice(there),
+    "migrating": lambda here, there: Migrating(here, there, force_copy=True),
+    "mirrored": lambda here, there: Mirrored(here, there, force_copy=True, verify=True),
+    "mirrored, sampling there": lambda here, there: Mirrored(there, here, force_copy=True, verify=True),
+    "every third": lambda here, there: Mirrored(here, there, force_copy=True, publish_every=3),
+    "overlapping": lambda here, there: Mirrored(here, there, max_lag=1),
+}
+
+
+LONG = [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in AGENTS]
+
+
+def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """A short run, and its metrics by iteration but for times and crossings."""
+    history: list[dict[str, Any]] = []
+    case = AGENTS[name]
+    arguments = {
+        "env": ENV,
+        "total_steps": ITERATIONS * case.steps_per_iteration,
+        "seed": 3,
+        "config": case.config,
+        "vectorization": "sync",
+        "num_workers": 0,
+        **options,
+    }
+    result = hybridppo.train(
+        placement=placement,
+        progress=False,
+        on_iteration=lambda metrics: history.append(
+            {k: v for k, v in metrics.items() if "second" not in k and k not in ("publishes", "bytes_copied")}
+        ),
+        **arguments,
+    )
+    return result, history
+
+
+def state_of(agent: Any) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu() for name, tensor in agent.state()[0].items()}
+
+
+def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    assert some.keys() == others.keys()
+    for name, tensor in some.items():
+        assert torch.equal(tensor, others[name]), name
+
+
+@cache
+def reference(name: str) -> Any:
+    return train(name, SingleDevice("cpu"))
+
+
+# Placements
+
+
+@pytest.mark.parametrize("placement", ON_ONE_DEVICE)
+@pytest.mark.parametrize("name", AGENTS)
+def test_no_placement_changes_the_result(name: str, placement: str) -> None:
+    result, history = train(name, ON_ONE_DEVICE[placement]())
+    expected, expected_history = reference(name)
+    assert_same(state_of(result.agent), state_of(expected.agent))
+    np.testing.assert_equal(history, expected_history)
+    assert result.agent.version > 0
+    assert history[-1]["policy_lag"] == 0
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_another_seed_gives_another_result(name: str) -> None:
+    other = state_of(train(name, SingleDevice("cpu"), seed=4)[0].agent)
+    weights = {key: tensor for key, tensor in state_of(reference(name)[0].agent).items() if tensor.dim() == 2}
+    assert weights
+    assert not any(torch.equal(tensor, other[key]) for key, tensor in weights.items())
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name", LONG)
+def test_no_number_of_workers_changes_the_result(name: str, workers: int) -> None:
+    result, history = train(name, SingleDevice("cpu"), num_workers=workers)
+    expected, expected_history = reference(name)
+    assert_same(state_of(result.agent), state_of(expected.agent))
+    np.testing.assert_equal(history, expected_history)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None:
+    result, history = train(name, Mirrored("cpu", "cpu", max_lag=1))
+    again, again_history = train(name, Mirrored("cpu", "cpu", max_lag=1), num_workers=1)
+    assert_same(state_of(result.agent), state_of(again.agent))
+    np.testing.assert_equal(history, again_history)
+    assert max(metrics["policy_lag"] for metrics in history) == 1
+    # Rollouts come from older parameters: another result than by turns.
+    expected = state_of(reference(name)[0].agent)
+    assert not all(torch.equal(tensor, expected[key]) for key, tensor in state_of(result.agent).items())
+
+
+@pytest.mark.parametrize("placement", ELSEWHERE)
+@pytest.mark.parametrize("name", LONG)
+def test_a_second_device_gives_what_the_cpu_gives(
+    name: str, placement: str, second_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "numpy_form", lambda network: None)  # which round otherwise than torch's
+    options: dict[str, Any] = {"evaluation_episodes": 1, "total_steps": 120}
+    options["config"] = replace(AGENTS[name].config, fast_updates=False)
+    made = ELSEWHERE[placement]("cpu", second_device)
+    result, history = train(name, made, **options)
+    expected, expected_history = train(name, ELSEWHERE[placement]("cpu", "cpu"), **options)
+    assert result.agent.parameters.values.device == made.learning_device
+    assert_same(state_of(result.agent), state_of(expected.agent))
+    np.testing.assert_equal(history, expected_history)
+    assert result.evaluation == expected.evaluation
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_worker_processes_sample_for_a_learner_elsewhere(name: str, second_device: str) -> None:
+    config = replace(AGENTS[name].config, fast_updates=False)
+    options: dict[str, Any] = {"num_workers": 2, "total_steps": 80, "config": config}
+    result, _ = train(name, Mirrored("cpu", second_device), **options)
+    expected, _ = train(name, Mirrored("cpu", "cpu"), **options)
+    assert_same(state_of(result.agent), state_of(expected.agent))
+
+
+# Stopping and going on
+
+
+class Stops:
+    """Raises a signal at the n-th of the events that a run is made of."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left, self.events, self.signal = -1, 0, signal.SIGINT
+        for owner, name in (
+            (DiagonalGaussian, "sample"),
+            (DeterministicActions, "sample"),
+            (NumpySteps, "_step"),
+            (DDPGSteps, "critic_step"),
+            (DDPGNumpySteps, "critic_step"),
+            (DDPGNumpySteps, "actor_step"),
+            (WorkerSampler, "_begin"),
+            (Runner, "_completed"),
+        ):
+            monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            result = function(*arguments, **options)
+            self.events += 1
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), self.signal)
+            return result
+
+        return counted
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if "second" not in k} for line in lines]
+
+
+def rows_of(run_dir: Path) -> dict[str, bytes]:
+    """The replay buffer's files."""
+    return {path.name: path.read_bytes() for path in sorted((run_dir / "replay").glob("*"))}
+
+
+PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
+    "cpu": {"placement": lambda: SingleDevice("cpu"), "num_workers": 0},
+    "every 3": {"placement": lambda: Mirrored("cpu", "cpu", force_copy=True, publish_every=3), "num_workers": 0},
+    "overlap in thread": {"placement": lambda: Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
+    "overlap in worker": {"placement": lambda: Mirrored("cpu", "cpu", max_lag=1), "num_workers": 1},
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="os.kill ends a process on Windows")
+@pytest.mark.parametrize("placement", PLACEMENTS_TO_STOP)
+@pytest.mark.parametrize("name", LONG)
+def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stops, options = Stops(monkeypatch), dict(PLACEMENTS_TO_STOP[placement])
+    make, times = options.pop("placement"), 2 if "worker" in placement else 8
+    expected, path = tmp_path / "expected", tmp_path / "run"
+    train(name, make(), run_dir=expected, **options)
+    per_stop, rng = stops.events // (times + 1), random.Random(f"{name} {placement}")
+    signals = [signal.SIGINT, *requests_to_end()]
+    stops.left, stops.signal = rng.randint(1, 2 * per_stop), rng.choice(signals)
+    result, stopped = train(name, make(), run_dir=path, **options)[0], 0
+    while result.interrupted:
+        stopped += 1
+        stops.left = rng.randint(1, 2 * per_stop) if stopped < times else -1
+        stops.signal = rng.choice(signals)
+        result = hybridppo.resume(path, progress=False)
+    assert stopped >= times // 2
+    assert lines_of(path) == lines_of(expected)
+    found, wanted = (load_latest(each / "checkpoints")[1] for each in (path, expected))
+    assert_same(found.tensors, wanted.tensors)
+    assert found.state["agent"] == wanted.state["agent"]
+    for key in ("env_steps", "noise", "statistics", "resetting"):
+        assert found.state["sampler"][key] == wanted.state["sampler"][key], key
+    if name in OFF_POLICY:
+        loops = [checkpoint.state["runner"]["replay"] for checkpoint in (found, wanted)]
+        assert loops[0]["total"] == loops[1]["total"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_run_that_goes_on_longer_is_as_one_that_was_as_long(name: str, tmp_path: Path) -> None:
+    train(name, SingleDevice("cpu"), run_dir=tmp_path / "run", total_steps=3 * 40)
+    result = hybridppo.resume(tmp_path / "run", total_steps=ITERATIONS * 40, progress=False)
+    if name != "ppo":  # whose learning rate falls with the length that was planned
+        assert_same(state_of(result.agent), state_of(reference(name)[0].agent))
+    assert result.metrics["iteration"] == ITERATIONS
+
+
+# Acting and loading
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_agents_act_load_and_are_evaluated(name: str, tmp_path: Path) -> None:
+    result, _ = train(name, SingleDevice("cpu"), run_dir=tmp_path / "run")
+    loaded = hybridppo.load(tmp_path / "run")
+    assert type(loaded) is type(result.agent)
+    assert loaded.config == result.agent.config
+    assert_same(state_of(loaded), state_of(result.agent))
+    env = gym.make(ENV)
+    observation, _ = env.reset(seed=0)
+    action = result.agent.act(observation)
+    np.testing.assert_array_equal(action, loaded.act(observation))
+    np.testing.assert_array_equal(action, result.agent.act(observation))
+    assert env.action_space.contains(action)
+    assert env.action_space.contains(loaded.act(observation, deterministic=False))
+    evaluation = hybridppo.evaluate(tmp_path / "run", episodes=2, progress=False)
+    assert evaluation == hybridppo.evaluate_agent(result.agent, ENV, episodes=2, progress=False)
+    assert len(evaluation.returns) == 2
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_other_values_are_another_action(name: str) -> None:
+    agent = reference(name)[0].agent
+    actions = [agent.act(np.array(o, np.float32)) for o in ((1.0, 0.0, 0.0), (-1.0, 0.0, 7.0))]
+    assert actions[0] != actions[1]
+    assert len({float(agent.act(np.zeros(3, np.float32), deterministic=False)[0]) for _ in range(8)}) > 1
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_what_diverges_ends_with_one_error_and_is_not_saved(name: str, tmp_path: Path) -> None:
+    case = AGENTS[name]
+    with pytest.raises(TrainingError, match=r"the first quantity that is not finite.*Usual causes"):
+        train(
+            name,
+            SingleDevice("cpu"),
+            config=replace(case.config, **case.bad),
+            run_dir=tmp_path / "run",
+            checkpoint_seconds=0.0,
+            total_steps=4_000,
+        )
+    checkpoint = load_latest(tmp_path / "run" / "checkpoints")[1]
+    assert all(tensor.isfinite().all() for tensor in checkpoint.tensors.values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_iteration_accounts_for_its_seconds(name: str) -> None:
+    history: list[Any] = []
+    result = hybridppo.train(
+        ENV, total_steps=120, seed=0, placement="cpu", config=AGENTS[name].config, progress=False,
+        on_iteration=history.append,
+    )  # fmt: skip
+    assert result.metrics["env_steps"] == 120
+    parts = ("sampling", "learning", "copying", "other")
+    total = sum(metrics[f"seconds_{part}"] for metrics in history for part in parts)
+    assert total == pytest.approx(history[-1]["seconds"])
+    assert all(metrics[f"seconds_{part}"] >= 0 for metrics in history for part in parts)
+
+
+def test_actors_of_every_agent_have_a_form_in_numpy() -> None:
+    for name in AGENTS:
+        assert numpy_form(reference(name)[0].agent.actor) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ddpg", "td3"])
+def test_off_policy_agents_swing_a_pendulum_up(name: str) -> None:
+    kind = {"ddpg": hybridppo.DDPGConfig, "td3": hybridppo.TD3Config}[name]
+    result = hybridppo.train(
+        ENV, total_steps=15_000, seed=0, placement="cpu", config=kind(hidden_sizes=(64, 64), batch_size=128),
+        evaluation_episodes=20, progress=False,
+    )  # fmt: skip
+    assert result.evaluation is not None
+    assert result.evaluation.return_mean > -200.0

@@ -1,0 +1,151 @@
+"""Files of rows: appended to, never written again; what is torn, altered or missing is told of, and a full disk too."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hybridppo import CheckpointError
+from hybridppo.run_directory.appended import AppendedRows, require_whole
+
+
+def rows(start: int, end: int) -> dict[str, Tensor]:
+    return {"numbers": torch.arange(start, end, dtype=torch.float32).reshape(-1, 1), "flags": torch.ones(end - start)}
+
+
+def read(appended: AppendedRows) -> list[float]:
+    found: list[float] = []
+    for first, tensors in appended.read():
+        assert first == (found[-1] + 1 if found else first)
+        found += tensors["numbers"].flatten().tolist()
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def appended_of(folder: Path, *ends: int, capacity: int = 1000) -> AppendedRows:
+    appended, start = AppendedRows(folder, capacity), 0
+    for end in ends:
+        appended.append(start, end, rows, 8)
+        start = end
+    return appended
+
+
+def test_what_is_appended_is_read_back_in_order(tmp_path: Path) -> None:
+    appended = appended_of(tmp_path / "replay", 10, 11, 40)
+    assert appended.end == 40
+    assert read(appended) == [float(i) for i in range(40)]
+    assert len(contents(tmp_path / "replay")) == 1
+
+
+def test_what_is_there_is_never_written_again(tmp_path: Path) -> None:
+    appended = appended_of(tmp_path / "replay", 10)
+    before = contents(tmp_path / "replay")
+    appended.append(10, 20, rows, 8)
+    after = contents(tmp_path / "replay")
+    for name, data in before.items():
+        assert after[name].startswith(data)
+        assert len(after[name]) > len(data)
+
+
+def test_large_appends_are_made_of_pieces(tmp_path: Path) -> None:
+    appended = AppendedRows(tmp_path / "replay", 100)
+    appended.append(0, 7, rows, 2**25)  # two rows are a piece
+    assert [piece["rows"] for piece in appended.pieces] == [2, 2, 2, 1]
+    assert read(appended) == [float(i) for i in range(7)]
+
+
+def test_old_files_go_once_nobody_needs_them(tmp_path: Path) -> None:
+    appended = appended_of(tmp_path / "replay", *range(5, 61, 5), capacity=40)  # ten rows a file
+    assert len(contents(tmp_path / "replay")) == 6
+    appended.pieces = appended.needed_since(20)
+    assert len(contents(tmp_path / "replay")) == 6  # until they are told to go
+    appended.remove_others()
+    assert sorted(contents(tmp_path / "replay")) == [f"{first:012d}.rows" for first in (20, 30, 40, 50)]
+    assert read(appended) == [float(i) for i in range(20, 60)]
+    assert appended.needed_since(29) == appended.pieces  # of the oldest file, a row is needed still
+    assert [first for first, _ in appended.read(27)] == list(range(25, 60, 5))
+
+
+def test_a_torn_tail_is_cut_back_to_what_the_checkpoint_says(tmp_path: Path) -> None:
+    folder = tmp_path / "replay"
+    appended = appended_of(folder, 10, 20)
+    before, pieces = contents(folder), list(appended.pieces)
+    appended.append(20, 30, rows, 8)
+    with next(folder.iterdir()).open("ab") as file:  # killed in the middle of the next
+        file.write(b"half a piece")
+    (folder / "000000000030.rows").write_bytes(b"a file that was begun")
+    again = AppendedRows(folder, 1000)
+    again.cut_back(pieces)
+    assert contents(folder) == before
+    assert read(again) == [float(i) for i in range(20)]
+    again.append(20, 25, rows, 8)
+    assert read(again) == [float(i) for i in range(25)]
+
+
+@pytest.mark.parametrize("damage", ["altered", "truncated", "missing"])
+def test_damage_is_named(tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "replay"
+    appended = appended_of(folder, 10, 20)
+    require_whole(folder, appended.pieces)
+    path = next(folder.iterdir())
+    data = path.read_bytes()
+    if damage == "altered":
+        path.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    elif damage == "truncated":
+        path.write_bytes(data[:-1])
+    else:
+        path.unlink()
+    message = "cannot be read" if damage == "missing" else "is truncated or altered: the checksum of its rows from"
+    for check in (lambda: require_whole(folder, appended.pieces), lambda: read(appended)):
+        with pytest.raises(CheckpointError, match=message) as raised:
+            check()
+        assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "piece", [None, {}, {"file": "../../etc/passwd"}, {"file": "a.rows"}, {"file": "000000000000.rows", "sha256": 3}]
+)
+def test_what_is_no_piece_is_refused(tmp_path: Path, piece: Any) -> None:
+    with pytest.raises(CheckpointError, match="describes no piece of rows"):
+        AppendedRows(tmp_path, 10).cut_back([piece])
+    with pytest.raises(CheckpointError, match=r"no piece of rows|no list of pieces"):
+        require_whole(tmp_path, [piece])
+    with pytest.raises(CheckpointError, match="no list of pieces"):
+        require_whole(tmp_path, piece)
+
+
+@pytest.mark.parametrize("how", ["write fails", "write is short", "the disk fails"])
+def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    folder = tmp_path / "replay"
+    appended = appended_of(folder, 10)
+    before, pieces = contents(folder), list(appended.pieces)
+
+    class Full(io.FileIO):
+        def write(self, data: Any) -> int:
+            if how == "the disk fails":
+                return super().write(data)
+            written = super().write(bytes(data)[:20])
+            if how == "write is short":
+                return written
+            raise OSError(28, "No space left on device")
+
+    def no_sync(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as full:
+        full.setattr(io, "FileIO", Full)
+        if how == "the disk fails":
+            full.setattr(os, "fsync", no_sync)
+        with pytest.raises(OSError, match=r"No space left on device|Input/output error"):
+            appended.append(10, 20, rows, 8)
+    assert contents(folder) == before
+    assert appended.pieces == pieces
+    appended.append(10, 30, rows, 8)  # once there is room again
+    assert read(appended) == [float(i) for i in range(30)]

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from hybridppo.errors import EnvError
+from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.interfaces import Metrics, OffPolicyAgent
 from hybridppo.placements.base import Placement
 from hybridppo.rollouts.rollout import Rollout
@@ -129,6 +129,11 @@ class OffPolicyRunner(Runner):
         super().__init__(agent, sampler, placement, **options)
         self._turns: Turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
         self.replay = agent.new_replay()
+        if self.replay.num_envs != sampler.num_envs:
+            raise ConfigurationError(
+                f"an agent with a replay buffer learns from environments of one agent, and these have "
+                f"{sampler.num_envs // self.replay.num_envs} each: train PPO in them (PPOConfig, --agent ppo)"
+            )
         self._so_far = _SoFar()
         self._is_update_due = False
         """Whether a turn is sampled that was not learned from."""

@@ -19,7 +19,7 @@ from gymnasium.spaces import Discrete
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
-from hybridppo import CheckpointError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import CheckpointError, ConfigurationError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.interruption import Stopped
 from hybridppo.runners.samplers.in_process import Sampler
@@ -252,3 +252,12 @@ class Pushing:
         if at and self._step == at:
             function()
         return np.tile(np.array([9.0, 0.0], np.float32), (len(observations), 1))
+
+
+def test_agents_with_a_replay_buffer_say_that_they_learn_from_one() -> None:
+    class Steering(Matching):
+        def action_space(self, agent: str) -> Any:
+            return gym.spaces.Box(-1.0, 1.0, (1,))
+
+    with pytest.raises(ConfigurationError, match="learns from environments of one agent, and these have"):
+        hybridppo.train(Steering, total_steps=100, config=hybridppo.TD3Config(), placement="cpu", progress=False)

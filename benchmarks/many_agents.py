@@ -34,7 +34,7 @@ def one_core() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def run_ours(case: Case, env: Any, num_envs: int, **options: Any) -> dict[str, Any]:
+def run_ours(case: Case, env: Any, num_envs: int, config: Any = None, **options: Any) -> dict[str, Any]:
     """A turn of this library, through its public `train`; a case's rows are those of `num_envs` environments."""
     import hybridppo
 
@@ -49,7 +49,7 @@ def run_ours(case: Case, env: Any, num_envs: int, **options: Any) -> dict[str, A
         total_steps=(case.warmup + case.iterations) * case.batch_size,
         seed=0,
         placement="cpu",
-        config=replace(our_config(case), num_envs=num_envs),
+        config=config if config is not None else replace(our_config(case), num_envs=num_envs),
         progress=False,
         on_iteration=mark,
         **options,

@@ -3,6 +3,7 @@
 import math
 import sys
 
+from hybridppo.reporting.advice import advice
 from hybridppo.training import TrainResult
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -27,6 +28,9 @@ def report(result: TrainResult) -> int:
         mean, deviation = result.evaluation.return_mean, result.evaluation.return_std
         episodes = len(result.evaluation.returns)
         print(f"evaluation: return {mean:.2f} +- {deviation:.2f} over {episodes} episodes, most probable actions")
+    returns = result.evaluation.returns if result.evaluation is not None else None
+    for sentence in advice(result.metrics, result.agent.config, returns):
+        print(f"note: {sentence}")
     print(f"run directory: {result.run_dir}")
     return EXIT_DONE
 

@@ -16,3 +16,6 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What differs from the defaults, by name."""
+
+OF_THE_DEFAULT_TESTS = ("shared trunk", "gru", "lstm, normalised", "a pool, normalised")
+"""Which between them have everything that the others have; those are tried in slow tests."""

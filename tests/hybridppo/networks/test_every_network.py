@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from network_kinds import KINDS
+from network_kinds import KINDS, OF_THE_DEFAULT_TESTS
 from toy_environments import MODES, HighestAllowed
 
 import hybridppo
@@ -19,7 +19,10 @@ from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
 SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
 STEPS = 64 * 5
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_kind = pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[] if kind in OF_THE_DEFAULT_TESTS else pytest.mark.slow) for kind in KINDS],
+)
 ENVIRONMENTS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 
 

@@ -66,6 +66,7 @@ def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[di
         "config": case.config,
         "vectorization": "sync",
         "num_workers": 0,
+        "on_interrupt": "return",
         **options,
     }
     result = hybridppo.train(
@@ -229,7 +230,7 @@ def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeyp
         stopped += 1
         stops.left = rng.randint(1, 2 * per_stop) if stopped < times else -1
         stops.signal = rng.choice(signals)
-        result = hybridppo.resume(path, progress=False)
+        result = hybridppo.resume(path, progress=False, on_interrupt="return")
     assert stopped >= times // 2
     assert lines_of(path) == lines_of(expected)
     found, wanted = (load_latest(each / "checkpoints")[1] for each in (path, expected))

@@ -105,7 +105,7 @@ def test_stopped_within_a_rollout_it_goes_on_at_that_very_row(tmp_path: Path) ->
     expected = train(env=Interrupting, config=config, total_steps=1000)
     Interrupting.has_asked = False
     run = tmp_path / "run"
-    assert train(env=Interrupting, config=config, total_steps=1000, run_dir=run).interrupted
+    assert train(env=Interrupting, config=config, total_steps=1000, run_dir=run, on_interrupt="return").interrupted
     state = max((run / "checkpoints").iterdir()) / "state.json"
     assert '"under_way": {' in state.read_text()
     again = hybridppo.resume(run, env=Interrupting, progress=False)

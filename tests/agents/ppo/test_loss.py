@@ -59,7 +59,7 @@ CHANGES: dict[str, tuple[Any, str, Any]] = {
         "clipped_value_loss",
         lambda **inputs: 2.0 * losses.clipped_value_loss(**inputs),
     ),
-    "advantages as they are": ("optimizer_steps", "normalize", lambda advantages: advantages),
+    "advantages as they are": ("batch", "normalize", lambda advantages: advantages),
 }
 
 

@@ -1,7 +1,6 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
 # make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings and types
-# make extras   the tests of what the extras bring, with their packages
 # make slow     the tests that take minutes
 # make gpu      everything a machine with a CUDA device can say of this checkout, in one report (options: ARGS)
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
@@ -24,12 +23,6 @@ train: $(VENV)/installed
 # Where a process has nothing left, it takes tests from another: few of them take most of the time.
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
-
-# What the tests of extras need: a line for each kind of part.
-EXTRAS_TRACKERS := tensorboard,wandb,trackio,mlflow
-
-extras: $(VENV)/installed-extras
-	$(BIN)/python -m pytest -m extras $(ARGS)
 
 slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
@@ -82,7 +75,8 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(INSTALL) --editable ".[dev,plot]"
 	touch $@
 
-# Packages of environments: extras of setup.cfg; mpe2 has environments of several agents.
+# What `make extras` installs, extras of setup.cfg, a line for each kind of part; mpe2 has environments of several agents.
+EXTRAS_TRACKERS := tensorboard,wandb,trackio,mlflow
 ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
 
 $(VENV)/installed-extras: $(VENV)/installed-dev

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.mirrored import Mirrored
     from hybridppo.placements.single_device import SingleDevice
     from hybridppo.resuming import resume
+    from hybridppo.tools.doctor import diagnose
     from hybridppo.training import TrainResult, train
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "TrainingError",
     "__version__",
     "check_env",
+    "diagnose",
     "evaluate",
     "evaluate_agent",
     "load",
@@ -72,6 +74,7 @@ __getattr__ = lazy_attributes(
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
         "check_env": "hybridppo.checking",
+        "diagnose": "hybridppo.tools.doctor",
         "load": "hybridppo.loading",
         "resume": "hybridppo.resuming",
     },

@@ -5,6 +5,7 @@
     hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
     hybridppo placements CartPole-v1
     hybridppo check CartPole-v1
+    hybridppo doctor
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -20,6 +21,7 @@ from typing import Annotated, Any, Protocol
 import tyro
 
 from hybridppo.commands.check import Check
+from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from hybridppo.commands.placements import Placements
@@ -34,6 +36,7 @@ COMMANDS: dict[str, type] = {
     "evaluate": Evaluate,
     "placements": Placements,
     "check": Check,
+    "doctor": Doctor,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.single_device import SingleDevice
     from hybridppo.resuming import resume
     from hybridppo.tools.doctor import diagnose
+    from hybridppo.tools.plotting import plot_runs
     from hybridppo.training import TrainResult, train
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "evaluate",
     "evaluate_agent",
     "load",
+    "plot_runs",
     "resume",
     "train",
 ]
@@ -76,6 +78,7 @@ __getattr__ = lazy_attributes(
         "check_env": "hybridppo.checking",
         "diagnose": "hybridppo.tools.doctor",
         "load": "hybridppo.loading",
+        "plot_runs": "hybridppo.tools.plotting",
         "resume": "hybridppo.resuming",
     },
 )

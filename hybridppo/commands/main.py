@@ -6,6 +6,7 @@
     hybridppo placements CartPole-v1
     hybridppo check CartPole-v1
     hybridppo doctor
+    hybridppo plot runs --output curves.svg
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -25,6 +26,7 @@ from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from hybridppo.commands.placements import Placements
+from hybridppo.commands.plot import Plot
 from hybridppo.commands.resume import Resume
 from hybridppo.commands.train import Train
 from hybridppo.errors import ConfigurationError, HybridPPOError
@@ -37,6 +39,7 @@ COMMANDS: dict[str, type] = {
     "placements": Placements,
     "check": Check,
     "doctor": Doctor,
+    "plot": Plot,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

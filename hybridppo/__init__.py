@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hybridppo.resuming import resume
     from hybridppo.tools.doctor import diagnose
     from hybridppo.tools.plotting import plot_runs
+    from hybridppo.tools.report import write_report
     from hybridppo.training import TrainResult, train
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "plot_runs",
     "resume",
     "train",
+    "write_report",
 ]
 
 __getattr__ = lazy_attributes(
@@ -79,6 +81,7 @@ __getattr__ = lazy_attributes(
         "diagnose": "hybridppo.tools.doctor",
         "load": "hybridppo.loading",
         "plot_runs": "hybridppo.tools.plotting",
+        "write_report": "hybridppo.tools.report",
         "resume": "hybridppo.resuming",
     },
 )

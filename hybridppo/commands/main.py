@@ -7,6 +7,7 @@
     hybridppo check CartPole-v1
     hybridppo doctor
     hybridppo plot runs --output curves.svg
+    hybridppo report runs/CartPole-v1-20260101-120000-seed0
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -27,6 +28,7 @@ from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from hybridppo.commands.placements import Placements
 from hybridppo.commands.plot import Plot
+from hybridppo.commands.report import Report
 from hybridppo.commands.resume import Resume
 from hybridppo.commands.train import Train
 from hybridppo.errors import ConfigurationError, HybridPPOError
@@ -40,6 +42,7 @@ COMMANDS: dict[str, type] = {
     "check": Check,
     "doctor": Doctor,
     "plot": Plot,
+    "report": Report,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

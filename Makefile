@@ -83,7 +83,7 @@ $(VENV)/installed-bench: $(VENV)/installed-dev
 	touch $@
 
 $(VENV)/installed-extras: $(VENV)/installed-dev
-	$(INSTALL) --editable ".[$(EXTRAS_TOOLS)]"
+	$(INSTALL) --editable ".[$(EXTRAS_TOOLS)]" "gymnasium[classic-control]"
 	touch $@
 
 clean:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.single_device import SingleDevice
     from hybridppo.resuming import resume
     from hybridppo.tools.doctor import diagnose
+    from hybridppo.tools.playing import play, record_video
     from hybridppo.tools.plotting import plot_runs
     from hybridppo.tools.report import write_report
     from hybridppo.training import TrainResult, train
@@ -59,7 +60,9 @@ __all__ = [
     "evaluate",
     "evaluate_agent",
     "load",
+    "play",
     "plot_runs",
+    "record_video",
     "resume",
     "train",
     "write_report",
@@ -82,6 +85,8 @@ __getattr__ = lazy_attributes(
         "load": "hybridppo.loading",
         "plot_runs": "hybridppo.tools.plotting",
         "write_report": "hybridppo.tools.report",
+        "play": "hybridppo.tools.playing",
+        "record_video": "hybridppo.tools.playing",
         "resume": "hybridppo.resuming",
     },
 )

@@ -15,7 +15,10 @@ def line_chart(title: str, points: Sequence[tuple[float, float]], x_label: str) 
     """A line through points whose first numbers rise."""
     points = _thinned(points)
     x_ticks, y_ticks = (ticks(min(values), max(values)) for values in zip(*points, strict=True))
-    (left, right), (low, high) = ((each[0], each[-1]) for each in (x_ticks, y_ticks))
+    left, right, low, high = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
+    if points[-1][0] > left:  # a line ends at the edge
+        right = points[-1][0]
+        x_ticks = [tick for tick in x_ticks if tick <= right]
 
     def x(value: float) -> float:
         return LEFT + (value - left) / (right - left) * (WIDTH - LEFT - RIGHT)

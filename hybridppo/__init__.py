@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hybridppo.placements.single_device import SingleDevice
     from hybridppo.resuming import resume
     from hybridppo.tools.doctor import diagnose
+    from hybridppo.tools.exporting import export
     from hybridppo.tools.playing import play, record_video
     from hybridppo.tools.plotting import plot_runs
     from hybridppo.tools.report import write_report
@@ -59,6 +60,7 @@ __all__ = [
     "diagnose",
     "evaluate",
     "evaluate_agent",
+    "export",
     "load",
     "play",
     "plot_runs",
@@ -87,6 +89,7 @@ __getattr__ = lazy_attributes(
         "write_report": "hybridppo.tools.report",
         "play": "hybridppo.tools.playing",
         "record_video": "hybridppo.tools.playing",
+        "export": "hybridppo.tools.exporting",
         "resume": "hybridppo.resuming",
     },
 )

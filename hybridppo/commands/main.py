@@ -9,6 +9,7 @@
     hybridppo plot runs --output curves.svg
     hybridppo report runs/CartPole-v1-20260101-120000-seed0
     hybridppo play runs/CartPole-v1-20260101-120000-seed0 --output cartpole.mp4
+    hybridppo export runs/CartPole-v1-20260101-120000-seed0 policy.onnx
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -27,6 +28,7 @@ from hybridppo.commands.check import Check
 from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from hybridppo.commands.export import Export
 from hybridppo.commands.placements import Placements
 from hybridppo.commands.play import Play
 from hybridppo.commands.plot import Plot
@@ -46,6 +48,7 @@ COMMANDS: dict[str, type] = {
     "plot": Plot,
     "report": Report,
     "play": Play,
+    "export": Export,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

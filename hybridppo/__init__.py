@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hybridppo.tools.playing import play, record_video
     from hybridppo.tools.plotting import plot_runs
     from hybridppo.tools.report import write_report
+    from hybridppo.tools.tuning import tuned
     from hybridppo.training import TrainResult, train
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "record_video",
     "resume",
     "train",
+    "tuned",
     "write_report",
 ]
 
@@ -90,6 +92,7 @@ __getattr__ = lazy_attributes(
         "play": "hybridppo.tools.playing",
         "record_video": "hybridppo.tools.playing",
         "export": "hybridppo.tools.exporting",
+        "tuned": "hybridppo.tools.tuning",
         "resume": "hybridppo.resuming",
     },
 )

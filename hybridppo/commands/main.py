@@ -68,9 +68,12 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
-    kinds: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in COMMANDS.items()]
 
-    def parse() -> Command:
+    def parse_with(**defaults: Any) -> Command:
+        kinds: list[Any] = [
+            Annotated[kind, tyro.conf.subcommand(name, **({"default": defaults[name]} if name in defaults else {}))]
+            for name, kind in COMMANDS.items()
+        ]
         parsed: Command = tyro.cli(
             functools.reduce(operator.or_, kinds),
             args=arguments,
@@ -79,6 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             config=(tyro.conf.OmitArgPrefixes,),
         )
         return parsed
+
+    def parse() -> Command:
+        command = parse_with()
+        if isinstance(command, Train) and command.tuned:  # whose other flags change what is tuned
+            return parse_with(train=command.with_tuned_defaults())
+        return command
 
     sys.exit(run_command(parse))
 

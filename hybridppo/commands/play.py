@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -40,12 +40,12 @@ class Play:
 
         if self.window and self.output is not None:
             raise ConfigurationError("--window writes no video: leave --output out")
-        options = {"episodes": self.episodes, "seed": self.seed, "deterministic": self.deterministic}
+        options: dict[str, Any] = {"episodes": self.episodes, "seed": self.seed, "deterministic": self.deterministic}
+        options |= {"checkpoint": self.checkpoint}
         if self.window:
-            played = play(self.run_dir, checkpoint=self.checkpoint, **options)
+            played = play(self.run_dir, **options)
         else:
-            limits = {"most_steps": self.most_steps}
-            played = record_video(self.run_dir, self.output, checkpoint=self.checkpoint, **options, **limits)
+            played = record_video(self.run_dir, self.output, most_steps=self.most_steps, **options)
         for value, length in zip(played.returns, played.lengths, strict=True):
             print(f"episode: return {value:.2f}, {length} steps")
         if len(played.returns) < self.episodes:

@@ -162,7 +162,8 @@ def _compare(agent: PPO, policy: TorchPolicy, call: Call, source: EnvSource, ste
     difference = 0.0
     try:
         observation, info = env.reset(seed=0)
-        state = theirs = None
+        state: Any = None
+        theirs: Any = None
         for step in range(steps):
             mask = info.get("action_mask") if policy.mask_size else None
             with torch.no_grad():

@@ -82,7 +82,7 @@ def record_video(
     made = _make(Settings.read(directory).source(env), "rgb_array")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
-        recorder = gym.wrappers.RecordVideo(
+        recorder: Any = gym.wrappers.RecordVideo(
             made,
             str(Path(folder) / "frames"),
             episode_trigger=lambda episode: episode == 0,

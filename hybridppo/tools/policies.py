@@ -32,6 +32,11 @@ class TorchPolicy(nn.Module):
         ConfigurationError: for spaces whose rows or actions are no plain arrays.
     """
 
+    low: Tensor
+    high: Tensor
+    center: Tensor
+    half_width: Tensor
+
     def __init__(self, agent: PPO) -> None:
         super().__init__()
         self.actor = agent.actor
@@ -100,11 +105,11 @@ class TorchPolicy(nn.Module):
         if isinstance(distribution, Categorical):
             return outputs.argmax(-1) + distribution.start
         if isinstance(distribution, MultiCategorical):
-            best = [part.argmax(-1) for part in outputs.split(distribution.sizes, dim=-1)]
-            chosen = torch.stack(best, dim=-1).unflatten(-1, distribution.shape)
+            best = [part.argmax(-1) for part in torch.split(outputs, distribution.sizes, dim=-1)]
+            chosen = torch.stack(best, dim=-1).reshape(-1, *distribution.shape)
             return chosen if distribution.start is None else chosen + torch.as_tensor(distribution.start)
         assert isinstance(distribution, DiagonalGaussian)
-        mean = outputs[:, : distribution.size].unflatten(-1, distribution.shape)
+        mean = outputs[:, : distribution.size].reshape(-1, *distribution.shape)
         if isinstance(distribution, SquashedGaussian):
             mean = self.center + self.half_width * mean.tanh()
         return torch.minimum(torch.maximum(mean, self.low), self.high)

@@ -10,6 +10,7 @@
     hybridppo report runs/CartPole-v1-20260101-120000-seed0
     hybridppo play runs/CartPole-v1-20260101-120000-seed0 --output cartpole.mp4
     hybridppo export runs/CartPole-v1-20260101-120000-seed0 policy.onnx
+    hybridppo watch runs/CartPole-v1-20260101-120000-seed0
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -35,6 +36,7 @@ from hybridppo.commands.plot import Plot
 from hybridppo.commands.report import Report
 from hybridppo.commands.resume import Resume
 from hybridppo.commands.train import Train
+from hybridppo.commands.watch import Watch
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import as_keyboard_interrupts
 
@@ -49,6 +51,7 @@ COMMANDS: dict[str, type] = {
     "report": Report,
     "play": Play,
     "export": Export,
+    "watch": Watch,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 

@@ -38,6 +38,12 @@ if TYPE_CHECKING:
     from hybridppo.reporting.callbacks import Callback
     from hybridppo.reporting.trackers.base import Tracker
     from hybridppo.resuming import resume
+    from hybridppo.tools.doctor import diagnose
+    from hybridppo.tools.exporting import export
+    from hybridppo.tools.playing import play, record_video
+    from hybridppo.tools.plotting import plot_runs
+    from hybridppo.tools.report import write_report
+    from hybridppo.tools.tuning import tuned
     from hybridppo.training import TrainResult, train
 
 __all__ = [
@@ -67,12 +73,19 @@ __all__ = [
     "TrainingInterrupted",
     "__version__",
     "check_env",
+    "diagnose",
     "evaluate",
     "evaluate_agent",
+    "export",
     "load",
     "make_env",
+    "play",
+    "plot_runs",
+    "record_video",
     "resume",
     "train",
+    "tuned",
+    "write_report",
 ]
 
 __getattr__ = lazy_attributes(
@@ -92,8 +105,15 @@ __getattr__ = lazy_attributes(
         "Callback": "hybridppo.reporting.callbacks",
         "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.checking",
+        "diagnose": "hybridppo.tools.doctor",
         "load": "hybridppo.loading",
         "make_env": "hybridppo.environments.named",
+        "plot_runs": "hybridppo.tools.plotting",
+        "write_report": "hybridppo.tools.report",
+        "play": "hybridppo.tools.playing",
+        "record_video": "hybridppo.tools.playing",
+        "export": "hybridppo.tools.exporting",
+        "tuned": "hybridppo.tools.tuning",
         "resume": "hybridppo.resuming",
     },
 )

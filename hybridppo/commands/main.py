@@ -6,6 +6,12 @@
     hybridppo evaluate runs/CartPole-v1-20260101-120000-seed0
     hybridppo placements CartPole-v1
     hybridppo check CartPole-v1
+    hybridppo doctor
+    hybridppo plot runs --output curves.svg
+    hybridppo report runs/CartPole-v1-20260101-120000-seed0
+    hybridppo play runs/CartPole-v1-20260101-120000-seed0 --output cartpole.mp4
+    hybridppo export runs/CartPole-v1-20260101-120000-seed0 policy.onnx
+    hybridppo watch runs/CartPole-v1-20260101-120000-seed0
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -22,12 +28,18 @@ from typing import Annotated, Any, Protocol
 import tyro
 
 from hybridppo.commands.check import Check
+from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.evaluate import Evaluate
 from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from hybridppo.commands.export import Export
 from hybridppo.commands.parsing import parse as parse_arguments
 from hybridppo.commands.placements import Placements
+from hybridppo.commands.play import Play
+from hybridppo.commands.plot import Plot
+from hybridppo.commands.report import Report
 from hybridppo.commands.resume import Resume
 from hybridppo.commands.train import Train, train_command
+from hybridppo.commands.watch import Watch
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import as_keyboard_interrupts
 
@@ -37,6 +49,12 @@ COMMANDS: dict[str, type] = {
     "evaluate": Evaluate,
     "placements": Placements,
     "check": Check,
+    "doctor": Doctor,
+    "plot": Plot,
+    "report": Report,
+    "play": Play,
+    "export": Export,
+    "watch": Watch,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 
@@ -58,12 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
     given = sys.argv[1:] if arguments is None else arguments
     commands = {**COMMANDS, "train": train_command(given)}
-    kinds: list[Any] = [Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items()]
 
-    def parse() -> Command:
+    def parse_with(**defaults: Any) -> Command:
+        kinds: list[Any] = [
+            Annotated[kind, tyro.conf.subcommand(name, **({"default": defaults[name]} if name in defaults else {}))]
+            for name, kind in commands.items()
+        ]
         union = functools.reduce(operator.or_, kinds)
         parsed: Command = parse_arguments(union, arguments=arguments, prog="hybridppo", description=__doc__)
         return parsed
+
+    def parse() -> Command:
+        command = parse_with()
+        if isinstance(command, Train) and command.tuned:  # whose other flags change what is tuned
+            return parse_with(train=command.with_tuned_defaults())
+        return command
 
     sys.exit(run_command(parse))
 

@@ -11,6 +11,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.exits import report
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import ConfigurationError
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.named import PlacementOptions
 from hybridppo.reporting.pictures import has_matplotlib, plot_learning_curve
@@ -34,6 +35,9 @@ class Train:
     )
     placement: Annotated[PlacementOptions, tyro.conf.arg(name="")] = field(default_factory=PlacementOptions)
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    tuned: bool = False
+    """Begin with settings and steps that are known to suit the environment; other flags change them. Not every
+    environment has an entry."""
     run_dir: Path | None = None
     """The folder to make and write to; without it, a fresh one under runs/."""
     profile: bool = False
@@ -46,8 +50,26 @@ class Train:
     """Show the traceback of an error."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
+    def with_tuned_defaults(self) -> "Train":
+        """The command as it is without other flags than `--tuned`.
+
+        Raises:
+            ConfigurationError: for an environment without an entry.
+        """
+        from hybridppo.tools.tuning import tuned_entry
+
+        if type(self) is not Train:
+            raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
+        entry = tuned_entry(self.env_id)
+        options = RunOptions(total_steps=entry.total_steps)
+        return Train(self.env_id, options=options, tuned=True, config=entry.config)
+
     def run(self) -> int:
         """Train, and say what came of it."""
+        if self.tuned:
+            from hybridppo.tools.tuning import tuned_entry
+
+            print(f"tuned: {tuned_entry(self.env_id)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed
         result = train(
             self.env_id,

@@ -1,0 +1,142 @@
+"""A policy that was trained elsewhere, with NumPy alone: this file and the `.npz` beside it are all that it takes.
+
+    policy = Policy("policy.npz")
+    action, state = policy.act(observation)                  # the most probable action
+    action, state = policy.act(observation, state=state)     # of a policy with a memory; None where an episode starts
+    action, state = policy.act(observation, action_mask=mask)
+
+Written by `hybridppo export RUN_DIR policy.npz`. It needs neither torch nor hybridppo, and runs nothing out
+of the file.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+FORBIDDEN = np.float32(-1e8)
+
+
+class Policy:
+    """The most probable action for an observation.
+
+    Args:
+        path: of the `.npz`.
+
+    Raises:
+        ValueError: where the file is of another format than this module.
+    """
+
+    def __init__(self, path: "str | Path") -> None:
+        with np.load(path, allow_pickle=False) as file:
+            self._arrays = {name: file[name] for name in file.files}
+        self.about: dict[str, Any] = json.loads(self._arrays.pop("about").tobytes().decode())
+        """What it is: spaces, layers, the run it came from."""
+        if self.about["format"] != FORMAT:
+            raise ValueError(f"{path} has format {self.about['format']}, and this module reads {FORMAT}: take its own")
+
+    def act(self, observation: Any, *, action_mask: Any = None, state: Any = None) -> "tuple[Any, Any]":
+        """The action, as the environment takes it, and the next state.
+
+        Args:
+            observation: an array of a `Box`, in its own shape; of another space, its row: all parts one after the
+                other, a choice as as many numbers as it has, 1 for what is chosen and 0 for the rest.
+            action_mask: what is allowed, 1 or 0 for each action of each choice in turn.
+            state: what the last call gave; None where an episode starts, and always of a policy without a memory.
+
+        Raises:
+            ValueError: where an argument is not of the shape that the policy takes.
+        """
+        outputs, state = self.outputs(observation, action_mask=action_mask, state=state)
+        return self._action(outputs), state
+
+    def outputs(self, observation: Any, *, action_mask: Any = None, state: Any = None) -> "tuple[Any, Any]":
+        """What the network gives: logits, or means and log standard deviations; and the next state."""
+        about = self.about
+        row = self._numbers("observation", observation, about["observation_size"])
+        mask = None
+        if about["mask_size"]:
+            if action_mask is None:
+                raise ValueError("this policy takes an action that a mask allows: pass action_mask=...")
+            mask = self._numbers("action_mask", action_mask, about["mask_size"])
+            row = np.concatenate((row, mask))
+        elif action_mask is not None:
+            raise ValueError("this policy was trained without masks: leave action_mask out")
+        if "mean" in self._arrays:
+            scale = np.float32(1.0) / np.sqrt(self._arrays["variance"] + np.float32(1e-8))
+            row = np.clip((row - self._arrays["mean"]) * scale, -10.0, 10.0)
+        if about["memory"]:
+            size = about["state_size"]
+            before = np.zeros(size, np.float32) if state is None else self._numbers("state", state, size)
+            state = self._advanced(row, before)
+            row = state[: about["memory_size"]]
+            row = row if mask is None else np.concatenate((row, mask))
+        elif state is not None:
+            raise ValueError("this policy has no memory: leave state out")
+        for number, layer in enumerate(about["layers"]):
+            row = self._layer(layer, number, row)
+        if mask is not None:
+            row[: len(mask)][mask == 0.0] = FORBIDDEN
+        if "log_std" in self._arrays:
+            row = np.concatenate((row, self._arrays["log_std"]))
+        return row, state
+
+    def _numbers(self, name: str, value: Any, size: int) -> Any:
+        array = np.asarray(value, np.float32).reshape(-1)
+        if array.size != size:
+            raise ValueError(f"{name} must have {size} numbers, got {array.size}")
+        return array
+
+    def _layer(self, kind: str, number: int, row: Any) -> Any:
+        if kind == "linear":
+            return self._arrays[f"{number}.weight"] @ row + self._arrays[f"{number}.bias"]
+        if kind == "layer_norm":
+            centred = row - row.mean()
+            normal = centred / np.sqrt((centred * centred).mean() + np.float32(1e-5))
+            return normal * self._arrays[f"{number}.weight"] + self._arrays[f"{number}.bias"]
+        if kind == "tanh":
+            return np.tanh(row)
+        if kind == "relu":
+            return np.maximum(row, 0.0)
+        if kind == "elu":
+            return np.where(row > 0.0, row, np.expm1(np.minimum(row, 0.0)))
+        if kind == "silu":
+            return row * _sigmoid(row)
+        if kind == "gelu":
+            return np.float32(0.5) * row * (1.0 + np.array([math.erf(x / math.sqrt(2.0)) for x in row], np.float32))
+        raise ValueError(f"unknown layer {kind!r}: take the module that was written beside the file")
+
+    def _advanced(self, row: Any, state: Any) -> Any:
+        """The state of the memory after a step."""
+        arrays, size = self._arrays, self.about["memory_size"]
+        of_row = arrays["weight_input"] @ row + arrays["bias"]
+        of_state = arrays["weight_state"] @ state[:size]
+        if self.about["memory"] == "lstm":
+            gates = of_row + of_state
+            let_in, keep, let_out = (_sigmoid(part) for part in np.split(gates[: 3 * size], 3))
+            cell = keep * state[size:] + let_in * np.tanh(gates[3 * size :])
+            return np.concatenate((let_out * np.tanh(cell), cell))
+        reset, update = (_sigmoid(part) for part in np.split(of_row[: 2 * size] + of_state[: 2 * size], 2))
+        new = np.tanh(of_row[2 * size :] + reset * (of_state[2 * size :] + arrays["bias_state"]))
+        return new + update * (state - new)
+
+    def _action(self, outputs: Any) -> Any:
+        action = self.about["action"]
+        shape = action["shape"]
+        if action["kind"] == "choices":
+            ends = np.cumsum(action["sizes"])
+            best = [part.argmax() for part in np.split(outputs, ends[:-1])]
+            return (np.asarray(best) + np.asarray(action["start"])).reshape(shape)
+        mean = outputs[: math.prod(shape)].reshape(shape)
+        low, high = self._arrays["low"], self._arrays["high"]
+        if action["squashed"]:
+            mean = self._arrays["center"] + self._arrays["half_width"] * np.tanh(mean)
+        return np.clip(mean, low, high)
+
+
+def _sigmoid(numbers: Any) -> Any:
+    # By tanh: no exponential that overflows.
+    return np.float32(0.5) * (np.tanh(np.float32(0.5) * numbers) + np.float32(1.0))

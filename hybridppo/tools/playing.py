@@ -1,0 +1,165 @@
+"""Episodes of a run's agent to look at: in a video, or in a window.
+
+    hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
+
+Videos are gymnasium's `RecordVideo`, which needs moviepy (`pip install hybridppo[video]`).
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from hybridppo.agents import PPO
+from hybridppo.environments.options import EnvSource
+from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.loading import load
+from hybridppo.networks.making import Networks
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.settings import Settings
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.validation import require_whole
+
+MOST_STEPS = 3000
+"""Of a video, whose frames lie in memory until its end."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was seen."""
+
+    returns: tuple[float, ...]
+    """Of the episodes that ended."""
+    lengths: tuple[int, ...]
+    steps: int
+    """Of all episodes, with that which was broken off."""
+    path: Path | None
+    """The video."""
+
+
+def record_video(
+    run_dir: str | Path,
+    output: str | Path | None = None,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    deterministic: bool = True,
+    checkpoint: WhichCheckpoint = "latest",
+    most_steps: int = MOST_STEPS,
+    env: EnvSource | None = None,
+    agent: type[PPO] | None = None,
+    networks: Networks | None = None,
+) -> Played:
+    """Write whole episodes of a run's agent into one video: a frame for every observation.
+
+    Args:
+        run_dir: of the run.
+        output: the video, `.mp4`; None for `video.mp4` in the run directory. It is there when it is whole.
+        episodes: how many.
+        seed: of the environment.
+        deterministic: take the most probable actions.
+        checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
+        most_steps: after which the video ends, wherever the episode is.
+        env: as for `hybridppo.resume`; a function makes an environment with `render_mode="rgb_array"`.
+        agent: as for `hybridppo.load`.
+        networks: as for `hybridppo.load`.
+
+    Raises:
+        ConfigurationError: where moviepy is not installed, or an argument cannot be meant.
+        EnvError: where the environment draws no pictures.
+    """
+    directory = RunDirectory.open(run_dir)
+    output = Path(output) if output is not None else directory.path / "video.mp4"
+    if output.suffix.lower() != ".mp4":
+        raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
+    if find_spec("moviepy") is None:
+        raise ConfigurationError("videos need moviepy: pip install hybridppo[video]")
+    player = load(run_dir, checkpoint, agent=agent, networks=networks)
+    made = _make(Settings.read(directory).source(env), "rgb_array")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
+        recorder: Any = gym.wrappers.RecordVideo(
+            made,
+            str(Path(folder) / "frames"),
+            episode_trigger=lambda episode: episode == 0,
+            video_length=2**62,  # from the first episode to the last, in one file
+        )
+        try:
+            played = _play(player, recorder, episodes, seed, deterministic, most_steps)
+        finally:
+            recorder.close()
+        (video,) = (Path(folder) / "frames").glob("*.mp4")
+        video.replace(output)
+    return Played(*played, output)
+
+
+def play(
+    run_dir: str | Path,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    deterministic: bool = True,
+    checkpoint: WhichCheckpoint = "latest",
+    env: EnvSource | None = None,
+    agent: type[PPO] | None = None,
+    networks: Networks | None = None,
+) -> Played:
+    """Show episodes of a run's agent in the environment's own window.
+
+    Arguments are as for `record_video`; a function makes an environment with `render_mode="human"`.
+
+    Raises:
+        EnvError: where the environment has no window.
+    """
+    player = load(run_dir, checkpoint, agent=agent, networks=networks)
+    made = _make(Settings.read(RunDirectory.open(run_dir)).source(env), "human")
+    try:
+        return Played(*_play(player, made, episodes, seed, deterministic, None), None)
+    finally:
+        made.close()
+
+
+def _make(source: EnvSource, render_mode: str) -> "gym.Env[Any, Any]":
+    what = "draws no pictures" if render_mode == "rgb_array" else "has no window"
+    remedy = f"it must take render_mode={render_mode!r}"
+    make: Callable[[], Any] = source if callable(source) else lambda: gym.make(str(source), render_mode=render_mode)
+    try:
+        made = make()
+    except (gym.error.Error, TypeError) as error:  # TypeError: of one that takes no render_mode
+        raise EnvError(f"the environment {what}: {remedy} ({error})") from error
+    if not isinstance(made, gym.Env) or made.render_mode != render_mode:
+        mode = getattr(made, "render_mode", None)
+        made.close()
+        raise EnvError(f"the environment {what}: its render_mode is {mode!r}, and {remedy}")
+    return made
+
+
+def _play(
+    agent: PPO, env: "gym.Env[Any, Any]", episodes: int, seed: int, deterministic: bool, most_steps: int | None
+) -> tuple[tuple[float, ...], tuple[int, ...], int]:
+    """Episodes one after the other: returns, lengths and all steps."""
+    episodes = require_whole("episodes", episodes)
+    most = require_whole("most_steps", most_steps) if most_steps is not None else None
+    is_masked = isinstance(agent.observation_space, MaskedObservation)
+    returns: list[float] = []
+    lengths: list[int] = []
+    steps = 0
+    observation, info = env.reset(seed=require_whole("seed", seed, 0, below=2**31))
+    state, total, length = None, 0.0, 0
+    while most is None or steps < most:
+        mask = info.get("action_mask") if is_masked else None
+        action, state = agent.act(observation, deterministic, action_mask=mask, state=state)
+        observation, reward, terminated, truncated, info = env.step(action)
+        steps, length, total = steps + 1, length + 1, total + float(reward)
+        if terminated or truncated:
+            returns.append(total)
+            lengths.append(length)
+            if len(returns) == episodes:
+                break
+            observation, info = env.reset()
+            state, total, length = None, 0.0, 0
+    return tuple(returns), tuple(lengths), steps

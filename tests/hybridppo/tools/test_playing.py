@@ -1,0 +1,152 @@
+"""Episodes to look at: frames, returns, and what is said where there is nothing to see."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, PPOConfig
+from hybridppo.commands.main import main
+
+QUIET = {"seed": 0, "placement": "cpu", "progress": False}
+
+
+class Numbered(gym.Env[Any, Any]):
+    """Episodes of seven steps, a grey for each; the mask allows one action, which changes."""
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    action_space = Discrete(3)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.rendered = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._seen()
+
+    def step(self, action: int) -> Any:
+        reward = float(action == self._steps % 3)
+        self._steps += 1
+        observation, info = self._seen()
+        return observation, reward, self._steps == 7, False, info
+
+    def _seen(self) -> Any:
+        mask = np.arange(3) == self._steps % 3
+        return np.full(1, self._steps / 10, np.float32), {"action_mask": mask.astype(np.int8)}
+
+    def render(self) -> Any:
+        self.rendered += 1
+        return np.full((64, 64, 3), 30 * self._steps, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("playing") / "run"
+    config = PPOConfig(
+        num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), recurrent="gru", recurrent_size=4
+    )
+    hybridppo.train(Numbered, total_steps=64, config=config, run_dir=path, action_masks=True, **QUIET)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("playing") / "run"
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=path, **QUIET)
+    return path
+
+
+def frames_of(path: Path) -> list[Any]:
+    imageio = pytest.importorskip("imageio.v3")
+    return list(imageio.imiter(path, plugin="FFMPEG"))
+
+
+@pytest.mark.extras
+def test_a_video_has_a_frame_for_every_observation(masked_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    path = tmp_path / "new" / "video.mp4"
+    played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"))
+    assert played.path == path
+    assert (played.returns, played.lengths, played.steps) == ((7.0,) * 3, (7,) * 3, 21)  # as masks and memory have it
+    greys = [float(frame.mean()) for frame in frames_of(path)]
+    np.testing.assert_allclose(greys, [30 * step for step in range(8)] * 3, atol=6)
+    assert [each.name for each in path.parent.iterdir()] == ["video.mp4"]
+
+
+@pytest.mark.extras
+def test_the_command_writes_a_video_into_the_run(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    with pytest.raises(SystemExit) as exited:
+        main(["play", str(cartpole), "--episodes", "2", "--seed", "3"])
+    assert exited.value.code == 0
+    out = capsys.readouterr().out
+    assert f"video: {cartpole / 'video.mp4'}" in out
+    env, agent = gym.make("CartPole-v1"), hybridppo.load(cartpole)
+    observation, _ = env.reset(seed=3)
+    lengths = []
+    for _ in range(2):
+        length, has_ended = 0, False
+        while not has_ended:
+            observation, _, terminated, truncated, _ = env.step(agent.act(observation))
+            length, has_ended = length + 1, terminated or truncated
+        lengths.append(length)
+        observation, _ = env.reset()
+    assert [f"{length} steps" in out for length in lengths] == [True, True]
+    assert len(frames_of(cartpole / "video.mp4")) == sum(lengths) + 2
+
+
+@pytest.mark.extras
+def test_a_video_ends_after_so_many_steps(masked_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    path = tmp_path / "video.mp4"
+    played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"), most_steps=10)
+    assert (played.lengths, played.steps) == ((7,), 10)
+    assert len(frames_of(path)) == 12
+
+
+def test_a_window_is_the_environments_own(masked_run: Path) -> None:
+    played = hybridppo.play(masked_run, episodes=2, env=lambda: Numbered("human"))
+    assert (played.returns, played.path) == ((7.0, 7.0), None)
+    with pytest.raises(EnvError, match="has no window: its render_mode is None"):
+        hybridppo.play(masked_run, env=Numbered)
+
+
+def test_what_draws_nothing_and_what_is_no_video_is_refused(
+    masked_run: Path, cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridppo.tools.playing.find_spec", lambda name: object())
+    with pytest.raises(EnvError, match="draws no pictures: its render_mode is None"):
+        hybridppo.record_video(masked_run, tmp_path / "a.mp4", env=Numbered)
+    with pytest.raises(ConfigurationError, match=r"end with \.mp4"):
+        hybridppo.record_video(cartpole, tmp_path / "a.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_moviepy_the_remedy_is_said(cartpole: Path, tmp_path: Path) -> None:
+    code = f"""
+import hybridppo.tools.playing as playing
+playing.find_spec = lambda name: None
+from hybridppo.commands.main import main
+main(["play", {str(cartpole)!r}, "--output", {str(tmp_path / "a.mp4")!r}])
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    assert "pip install hybridppo[video]" in process.stderr
+
+
+def test_a_window_writes_no_video(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["play", str(cartpole), "--window", "--output", "a.mp4"])
+    assert exited.value.code == 2
+    assert "leave --output out" in capsys.readouterr().err

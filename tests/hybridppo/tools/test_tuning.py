@@ -1,0 +1,88 @@
+"""Tuned settings: what the file says, and what becomes of it on the command line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+import hybridppo
+from hybridppo import ConfigurationError, PPOConfig
+from hybridppo.commands.main import main
+from hybridppo.tools.tuning import FILE, tuned_entry
+
+ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
+
+
+@pytest.mark.parametrize("env_id", ENTRIES)
+def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -> None:
+    assert env_id in gym.registry
+    entry = tuned_entry(env_id)
+    assert entry.config == hybridppo.tuned(env_id) == PPOConfig(**ENTRIES[env_id]["config"])
+    assert entry.total_steps >= 20_000
+    assert entry.source.startswith("rl-baselines3-zoo")
+    assert ENTRIES[env_id].keys() >= {"published_return", "return_here", "left_out"}
+    if entry.return_here is None:
+        assert "not measured here yet" in str(entry)
+    if entry.left_out is not None:
+        assert entry.left_out in str(entry)
+
+
+def test_settings_are_those_of_the_source_in_our_terms() -> None:
+    hopper = hybridppo.tuned("Hopper-v5")
+    assert hopper.value_coef == pytest.approx(2 * 0.835671)
+    assert (hopper.num_envs, hopper.num_steps, hopper.minibatch_size) == (1, 512, 32)
+    assert hopper.normalize_observations
+    assert hopper.normalize_rewards
+    assert (hopper.hidden_sizes, hopper.activation, hopper.log_std_init) == ((256, 256), "relu", -2.0)
+    assert (hopper.entropy_coef, hopper.clip_range_vf, hopper.anneal_learning_rate) == (0.00229519, None, False)
+    cartpole = hybridppo.tuned("CartPole-v1")
+    assert cartpole.anneal_learning_rate
+    assert cartpole.anneal_clip_range
+    assert (cartpole.learning_rate, cartpole.minibatch_size) == (1e-3, 256)
+    assert "gSDE" in (tuned_entry("Pendulum-v1").left_out or "")
+
+
+def test_an_environment_without_an_entry_names_those_with_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"'Taxi-v3', but for: CartPole-v1, Acrobot-v1, .*Hopper-v5"):
+        hybridppo.tuned("Taxi-v3")
+
+
+def train(run_dir: Path, *arguments: object, env_id: str = "CartPole-v1") -> int:
+    options = ("--tuned", "--run-dir", run_dir, "--placement", "cpu", "--no-progress", *arguments)
+    with pytest.raises(SystemExit) as exited:
+        main(["train", env_id, *map(str, options)])
+    return int(exited.value.code or 0)
+
+
+def test_tuned_is_where_other_flags_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", "--total-steps", 512, "--gamma", 0.99, "--learning-rate", 2.5e-4, "--seed", 1) == 0
+    assert "tuned: rl-baselines3-zoo" in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    # A flag counts also where it says what the default without --tuned is.
+    expected = {**hybridppo.tuned("CartPole-v1").to_json(), "gamma": 0.99, "learning_rate": 2.5e-4}
+    assert PPOConfig(**config["config"]) == PPOConfig(**expected)
+    assert config["total_steps"] == 512
+
+
+def test_tuned_steps_are_those_of_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def noted(env_id: str, **options: Any) -> None:
+        given.update(options)
+        raise Enough
+
+    monkeypatch.setattr("hybridppo.commands.train.train", noted)
+    assert train(tmp_path / "run", env_id="Acrobot-v1") == 1
+    assert given["total_steps"] == 1_000_000
+    assert given["config"] == hybridppo.tuned("Acrobot-v1")
+
+
+def test_tuned_without_an_entry_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", env_id="Taxi-v3") == 2
+    assert "no tuned settings for 'Taxi-v3'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

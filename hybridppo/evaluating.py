@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hybridppo.agents import PPO
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError
+from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
@@ -33,6 +33,7 @@ def evaluate_agent(
     deterministic: bool = True,
     autoreset_mode: AutoresetName | None = None,
     on_env_error: OnEnvError = "raise",
+    vectorization: Vectorization = "auto",
     placement: Placement | None = None,
     progress: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
@@ -47,6 +48,7 @@ def evaluate_agent(
         deterministic: take the most probable actions.
         autoreset_mode: for vector environments that do not declare theirs.
         on_env_error: as for `train`; an episode that was broken off does not count.
+        vectorization: as for `train`.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
         should_stop: asked before each step; where it says so, `Stopped` is raised.
@@ -60,6 +62,7 @@ def evaluate_agent(
     options = EnvironmentOptions(
         autoreset_mode=autoreset_mode,
         on_env_error=on_env_error,
+        vectorization=vectorization,
         action_masks=isinstance(agent.observation_space, MaskedObservation),
     )
     environments = make_environments(env, num_envs, options)
@@ -108,5 +111,6 @@ def evaluate(
         deterministic=deterministic,
         autoreset_mode=settings.environment.autoreset_mode,
         on_env_error=settings.environment.on_env_error,
+        vectorization=settings.environment.vectorization_of_evaluation,
         progress=progress,
     )

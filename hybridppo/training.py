@@ -254,6 +254,7 @@ def _evaluation_after(job: Job) -> Evaluation:
         seed=seed_of(settings.seed, "evaluation"),
         autoreset_mode=settings.environment.autoreset_mode,
         on_env_error=settings.environment.on_env_error,
+        vectorization=settings.environment.vectorization_of_evaluation,
         placement=job.placement,
         progress=job.reporting.progress,
         should_stop=lambda: job.interruption.requested,

@@ -44,6 +44,8 @@ def make_environments(
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
     action_masks, restarts, autoreset_mode = options.action_masks, options.restarts, options.autoreset_mode
+    if options.vectorization == "compiled":
+        return _compiled(source, num_envs, options, first)
     if not isinstance(source, str):
         if not callable(source):
             raise ConfigurationError(
@@ -79,6 +81,21 @@ def make_environments(
         raise EnvError(
             f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
         ) from error
+
+
+def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
+    from hybridppo.compiled.building import require_numba
+    from hybridppo.compiled.known import compiled_form
+    from hybridppo.environments.compiled import CompiledEnvironments
+
+    require_numba()
+    try:
+        definition = compiled_form(source)
+    except gym.error.Error as error:
+        raise EnvError(
+            f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
+        ) from error
+    return CompiledEnvironments(definition, num_envs, first, options.env_threads)
 
 
 def _with_mask(make: Callable[[], Any]) -> MaskInObservation:

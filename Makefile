@@ -1,6 +1,7 @@
 # make train    train CartPole (options: make train ARGS="--placement hybrid --seed 1")
 # make test     the default tests, on every core (options: make test ARGS="tests/agents -n 0")
 # make lint     style, docstrings and types
+# make extras   the tests of what the extras bring, with their packages
 # make slow     the tests that take minutes
 # make gpu      everything a machine with a CUDA device can say of this checkout, in one report (options: ARGS)
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
@@ -8,7 +9,7 @@
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
-.PHONY: train test lint slow gpu mutants wheel bench bench-all bench-gpu clean
+.PHONY: train test lint extras slow gpu mutants wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -22,6 +23,12 @@ train: $(VENV)/installed
 # Where a process has nothing left, it takes tests from another: few of them take most of the time.
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# What the tests of extras need: a line for each kind of part.
+EXTRAS_COMPILED := compiled
+
+extras: $(VENV)/installed-extras
+	$(BIN)/python -m pytest -m extras $(ARGS)
 
 slow: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
@@ -69,6 +76,10 @@ $(VENV)/installed: setup.cfg constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(INSTALL) --editable ".[dev,plot]"
+	touch $@
+
+$(VENV)/installed-extras: $(VENV)/installed-dev
+	$(INSTALL) --editable ".[$(EXTRAS_COMPILED)]"
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev

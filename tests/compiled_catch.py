@@ -1,4 +1,4 @@
-"""An environment of one's own, with what a user's has: constants, a helper, an array in its state, noise in its steps."""
+"""An environment of one's own, with constants, a helper, an array in its state, and noise in its steps."""
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete

@@ -21,14 +21,15 @@ ROOMS = {
     "rollouts": {"spaces"},
     "networks/numpy_forms": {"spaces"},
     "networks": {"spaces", "networks/numpy_forms"},
+    "compiled": set(),
     "environments/state": set(),
-    "environments": {"spaces", "environments/state"},
+    "environments": {"compiled", "spaces", "environments/state"},
     "reporting": set(),
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
     "agents/ppo": {"networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo"},
-    "runners/samplers": {"environments", "rollouts", "spaces"},
+    "runners/samplers": {"environments", "networks/numpy_forms", "rollouts", "spaces"},
     "runners/workers": {
         "environments", "networks", "networks/numpy_forms", "rollouts", "runners/samplers", "spaces"
     },

@@ -52,14 +52,14 @@ def wrapped(angle: float) -> float:
 class Acrobot:
     """Two links that hang, to be swung above a line by a torque between them; a step costs 1."""
 
-    def reset(state: Any, random: Any) -> None:  # noqa: N805 - there is no self
+    def reset(state: Any, random: Any) -> None:
         """Almost hanging; in float32, as gymnasium has it."""
         state.angle_1 = np.float32(uniform(random, -0.1, 0.1))
         state.angle_2 = np.float32(uniform(random, -0.1, 0.1))
         state.speed_1 = np.float32(uniform(random, -0.1, 0.1))
         state.speed_2 = np.float32(uniform(random, -0.1, 0.1))
 
-    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:  # noqa: N805
+    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
         """The method of Runge and Kutta, of the fourth order."""
         torque, half = action - 1.0, SECONDS / 2.0
         a, b, va, vb = state.angle_1, state.angle_2, state.speed_1, state.speed_2
@@ -78,7 +78,7 @@ class Acrobot:
         is_above = -np.cos(state.angle_1) - np.cos(state.angle_2 + state.angle_1) > 1.0
         return (0.0 if is_above else -1.0), is_above
 
-    def observe(state: Any, out: Any) -> None:  # noqa: N805
+    def observe(state: Any, out: Any) -> None:
         """Both angles as points on the circle, and the speeds."""
         out[0], out[1] = np.cos(state.angle_1), np.sin(state.angle_1)
         out[2], out[3] = np.cos(state.angle_2), np.sin(state.angle_2)

@@ -1,7 +1,7 @@
 """A definition compiled: once, and kept for other processes.
 
-Functions and loops are written as one module, whose name is a hash of its text, which names Numba's version. Numba keeps
-the machine code of a file beside it, by the file's time and size and by the processor: another process loads it.
+Functions and loops are written as one module, whose name is a hash of its text, which names Numba's version. Numba
+keeps the machine code of a file beside it, by the file's time and size and by the processor: another process loads it.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -200,7 +199,9 @@ def _explained(name: str, path: Path, lines: dict[int, str], error: Exception) -
     found = re.findall(rf"{re.escape(path.name)}\"?,? (?:line |\()(\d+)", str(error))
     where = next((lines[int(number)] for number in found if int(number) in lines), None)
     told = [
-        line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Failed in nopython mode")
+        line.strip()
+        for line in str(error).splitlines()
+        if line.strip() and not line.startswith("Failed in nopython mode")
     ]
     reason = "; ".join(told[:2]) if told else type(error).__name__
     return EnvError(

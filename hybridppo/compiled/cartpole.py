@@ -32,14 +32,14 @@ HIGH = np.array([FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf], dtype=np.floa
 class CartPole:
     """A pole on a cart that is pushed left or right; a step is worth 1."""
 
-    def reset(state: Any, random: Any) -> None:  # noqa: N805 - there is no self
+    def reset(state: Any, random: Any) -> None:
         """Almost upright."""
         state.x = uniform(random, -0.05, 0.05)
         state.x_speed = uniform(random, -0.05, 0.05)
         state.angle = uniform(random, -0.05, 0.05)
         state.angle_speed = uniform(random, -0.05, 0.05)
 
-    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:  # noqa: N805
+    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
         """Euler's method."""
         force = FORCE if action == 1 else -FORCE
         cos, sin = np.cos(state.angle), np.sin(state.angle)
@@ -53,6 +53,6 @@ class CartPole:
         state.angle_speed += SECONDS * turn
         return 1.0, abs(state.x) > FURTHEST or abs(state.angle) > LARGEST_ANGLE
 
-    def observe(state: Any, out: Any) -> None:  # noqa: N805
+    def observe(state: Any, out: Any) -> None:
         """Place, speed, angle and its speed."""
         out[0], out[1], out[2], out[3] = state.x, state.x_speed, state.angle, state.angle_speed

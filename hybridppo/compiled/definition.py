@@ -1,22 +1,22 @@
 """What a compiled environment is: its state, its spaces, and three functions.
 
-    @compiled.environment(
-        state={"x": np.float64, "speed": np.float64},
-        observation_space=Box(-1.0, 1.0, (2,), np.float32),
-        action_space=Discrete(2),
-        episode_length=500,
-    )
-    class Slide:
-        def reset(state, random):               # set every field; numbers from compiled.uniform(random, low, high)
-            state.x, state.speed = compiled.uniform(random, -0.1, 0.1), 0.0
+@compiled.environment(
+    state={"x": np.float64, "speed": np.float64},
+    observation_space=Box(-1.0, 1.0, (2,), np.float32),
+    action_space=Discrete(2),
+    episode_length=500,
+)
+class Slide:
+    def reset(state, random):               # set every field; numbers from compiled.uniform(random, low, high)
+        state.x, state.speed = compiled.uniform(random, -0.1, 0.1), 0.0
 
-        def step(state, action, random):        # change the state; the reward, and whether the episode is over
-            state.speed += 0.01 * (2 * action - 1)
-            state.x += state.speed
-            return -abs(state.x), abs(state.x) > 1.0
+    def step(state, action, random):        # change the state; the reward, and whether the episode is over
+        state.speed += 0.01 * (2 * action - 1)
+        state.x += state.speed
+        return -abs(state.x), abs(state.x) > 1.0
 
-        def observe(state, out):                # write the observation
-            out[0], out[1] = state.x, state.speed
+    def observe(state, out):                # write the observation
+        out[0], out[1] = state.x, state.speed
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FUNCTIONS = {"reset": ("state", "random"), "step": ("state", "action", "random")
 ActionKind = Literal["choice", "choices", "numbers"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Definition:
     """A compiled environment. Called, it makes one that Python steps, for looking into: the same source, no Numba.
 
@@ -69,6 +69,9 @@ class Definition:
 
         return PythonForm(self)
 
+    def __repr__(self) -> str:
+        return f"<compiled environment {self.name}>"
+
     def __getattr__(self, name: str) -> Any:
         # As in the class that it was written as, by which pickle finds them, and messages name it.
         known = self.__dict__
@@ -88,7 +91,7 @@ class Definition:
     @property
     def action_size(self) -> int:
         """How many numbers an action is."""
-        return int(np.prod(self.action_space.shape))
+        return int(np.prod(self.action_space.shape or ()))
 
     @cached_property
     def sources(self) -> Sources:
@@ -134,7 +137,8 @@ def environment(
     )
     if not is_choice and not _is_vector(action_space):
         raise ConfigurationError(
-            f"action_space must be Discrete, or of one dimension a MultiDiscrete or a Box of float32, got {action_space}"
+            f"action_space must be Discrete, "
+            f"or of one dimension a MultiDiscrete or a Box of float32, got {action_space}"
         )
 
     def define(written: type) -> Definition:

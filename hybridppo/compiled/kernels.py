@@ -1,8 +1,9 @@
 """The loops around an environment's functions, as they are compiled with them; never called as they stand here.
 
 `take`, `choose`, `reset`, `step` and `observe` stand for what the environment and its actions are: `Definition.sources`
-puts those in their place. Everything of a rollout is float32; float64 is only what an environment has in its state. An environment's
-rows depend on nothing but its own state, noise and the parameters: neither on how many are stepped, nor on who does it.
+puts those in their place. Everything of a rollout is float32; float64 is only what an environment has in its state. An
+environment's rows depend on nothing but its own state, its noise and the parameters: neither on how many are stepped,
+nor on who does it.
 """
 
 from typing import Any

@@ -15,7 +15,10 @@ WRITTEN_HERE = {
     f"{CLASSIC}.cartpole:CartPoleEnv": ("cartpole", "CartPole"),
     f"{CLASSIC}.acrobot:AcrobotEnv": ("acrobot", "Acrobot"),
     f"{CLASSIC}.mountain_car:MountainCarEnv": ("mountain_car", "MountainCar"),
-    f"{CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": ("mountain_car_continuous", "MountainCarContinuous"),
+    f"{CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": (
+        "mountain_car_continuous",
+        "MountainCarContinuous",
+    ),
     f"{CLASSIC}.pendulum:PendulumEnv": ("pendulum", "Pendulum"),
 }
 """Entry points of gymnasium's environments, with the file and the name of their compiled form."""

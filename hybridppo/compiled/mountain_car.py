@@ -24,11 +24,11 @@ FORCE, GRAVITY = 0.001, 0.0025
 class MountainCar:
     """A car too weak for the hill before it; a step costs 1."""
 
-    def reset(state: Any, random: Any) -> None:  # noqa: N805 - there is no self
+    def reset(state: Any, random: Any) -> None:
         """At rest, near the bottom."""
         state.place, state.speed = uniform(random, -0.6, -0.4), 0.0
 
-    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:  # noqa: N805
+    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
         """Push left, not at all, or right."""
         speed = state.speed + ((action - 1) * FORCE + math.cos(3 * state.place) * -GRAVITY)
         speed = min(max(speed, -FASTEST), FASTEST)
@@ -38,6 +38,6 @@ class MountainCar:
         state.place, state.speed = place, speed
         return -1.0, place >= GOAL and speed >= 0.0
 
-    def observe(state: Any, out: Any) -> None:  # noqa: N805
+    def observe(state: Any, out: Any) -> None:
         """Place and speed."""
         out[0], out[1] = state.place, state.speed

@@ -27,14 +27,16 @@ NOTHING, MOST = np.float32(0.0), np.float32(1.0)
 class MountainCarContinuous:
     """The car with a force between -1 and 1; the goal is worth 100, and force costs its square."""
 
-    def reset(state: Any, random: Any) -> None:  # noqa: N805 - there is no self
+    def reset(state: Any, random: Any) -> None:
         """At rest, near the bottom."""
         state.place, state.speed = np.float32(uniform(random, -0.6, -0.4)), NOTHING
 
-    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:  # noqa: N805
+    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
         """Push."""
         force = min(max(action[0], -MOST), MOST)
-        speed = state.speed + (force * POWER - np.float32(GRAVITY * math.cos(np.float64(np.float32(3.0) * state.place))))
+        speed = state.speed + (
+            force * POWER - np.float32(GRAVITY * math.cos(np.float64(np.float32(3.0) * state.place)))
+        )
         speed = min(max(speed, -FASTEST), FASTEST)
         place = min(max(state.place + speed, LEFT), RIGHT)
         if place == LEFT and speed < NOTHING:
@@ -44,6 +46,6 @@ class MountainCarContinuous:
         cost = np.float64(action[0]) * np.float64(action[0]) * 0.1
         return (100.0 if is_there else 0.0) - cost, is_there
 
-    def observe(state: Any, out: Any) -> None:  # noqa: N805
+    def observe(state: Any, out: Any) -> None:
         """Place and speed."""
         out[0], out[1] = state.place, state.speed

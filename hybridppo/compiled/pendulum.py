@@ -25,11 +25,11 @@ HIGH = np.array([1.0, 1.0, FASTEST], dtype=np.float32)
 class Pendulum:
     """A pendulum to be swung up and held, by a torque too weak to lift it; angle, speed and torque cost."""
 
-    def reset(state: Any, random: Any) -> None:  # noqa: N805 - there is no self
+    def reset(state: Any, random: Any) -> None:
         """Anywhere."""
         state.angle, state.speed = uniform(random, -math.pi, math.pi), uniform(random, -1.0, 1.0)
 
-    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:  # noqa: N805
+    def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
         """Never ends by itself."""
         torque = min(max(action[0], -MOST), MOST)
         angle, speed = state.angle, state.speed
@@ -40,6 +40,6 @@ class Pendulum:
         state.angle = angle + state.speed * SECONDS
         return -cost, False
 
-    def observe(state: Any, out: Any) -> None:  # noqa: N805
+    def observe(state: Any, out: Any) -> None:
         """The angle as a point on the circle, and the speed."""
         out[0], out[1], out[2] = np.cos(state.angle), np.sin(state.angle), state.speed

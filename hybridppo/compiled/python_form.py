@@ -1,4 +1,4 @@
-"""A compiled environment as gymnasium has it, stepped by Python: the same source without Numba, slow and easy to look into."""
+"""A compiled environment as gymnasium has it, stepped by Python: the same source without Numba, for looking into."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -118,13 +118,15 @@ class _Renaming(ast.NodeTransformer):
     ) -> None:
         self._gathering, self._where, self._first = gathering, where, first
         code = function.__code__
-        names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))  # comprehensions have scopes of their own
+        names = (
+            node for node in ast.walk(tree) if isinstance(node, ast.Name)
+        )  # comprehensions have scopes of their own
         self._locals = {*code.co_varnames, *(node.id for node in names if isinstance(node.ctx, ast.Store))}
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        self._outside: dict[str, Any] = {**function.__globals__, **{name: cell for name, cell in cells}}
+        self._outside: dict[str, Any] = {**function.__globals__, **dict(cells)}
         self._free = set(code.co_freevars)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: N802 - as ast has it
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.decorator_list, node.returns = [], None
         for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
             argument.annotation = None
@@ -132,12 +134,12 @@ class _Renaming(ast.NodeTransformer):
             node.body = node.body[1:] or [ast.copy_location(ast.Pass(), node)]
         return self.generic_visit(node)
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
         if node.value is None:
             return None
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
             owner = self._value(node.value)
             if isinstance(owner, ModuleType) and owner not in MODULES.values():
@@ -146,7 +148,7 @@ class _Renaming(ast.NodeTransformer):
                 return ast.copy_location(self._written(node, node.attr, getattr(owner, node.attr)), node)
         return self.generic_visit(node)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self._locals or not isinstance(node.ctx, ast.Load):
             return node
         value = self._value(node)

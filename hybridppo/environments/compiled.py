@@ -3,6 +3,7 @@
 import base64
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -40,7 +41,7 @@ class CompiledEnvironments(Environments):
 
         super().__init__(num_envs, definition.observation_space, definition.action_space)
         self.definition = definition
-        self.kernels: "Kernels" = build(definition)
+        self.kernels: Kernels = build(definition)
         self.states: Array = np.zeros(num_envs, definition.state)
         """`[N]`, records; like the two below, all that the environments are in the middle of."""
         self.randoms: Array = np.zeros((num_envs, NUM_WORDS), np.int64)
@@ -51,7 +52,7 @@ class CompiledEnvironments(Environments):
         self._num_threads = min(num_threads, num_envs)
         self._threads: ThreadPoolExecutor | None = None
         bounds = [part * num_envs // self._num_threads for part in range(self._num_threads + 1)]
-        self._parts_of_threads = list(zip(bounds[:-1], bounds[1:], strict=True))
+        self._parts_of_threads = list(pairwise(bounds))
         # Observations and rewards in one array, for the test of whether they are finite.
         size = num_envs * self.encode.size
         self._numbers = np.zeros(size + num_envs, np.float32)
@@ -77,7 +78,9 @@ class CompiledEnvironments(Environments):
         actions = np.asarray(actions, self._action_dtype).reshape(self.num_envs, -1)
         when = f"in step {self._num_steps}"
         results = self._observations, self._rewards, self._terminated, self._truncated, self._finals
-        self.on_threads(lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, actions, *results), when)
+        self.on_threads(
+            lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, actions, *results), when
+        )
         if not np.isfinite(self._sum(self._numbers)):
             self.require_finite(self._observations, self._rewards, when)
         finals_of: list[int] = []
@@ -129,13 +132,17 @@ class CompiledEnvironments(Environments):
                 place = np.argwhere(~np.isfinite(numbers))[0]
                 where = self.encode.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
-                raise self.failure(when, f"the {name} of environment {self._first + place[axis]}: {name}{where} is {value}")
+                raise self.failure(
+                    when, f"the {name} of environment {self._first + place[axis]}: {name}{where} is {value}"
+                )
 
     def failure(self, when: str, what: str) -> EnvError:
         """The error for what went wrong."""
         last = self._first + self.num_envs - 1
         name = self.definition.name
-        return EnvError(f"environments {self._first} to {last}, compiled {name} (seed {self._seed}), failed {when}: {what}")
+        return EnvError(
+            f"environments {self._first} to {last}, compiled {name} (seed {self._seed}), failed {when}: {what}"
+        )
 
     def state(self) -> list[EnvState]:
         """Of each environment by itself, so that they may go on divided among other workers."""

@@ -91,7 +91,7 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
     require_numba()
     try:
         definition = compiled_form(source)
-    except gym.error.Error as error:
+    except (gym.error.Error, ImportError) as error:
         raise EnvError(
             f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
         ) from error

@@ -49,7 +49,9 @@ class Fused:
             layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
         self._is_tanh = actor.activation == "tanh"
         if isinstance(distribution, DiagonalGaussian):
-            self._low, self._high = (np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high))
+            self._low, self._high = (
+                np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high)
+            )
         else:
             self._low = self._high = np.array([distribution.start], np.int64)
         per_row = environments.num_envs

@@ -88,7 +88,8 @@ class Stepper:
         Args:
             buffer: where to write them.
             actor: chooses actions.
-            stop: looked at before each step, or each slice of steps where environments are compiled; where it is set, the rest is left for another call.
+            stop: looked at before each step, or each slice of them where environments are compiled; where it is set,
+                the rest is left for another call.
             first: the row to begin with: 0, or where the last call has stopped.
             end: the row to end before; None fills the buffer.
 

@@ -5,7 +5,8 @@
 
 Forms: `sampler`, as `vectorization="auto"` has it; `unfused`, compiled environments with the actor in NumPy; `fused`,
 on one thread; `two threads`, the same divided. All sample rollouts with one actor of two layers of 64, and nothing is
-learned in between. A round times each once, in turn, and the first does not count; figures are medians. `two threads` needs a machine with two idle cores; the others need one.
+learned in between. A round times each once, in turn, and the first does not count; figures are medians. `two threads`
+needs a machine with two idle cores, and the others one.
 """
 
 import argparse

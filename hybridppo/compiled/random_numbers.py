@@ -1,8 +1,8 @@
 """Random numbers by counting: a number follows from (seed, environment, episode, which draw), and from nothing else.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) in whole numbers that Python and
-Numba compute alike. `random` is an environment's own `[4]` int64: its key (the run's seed plus the number of the environment)
-in two halves of 32 bits, the episode, and how many draws that has made.
+Numba compute alike. `random` is an environment's own `[4]` int64: its key (the run's seed plus the number of the
+environment) in two halves of 32 bits, the episode, and how many draws that has made.
 """
 
 import math

@@ -194,7 +194,7 @@ def test_an_error_of_its_own_names_the_environments_and_the_step() -> None:
     environments = make_environments(slide(step=step), 2, vectorization="compiled", env_threads=2)
     environments.reset(0)
     environments.step(np.zeros(2, np.int64))
-    with pytest.raises(EnvError, match="environments 0 to 1, compiled Slide .*step 2: ValueError: one is too many"):
+    with pytest.raises(EnvError, match=r"environments 0 to 1, compiled Slide .*step 2: ValueError: one is too many"):
         environments.step(np.array([0, 1]))
     environments.close()
 
@@ -215,7 +215,7 @@ def test_arguments_that_the_compiled_form_does_not_have_are_refused() -> None:
     entry_point = "gymnasium.envs.classic_control.pendulum:PendulumEnv"
     gym.register("Moon-v0", entry_point=entry_point, kwargs={"g": 1.6})
     try:
-        with pytest.raises(EnvError, match="registered with the arguments {'g': 1.6}"):
+        with pytest.raises(EnvError, match=r"registered with the arguments {'g': 1.6}"):
             make_environments("Moon-v0", 2, vectorization="compiled")
     finally:
         del gym.registry["Moon-v0"]

@@ -249,7 +249,7 @@ def test_the_command_line_trains_resumes_and_evaluates(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     run = str(tmp_path / "run")
-    sizes = ["--config.num-envs", "4", "--config.num-steps", "32"]
+    sizes = ["--num-envs", "4", "--num-steps", "32"]
     call("train", "CartPole-v1", "--vectorization", "compiled", "--total-steps", "512", "--run-dir", run, *sizes)
     call("resume", run, "--total-steps", "1024", "--env-threads", "2")
     assert "2 episodes" in call("evaluate", run, "--episodes", "2")

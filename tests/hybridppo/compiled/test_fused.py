@@ -259,3 +259,14 @@ def test_auto_measures_the_compiled_form() -> None:
     config = {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "hidden_sizes": (64, 64), "num_epochs": 4}
     result = train("CartPole-v1", placement="auto", total_steps=30_000, config=config)
     assert result.metrics["env_steps"] >= 30_000
+
+
+def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "compiled.md").read_text(encoding="utf-8")
+    written, used = (block.partition("```")[0] for block in guide.split("```python\n")[1:3])
+    script = f"{written}\nimport hybridppo\n{used}\nprint(result.metrics['episode_return_mean'])\n"
+    script = script.replace("total_steps=200_000", "total_steps=40_000, num_workers=2, placement='cpu', progress=False")
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "error" not in done.stdout
+    assert float(done.stdout.splitlines()[-1]) > 0.0  # chance is about -0.6

@@ -1,7 +1,7 @@
 """Environments that Numba has compiled: all of a vector in one call, on as many threads as are asked for."""
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,8 @@ class CompiledEnvironments(Environments):
         if self._truncated.any():
             finals_of = np.flatnonzero(self._truncated & ~self._terminated).tolist()
             finals = [self._finals[i].copy() for i in finals_of]
+            if finals:
+                self.require_finite_finals(np.stack(finals), finals_of, when)
         return self._observations, self._rewards, self._terminated, self._truncated, finals_of, finals
 
     @property
@@ -135,6 +137,14 @@ class CompiledEnvironments(Environments):
                 raise self.failure(
                     when, f"the {name} of environment {self._first + place[axis]}: {name}{where} is {value}"
                 )
+
+    def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
+        """Likewise, of final observations `[n, obs]`, each of the environment given for it."""
+        if not np.isfinite(finals).all():
+            final, number = np.argwhere(~np.isfinite(finals))[0].tolist()
+            where, value = self.encode.names[number], finals[final, number]
+            env = self._first + int(envs[final])
+            raise self.failure(when, f"the final observation of environment {env}: observation{where} is {value}")
 
     def failure(self, when: str, what: str) -> EnvError:
         """The error for what went wrong."""

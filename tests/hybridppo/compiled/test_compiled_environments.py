@@ -18,6 +18,10 @@ from hybridppo.checking import check_env
 from hybridppo.compiled.building import build, cache_directory, module_text
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
+from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.runners.samplers.stepping import Stepper
+from hybridppo.spaces.distributions import distribution_for
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -286,6 +290,34 @@ def test_numbers_that_are_not_finite_are_refused(bad: str) -> None:
     message = f"compiled Slide .*failed in step 3: the {bad} of environment 0: {bad}.* is -?inf"
     with pytest.raises(EnvError, match=message):
         environments.step(np.zeros(2, np.int64))
+
+
+def test_a_final_observation_that_is_not_finite_is_refused() -> None:
+    @compiled.environment(state={"x": np.float64}, observation_space=VECTOR, action_space=Discrete(2), episode_length=3)
+    class Last:
+        def reset(state, random):
+            state.x = 0.0
+
+        def step(state, action, random):
+            state.x += action
+            return 0.0, False
+
+        def observe(state, out):
+            out[0] = 1.0 / (3.0 - state.x)
+
+    environments = make_environments(Last, 3, vectorization="compiled")
+    environments.reset(0)
+    actions = np.array([0, 1, 0])
+    environments.step(actions)
+    environments.step(actions)
+    with pytest.raises(EnvError, match=r"step 3: the final observation of environment 1: observation.0. is inf"):
+        environments.step(actions)
+    stepper = Stepper(environments, distribution_for(environments.action_space), 0)
+    layout = RolloutBuffer.layout(3, 3, environments.encode, distribution_for(environments.action_space))
+    buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
+    always_one = NumpyActor([np.zeros((2, 1), np.float32), np.array([0, 9], np.float32)], "tanh")
+    with pytest.raises(EnvError, match=r"rows 0 to 2: the final observation of environment 0: observation.0. is inf"):
+        stepper.fill(buffer, always_one)
 
 
 def slide_further(state: Any, action: Any, random: Any) -> tuple[float, bool]:

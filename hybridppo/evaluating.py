@@ -6,7 +6,7 @@ from typing import Any
 
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError
+from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
@@ -34,6 +34,7 @@ def evaluate_agent(
     on_env_error: OnEnvError = "raise",
     env_kwargs: dict[str, Any] | None = None,
     imports: str = "",
+    vectorization: Vectorization = "auto",
     placement: Placement | None = None,
     progress: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
@@ -50,6 +51,7 @@ def evaluate_agent(
         on_env_error: as for `train`; an episode that was broken off does not count.
         env_kwargs: arguments for whoever makes an environment, as for `train`.
         imports: modules that register environments, as for `train`.
+        vectorization: as for `train`.
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
         should_stop: asked before each step; where it says so, `Stopped` is raised.
@@ -64,6 +66,7 @@ def evaluate_agent(
         on_env_error=on_env_error,
         env_kwargs=env_kwargs,
         imports=imports,
+        vectorization=vectorization,
         action_masks=isinstance(agent.observation_space, MaskedObservation),
     )
     environments = make_environments(env, num_envs, options)
@@ -114,5 +117,6 @@ def evaluate(
         on_env_error=settings.environment.on_env_error,
         env_kwargs=settings.environment.env_kwargs,
         imports=settings.environment.imports,
+        vectorization=settings.environment.vectorization_of_evaluation,
         progress=progress,
     )

@@ -313,6 +313,7 @@ def _evaluation_after(job: Job) -> Evaluation:
         on_env_error=settings.environment.on_env_error,
         env_kwargs=settings.environment.env_kwargs,
         imports=settings.environment.imports,
+        vectorization=settings.environment.vectorization_of_evaluation,
         placement=job.placement,
         progress=job.reporting.progress,
         should_stop=lambda: job.interruption.requested,

@@ -21,8 +21,9 @@ ROOMS = {
     "rollouts": {"spaces"},
     "networks/numpy_forms": {"spaces"},
     "networks": {"spaces", "networks/numpy_forms"},
+    "compiled": set(),
     "environments/state": set(),
-    "environments": {"spaces", "environments/state"},
+    "environments": {"compiled", "spaces", "environments/state"},
     "reporting": set(),
     "reporting/trackers": {"reporting"},
     "run_directory": {"reporting", "spaces"},
@@ -31,7 +32,7 @@ ROOMS = {
     "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo", "agents/ddpg"},
-    "runners/samplers": {"environments", "rollouts", "spaces"},
+    "runners/samplers": {"environments", "networks/numpy_forms", "rollouts", "spaces"},
     "runners/workers": {
         "environments", "networks", "networks/numpy_forms", "rollouts", "runners/samplers", "spaces"
     },

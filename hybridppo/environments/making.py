@@ -55,7 +55,9 @@ def make_environments(
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
     import_modules(options.imports)
-    if isinstance(source, str):
+    if options.vectorization == "compiled":
+        environments = _compiled(source, num_envs, options, first)
+    elif isinstance(source, str):
         environments = _of_id(source, num_envs, options, first, threads)
         if note := note_of(source):
             logger.info("%s: %s", source, note)
@@ -143,6 +145,23 @@ def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, 
         ) from error
     environments.clips_rewards = is_atari(source) or (is_of_pool(source) and env_pool.is_atari(source))
     return environments
+
+
+def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
+    from hybridppo.compiled.building import require_numba
+    from hybridppo.compiled.known import compiled_form
+    from hybridppo.environments.compiled import CompiledEnvironments
+
+    require_numba()
+    if options.env_kwargs:
+        raise ConfigurationError("env_kwargs cannot be had with vectorization='compiled': leave one of them out")
+    try:
+        definition = compiled_form(spec_of(source).id if isinstance(source, str) else source)
+    except (gym.error.Error, ImportError) as error:
+        raise EnvError(
+            f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
+        ) from error
+    return CompiledEnvironments(definition, num_envs, first, options.env_threads)
 
 
 def _with_mask(make: Callable[[], Any]) -> MaskInObservation:

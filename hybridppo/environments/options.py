@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.validation import CHANGEABLE, is_seconds
+from hybridppo.validation import CHANGEABLE, is_seconds, require_whole
 
 EnvSource = str | Callable[[], Any]
 """An environment's id, or a function that makes one environment, a vector of them, or one of several agents."""
-Vectorization = Literal["auto", "sync", "async"]
+Vectorization = Literal["auto", "sync", "async", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]
 
@@ -29,7 +29,10 @@ class EnvironmentOptions:
 
     vectorization: Vectorization = "auto"
     """How sub-environments are stepped: auto takes the environment's own vectorised form where it has one, and else
-    steps them one after the other; sync always does that; async gives each a process."""
+    steps them one after the other; sync always does that; async gives each a process; compiled takes the form that
+    Numba compiles."""
+    env_threads: int = field(default=1, metadata=CHANGEABLE)
+    """Threads that step compiled environments; it changes no result."""
     autoreset_mode: AutoresetName | None = None
     """How a vector environment resets, where it does not declare it."""
     on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
@@ -52,7 +55,10 @@ class EnvironmentOptions:
 
     def __post_init__(self) -> None:
         if self.vectorization not in get_args(Vectorization):
-            raise ConfigurationError(f"vectorization must be auto, sync or async, got {shown(self.vectorization)}")
+            raise ConfigurationError(
+                f"vectorization must be auto, sync, async or compiled, got {shown(self.vectorization)}"
+            )
+        require_whole("env_threads", self.env_threads)
         if self.autoreset_mode is not None and self.autoreset_mode not in tuple(MODES):
             raise ConfigurationError(
                 f"autoreset_mode must be one of {', '.join(MODES)}, got {shown(self.autoreset_mode)}"
@@ -78,11 +84,19 @@ class EnvironmentOptions:
                 "on_env_error='restart' needs sub-environments that are stepped in one process: leave "
                 "vectorization='async' out, and set num_workers where processes are wanted"
             )
+        if self.vectorization == "compiled" and (self.restarts or self.action_masks):
+            given = "on_env_error='restart'" if self.restarts else "action_masks=True"
+            raise ConfigurationError(f"{given} cannot be had with vectorization='compiled': leave one of the two out")
 
     @property
     def restarts(self) -> bool:
         """Whether an environment that fails is restarted."""
         return self.on_env_error == "restart"
+
+    @property
+    def vectorization_of_evaluation(self) -> Vectorization:
+        """How the environments of an evaluation are stepped: in the form that they were trained in, if compiled."""
+        return "compiled" if self.vectorization == "compiled" else "auto"
 
 
 def _as_written(env_kwargs: Any) -> dict[str, Any]:

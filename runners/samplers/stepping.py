@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
+from hybridppo.runners.samplers.fused import Fused, fused
 from hybridppo.spaces.distributions import Distribution
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ class Stepper:
         Args:
             buffer: where to write them.
             actor: chooses actions.
-            stop: looked at before each step; where it is set, the rest is left for another call.
+            stop: looked at before each step, or each slice of them where environments are compiled; where it is set,
+                the rest is left for another call.
             first: the row to begin with: 0, or where the last call has stopped.
             end: the row to end before; None fills the buffer.
 
@@ -95,18 +97,46 @@ class Stepper:
             How many rows of the buffer are filled, and the final observations that these steps have brought.
         """
         environments = self._environments
+        self._has_begun = True
+        start = time.perf_counter()
+        buffer.observations[first] = self._observation
+        buffer.restarted[first:] = 0
+        buffer.absent[first:] = False
+        end = len(buffer.rewards) if end is None else end
+        compiled = fused(environments, self._distribution, actor) if self._memory is None else None
+        if compiled is not None:
+            filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
+        else:
+            filled, finals = self._fill_rows(buffer, actor, stop, first, end)
+        self._observation = buffer.observations[filled].copy()
+        self.seconds = time.perf_counter() - start
+        return filled, finals
+
+    def _fill_slices(
+        self, compiled: Fused, buffer: RolloutBuffer, stop: Flag, first: int, end: int
+    ) -> tuple[int, FinalObservations]:
+        """As `fill`, a compiled call for some rows at a time."""
+        finals: FinalObservations = []
+        for t in range(first, end, compiled.num_rows):
+            if stop[0]:
+                return t, finals
+            last = min(t + compiled.num_rows, end)
+            finals += compiled.fill(buffer, t, last)
+            self.heartbeat[0] = last
+        return end, finals
+
+    def _fill_rows(
+        self, buffer: RolloutBuffer, actor: SamplingActor, stop: Flag, first: int, end: int
+    ) -> tuple[int, FinalObservations]:
+        """As `fill`, a row at a time."""
+        environments = self._environments
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
         if memory is not None:
             memory.begin(actor)
         heartbeat = self.heartbeat
-        self._has_begun = True
-        start = time.perf_counter()
-        buffer.observations[first] = self._observation
-        buffer.restarted[first:] = 0
-        buffer.absent[first:] = False
-        filled = len(buffer.rewards) if end is None else end
+        filled = end
         for t in range(first, filled):
             if stop[0]:
                 filled = t
@@ -135,6 +165,4 @@ class Stepper:
         if memory is not None:
             memory.end(actor)
         environments.check_rewards(buffer.rewards[first:filled])
-        self._observation = buffer.observations[filled].copy()
-        self.seconds = time.perf_counter() - start
         return filled, finals

@@ -61,7 +61,8 @@ class NumpyActor:
         self._layers, self._head = [layer.T for layer in layers[:-1]], layers[-1]
         self._multiply: Callable[..., Array] = np.matmul
         self._activate = np.tanh if activation == "tanh" else _relu
-        self._has_mask, self._mask_size = mask_size > 0, mask_size
+        self.has_mask, self._mask_size = mask_size > 0, mask_size
+        """Whether inputs say which outputs are allowed."""
         num_inputs = weights[0].shape[1]
         end = num_inputs if mask_end is None else mask_end
         self._mask = slice(end - mask_size, end)
@@ -76,7 +77,7 @@ class NumpyActor:
             self._multiply(layer, inputs, out=outputs)
             self._activate(outputs, out=outputs)
         self._multiply(self._last, self._head, out=self._products)
-        if self._has_mask:
+        if self.has_mask:
             self._means[:, : self._mask_size][observations[:, self._mask] == 0.0] = FORBIDDEN
         if self._log_std is None:
             return self._means

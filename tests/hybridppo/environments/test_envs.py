@@ -179,7 +179,7 @@ def test_async_gives_the_same_steps_as_sync() -> None:
 
 
 def test_an_unknown_vectorization_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="vectorization must be auto, sync or async, got 'threads'"):
+    with pytest.raises(ConfigurationError, match="vectorization must be auto, sync, async or compiled, got 'threads'"):
         make_environments("CartPole-v1", 2, vectorization="threads")  # type: ignore[arg-type]
 
 

@@ -1,0 +1,112 @@
+"""Steps a second of compiled environments: the fused rollout, against the sampler that steps gymnasium's own.
+
+    python benchmarks/compiled.py
+    python benchmarks/compiled.py --env Pendulum-v1 --num-envs 8,256,2048 --rounds 9
+
+Forms: `sampler`, as `vectorization="auto"` has it; `unfused`, compiled environments with the actor in NumPy; `fused`,
+on one thread; `two threads`, the same divided. All sample rollouts with one actor of two layers of 64, and nothing is
+learned in between. A round times each once, in turn, and the first does not count; figures are medians. `two threads`
+needs a machine with two idle cores, and the others one.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import machine
+import numpy as np
+
+from hybridppo import PPO, PPOConfig, SingleDevice
+from hybridppo.environments.making import make_environments
+from hybridppo.networks.threads import limit_threads
+from hybridppo.runners.samplers import stepping
+from hybridppo.runners.samplers.in_process import Sampler
+
+FORMS: dict[str, dict[str, Any]] = {
+    "sampler": {"vectorization": "auto"},
+    "unfused": {"vectorization": "compiled"},
+    "fused": {"vectorization": "compiled"},
+    "two threads": {"vectorization": "compiled", "env_threads": 2},
+}
+NUM_STEPS = 128
+STEPS_OF_A_TURN = 2**16
+"""At the least; a rollout of many environments has more."""
+
+
+class Contestant:
+    """One form, ready to sample."""
+
+    def __init__(self, form: str, env_id: str, num_envs: int) -> None:
+        self.form = form
+        environments = make_environments(env_id, num_envs, **FORMS[form])
+        self._placement = SingleDevice("cpu")
+        config = PPOConfig(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
+        self._agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
+        self._placement.prepare(self._agent)
+        noise = np.random.default_rng(0)
+        self._sampler = Sampler(environments, self._agent.distribution, num_steps=NUM_STEPS, env_seed=0, noise=noise)
+        self._rollouts = max(1, STEPS_OF_A_TURN // (num_envs * NUM_STEPS))
+
+    def steps_per_second(self) -> float:
+        """Of one turn."""
+        fused = stepping.fused
+        if self.form == "unfused":
+            stepping.fused = lambda *_: None  # type: ignore[assignment]
+        try:
+            before, start = self._sampler.env_steps, time.perf_counter()
+            for _ in range(self._rollouts):
+                with self._placement.sampling(self._agent) as actor:
+                    self._sampler.collect(actor)
+            return (self._sampler.env_steps - before) / (time.perf_counter() - start)
+        finally:
+            stepping.fused = fused
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._sampler.close()
+
+
+def measure(env_id: str, num_envs: int, rounds: int) -> dict[str, Any]:
+    """Steps a second of every form, and how many times the sampler's that is."""
+    contestants = {form: Contestant(form, env_id, num_envs) for form in FORMS}
+    try:
+        turns = [{form: one.steps_per_second() for form, one in contestants.items()} for _ in range(rounds + 1)][1:]
+    finally:
+        for contestant in contestants.values():
+            contestant.close()
+    medians = {form: statistics.median(turn[form] for turn in turns) for form in FORMS}
+    times = {form: statistics.median(turn[form] / turn["sampler"] for turn in turns) for form in FORMS}
+    return {"steps_per_second": medians, "times": times, "rounds": turns}
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """The table of a result file."""
+    lines = ["| environments | form | steps/s | times the sampler |", "|---:|---|---:|---:|"]
+    for num_envs, row in result["environments"].items():
+        speeds, times = row["steps_per_second"], row["times"]
+        lines += [f"| {num_envs} | {form} | {speeds[form]:,.0f} | {times[form]:.1f} |" for form in FORMS]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="CartPole-v1", help="an id with a compiled form (default %(default)s)")
+    parser.add_argument("--num-envs", default="8,256,2048", help="of %(default)s")
+    parser.add_argument("--rounds", type=int, default=9, help="of each form (default %(default)s)")
+    parser.add_argument("--no-file", action="store_true", help="write no result file")
+    arguments = parser.parse_args()
+    with limit_threads(1):
+        sizes = [int(size) for size in arguments.num_envs.split(",")]
+        environments = {str(size): measure(arguments.env, size, arguments.rounds) for size in sizes}
+    payload = {"arguments": vars(arguments), "environments": environments}
+    print(as_markdown(payload))
+    if not arguments.no_file:
+        print(f"\nRaw figures: {machine.save('compiled', payload)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Environments that Numba compiles: one source, plain functions, for Python and for the CPU's own code.
+
+    from hybridppo import compiled
+
+    @compiled.environment(...)                  # the guide is docs/compiled.md
+    class Catch: ...
+
+An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest. `sources.py` gathers its functions,
+`kernels.py` are the loops around them, `building.py` compiles both once and keeps the result; `python_form.py` is the
+same environment without Numba. Not here: who steps them (`environments/compiled.py`, `runners/samplers/fused.py`).
+"""
+
+from typing import TYPE_CHECKING
+
+from hybridppo._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from hybridppo.compiled.definition import Definition, environment
+    from hybridppo.compiled.random_numbers import integers, normal, uniform
+
+__all__ = ["Definition", "environment", "integers", "normal", "uniform"]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        **dict.fromkeys(("Definition", "environment"), "hybridppo.compiled.definition"),
+        **dict.fromkeys(("integers", "normal", "uniform"), "hybridppo.compiled.random_numbers"),
+    },
+)

@@ -1,0 +1,238 @@
+"""The loops around an environment's functions, as they are compiled with them; never called as they stand here.
+
+`take`, `choose`, `reset`, `step` and `observe` stand for what the environment and its actions are: `Definition.sources`
+puts those in their place. Everything of a rollout is float32; float64 is only what an environment has in its state. An
+environment's rows depend on nothing but its own state, its noise and the parameters: neither on how many are stepped,
+nor on who does it.
+"""
+
+from typing import Any
+
+import numpy as np
+
+LOOPS = ("begin_all", "step_all", "rollout")
+"""What is called from Python."""
+CONTRACTED = ("multiply", "tanh_all", "relu_all")
+"""Where a product and a sum may be rounded as one: in the actor, and never in an environment."""
+
+
+def take(state: Any, action: Any, random: Any) -> tuple[float, bool]:
+    """Step one environment: the reward, and whether the episode is over."""
+    raise NotImplementedError
+
+
+def take_choice(state: Any, action: Any, random: Any) -> tuple[float, bool]:
+    """The same by a single choice, of an array of one."""
+    return step(state, action[0], random)
+
+
+def step(state: Any, action: Any, random: Any) -> tuple[float, bool]:
+    """The environment's own."""
+    raise NotImplementedError
+
+
+def reset(state: Any, random: Any) -> None:
+    """The environment's own."""
+    raise NotImplementedError
+
+
+def observe(state: Any, out: Any) -> None:
+    """The environment's own."""
+    raise NotImplementedError
+
+
+def choose(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
+    """Draw an action from the actor's outputs, and write it also as the environment wants it."""
+    raise NotImplementedError
+
+
+def choose_one(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
+    """Gumbel-max, as `Categorical.sample`; `low` is the space's first number."""
+    best, largest = 0, outputs[0] + noise[0]
+    for i in range(1, len(noise)):
+        perturbed = outputs[i] + noise[i]
+        if perturbed > largest:
+            best, largest = i, perturbed
+    action[0] = best
+    for_env[0] = best + low[0]
+
+
+def choose_numbers(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
+    """`mean + std * noise`, as `DiagonalGaussian.sample`; the environment's is clipped."""
+    for i in range(len(noise)):
+        drawn = outputs[i] + scale[i] * noise[i]
+        action[i] = drawn
+        for_env[i] = min(max(drawn, low[i]), high[i])
+
+
+def begin_episode(state: Any, random: Any, observation: Any) -> None:
+    """The next episode of one environment."""
+    random[2] += 1
+    random[3] = 0
+    reset(state, random)
+    observe(state, observation)
+
+
+def begin_all(states: Any, randoms: Any, lengths: Any, observations: Any) -> None:
+    """Start every environment anew from its key; `observations` `[N, obs]`."""
+    for i in range(len(states)):
+        lengths[i] = 0
+        reset(states[i], randoms[i])
+        observe(states[i], observations[i])
+
+
+def step_all(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    limit: int,
+    first: int,
+    end: int,
+    actions: Any,
+    observations: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    finals: Any,
+) -> None:
+    """One step of environments `first` to `end`; `finals` `[N, obs]` is written where an episode is truncated."""
+    for i in range(first, end):
+        reward, ended = take(states[i], actions[i], randoms[i])
+        lengths[i] += 1
+        cut = limit > 0 and lengths[i] >= limit
+        rewards[i], terminated[i], truncated[i] = reward, ended, cut
+        observe(states[i], observations[i])
+        if ended or cut:
+            if not ended:
+                finals[i] = observations[i]
+            lengths[i] = 0
+            begin_episode(states[i], randoms[i], observations[i])
+
+
+def rollout(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    limit: int,
+    first: int,
+    end: int,
+    observations: Any,
+    outputs: Any,
+    actions: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    noise: Any,
+    finals: Any,
+    weights: Any,
+    sizes: Any,
+    is_tanh: bool,
+    log_std: Any,
+    scale: Any,
+    low: Any,
+    high: Any,
+) -> None:
+    """Steps of environments `first` to `end` with the actor: each environment's rows one after the other.
+
+    Args:
+        states: the environments', `[N]`, with the next three.
+        randoms: `[N, 4]`.
+        lengths: `[N]`, of episodes under way.
+        limit: the longest that an episode may be; 0 for none.
+        first: the first environment.
+        end: the one to end before.
+        observations: `[T + 1, N, obs]`, of which the first row is acted on.
+        outputs: `[T, N, outputs]`, like the arrays of a rollout below.
+        actions: `[T, N, action]`.
+        rewards: `[T, N]`.
+        terminated: `[T, N]`.
+        truncated: `[T, N]`.
+        noise: `[T, N, noise]`.
+        finals: `[T, N, obs]`, written where an episode is truncated.
+        weights: `[layers, 1 + inputs, outputs]`, as large as the largest; biases are the first rows.
+        sizes: `[layers + 1]`, the numbers between layers.
+        is_tanh: whether hidden layers have tanh, and not ReLU.
+        log_std: the last outputs, where the actor is Gaussian.
+        scale: their exponentials.
+        low: the first number of a choice, or the bounds of numbers.
+        high: likewise.
+    """
+    num_layers, num_means = len(sizes) - 1, sizes[-1]
+    here, there = np.empty(weights.shape[1], np.float32), np.empty(weights.shape[1], np.float32)
+    for_env = np.empty(actions.shape[2], actions.dtype)
+    for i in range(first, end):
+        for t in range(len(rewards)):
+            for k in range(sizes[0]):
+                here[k] = observations[t, i, k]
+            for layer in range(num_layers):
+                multiply(here, weights[layer], sizes[layer], sizes[layer + 1], there)
+                if layer < num_layers - 1:
+                    if is_tanh:
+                        tanh_all(there, sizes[layer + 1])
+                    else:
+                        relu_all(there, sizes[layer + 1])
+                here, there = there, here
+            for k in range(num_means):
+                outputs[t, i, k] = here[k]
+            for k in range(len(log_std)):
+                outputs[t, i, num_means + k] = log_std[k]
+            choose(here, noise[t, i], actions[t, i], for_env, scale, low, high)
+            reward, ended = take(states[i], for_env, randoms[i])
+            lengths[i] += 1
+            cut = limit > 0 and lengths[i] >= limit
+            rewards[t, i], terminated[t, i], truncated[t, i] = reward, ended, cut
+            observe(states[i], observations[t + 1, i])
+            if ended or cut:
+                if not ended:
+                    finals[t, i] = observations[t + 1, i]
+                lengths[i] = 0
+                begin_episode(states[i], randoms[i], observations[t + 1, i])
+
+
+def multiply(inputs: Any, weights: Any, num_inputs: int, num_outputs: int, out: Any) -> None:
+    """`bias + inputs @ weights`: outputs lie side by side, so that a processor takes several at once.
+
+    Four inputs at a time, for `out` to be read and written a quarter as often.
+    """
+    bias = weights[0]
+    for o in range(num_outputs):
+        out[o] = bias[o]
+    for group in range(num_inputs // 4):
+        k = 4 * group
+        a, b, c, d = inputs[k], inputs[k + 1], inputs[k + 2], inputs[k + 3]
+        of_a, of_b, of_c, of_d = weights[k + 1], weights[k + 2], weights[k + 3], weights[k + 4]
+        for o in range(num_outputs):
+            out[o] += a * of_a[o] + b * of_b[o] + c * of_c[o] + d * of_d[o]
+    for k in range(num_inputs - num_inputs % 4, num_inputs):
+        a, of_a = inputs[k], weights[k + 1]
+        for o in range(num_outputs):
+            out[o] += a * of_a[o]
+
+
+def relu_all(values: Any, num: int) -> None:
+    """The larger of each and 0, in place."""
+    for o in range(num):
+        values[o] = max(values[o], np.float32(0.0))
+
+
+def tanh_all(values: Any, num: int) -> None:
+    """The hyperbolic tangent of each, in place, within 3e-7.
+
+    A quotient of polynomials, as Eigen (`generic_fast_tanh_float`) has it, which a processor computes for several at
+    once. Beyond +-7.9 it is 1 in float32.
+    """
+    for o in range(num):
+        x = min(max(values[o], np.float32(-7.90531110763549805)), np.float32(7.90531110763549805))
+        square = x * x
+        above = np.float32(-2.76076847742355e-16)
+        above = above * square + np.float32(2.00018790482477e-13)
+        above = above * square + np.float32(-8.60467152213735e-11)
+        above = above * square + np.float32(5.12229709037114e-08)
+        above = above * square + np.float32(1.48572235717979e-05)
+        above = above * square + np.float32(6.37261928875436e-04)
+        above = above * square + np.float32(4.89352455891786e-03)
+        below = np.float32(1.19825839466702e-06)
+        below = below * square + np.float32(1.18534705686654e-04)
+        below = below * square + np.float32(2.26843463243900e-03)
+        below = below * square + np.float32(4.89352518554385e-03)
+        values[o] = x * above / below

@@ -1,0 +1,66 @@
+"""Which environments have a compiled form: gymnasium's that are written here, and whatever a definition stands for."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+
+from hybridppo.compiled.definition import Definition
+from hybridppo.errors import EnvError, shown
+
+CLASSIC = "gymnasium.envs.classic_control"
+WRITTEN_HERE = {
+    f"{CLASSIC}.cartpole:CartPoleEnv": ("cartpole", "CartPole"),
+    f"{CLASSIC}.acrobot:AcrobotEnv": ("acrobot", "Acrobot"),
+    f"{CLASSIC}.mountain_car:MountainCarEnv": ("mountain_car", "MountainCar"),
+    f"{CLASSIC}.continuous_mountain_car:Continuous_MountainCarEnv": (
+        "mountain_car_continuous",
+        "MountainCarContinuous",
+    ),
+    f"{CLASSIC}.pendulum:PendulumEnv": ("pendulum", "Pendulum"),
+}
+"""Entry points of gymnasium's environments, with the file and the name of their compiled form."""
+
+
+def compiled_form(source: str | Callable[[], Any]) -> Definition:
+    """The definition that an id or a function stands for.
+
+    Raises:
+        EnvError: where it has none, with those that have.
+        gymnasium.error.Error: where there is no such environment.
+    """
+    if isinstance(source, Definition):
+        return source
+    if not isinstance(source, str):
+        name = getattr(source, "__qualname__", shown(source))
+        raise EnvError(f"{name} has no compiled form: {_remedy()}")
+    spec = gym.spec(source)
+    definition = _entry_point(spec.entry_point)
+    if definition is None:
+        raise EnvError(f"environment {source!r} has no compiled form: {_remedy()}")
+    if spec.kwargs or spec.additional_wrappers:
+        what = f"the arguments {spec.kwargs}" if spec.kwargs else "wrappers"
+        raise EnvError(
+            f"environment {source!r} is registered with {what}, which its compiled form does not have: leave "
+            "vectorization='compiled' out"
+        )
+    return replace(definition, name=source, episode_length=spec.max_episode_steps or definition.episode_length)
+
+
+def _entry_point(entry_point: Any) -> Definition | None:
+    if isinstance(entry_point, str) and entry_point in WRITTEN_HERE:
+        file, name = WRITTEN_HERE[entry_point]
+        entry_point = getattr(importlib.import_module(f"hybridppo.compiled.{file}"), name)
+    elif isinstance(entry_point, str):
+        entry_point = gym.envs.registration.load_env_creator(entry_point)
+    return entry_point if isinstance(entry_point, Definition) else None
+
+
+def _remedy() -> str:
+    ids = sorted(spec.id for spec in gym.registry.values() if spec.entry_point in [*WRITTEN_HERE])
+    return (
+        f"there is one of {', '.join(ids)}, and of what hybridppo.compiled.environment makes (docs/compiled.md); "
+        "vectorization='auto' takes the others"
+    )

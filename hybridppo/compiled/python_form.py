@@ -1,0 +1,64 @@
+"""A compiled environment as gymnasium has it, stepped by Python: the same source without Numba, for looking into."""
+
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.compiled.random_numbers import NUM_WORDS, begin
+from hybridppo.errors import EnvStateError
+
+if TYPE_CHECKING:
+    from hybridppo.compiled.definition import Definition
+
+
+class PythonForm(gym.Env[Any, Any]):
+    """One environment of a definition."""
+
+    def __init__(self, definition: "Definition") -> None:
+        self.definition = definition
+        self.observation_space, self.action_space = definition.observation_space, definition.action_space
+        self._states = np.zeros(1, definition.state).view(np.recarray)
+        self._random = np.zeros(NUM_WORDS, np.int64)
+        self._length = 0
+        self._has_begun = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The next episode; with a seed, the first one of it, as compiled environments have it."""
+        super().reset(seed=seed)
+        if seed is not None or not self._has_begun:
+            begin(self._random, int(self.np_random.integers(2**32)) if seed is None else seed)
+            self._has_begun = True
+        else:
+            self._random[2] += 1
+            self._random[3] = 0
+        self._length = 0
+        self.definition.reset(self._states[0], self._random)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step."""
+        action = int(action) if self.definition.action_kind == "choice" else np.asarray(action)
+        reward, terminated = self.definition.step(self._states[0], action, self._random)
+        self._length += 1
+        is_cut = 0 < self.definition.episode_length <= self._length
+        return self._observation(), float(reward), bool(terminated), is_cut, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it is in the middle of."""
+        return {"state": self._states.tobytes(), "random": self._random.tolist(), "length": self._length}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from it."""
+        if len(state["state"]) != self._states.nbytes:
+            raise EnvStateError(f"the state that was saved is not one of {self.definition.name}")
+        self._states = np.frombuffer(bytearray(state["state"]), self.definition.state).view(np.recarray)
+        self._random[:] = state["random"]
+        self._length, self._has_begun = int(state["length"]), True
+
+    def _observation(self) -> NDArray[Any]:
+        assert self.observation_space.shape is not None
+        out = np.zeros(self.observation_space.shape, np.float32)
+        self.definition.observe(self._states[0], out)
+        return out

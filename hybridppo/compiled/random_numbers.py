@@ -1,0 +1,56 @@
+"""Random numbers by counting: a number follows from (seed, environment, episode, which draw), and from nothing else.
+
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011) in whole numbers that Python and
+Numba compute alike. `random` is an environment's own `[4]` int64: its key (the run's seed plus the number of the
+environment) in two halves of 32 bits, the episode, and how many draws that has made.
+"""
+
+import math
+from typing import Any
+
+from numpy.typing import NDArray
+
+NUM_WORDS = 4
+"""What `random` is made of."""
+
+
+def philox(key_low: int, key_high: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
+    """Four words of 32 bits from a counter of four, `a` to `d`, and a key of two."""
+    for _ in range(10):
+        # The product of two words may exceed what 64 bits with a sign hold: it wraps, and the masks take its bits.
+        left, right = a * 0xD2511F53, c * 0xCD9E8D57
+        a, c = ((right >> 32) & 0xFFFFFFFF) ^ b ^ key_low, ((left >> 32) & 0xFFFFFFFF) ^ d ^ key_high
+        b, d = right & 0xFFFFFFFF, left & 0xFFFFFFFF
+        key_low, key_high = (key_low + 0x9E3779B9) & 0xFFFFFFFF, (key_high + 0xBB67AE85) & 0xFFFFFFFF
+    return a, b, c, d
+
+
+def unit(high: int, low: int) -> float:
+    """A number in `[0, 1)` of 53 random bits from two words."""
+    return ((high >> 5) * 67108864.0 + (low >> 6)) / 9007199254740992.0
+
+
+def uniform(random: NDArray[Any], low: float, high: float) -> float:
+    """The environment's next random number between `low` and `high`."""
+    episode, draw = int(random[2]), int(random[3])
+    random[3] = draw + 1
+    a, b, _, _ = philox(
+        int(random[0]), int(random[1]), draw & 0xFFFFFFFF, draw >> 32, episode & 0xFFFFFFFF, episode >> 32
+    )
+    return low + (high - low) * unit(a, b)
+
+
+def integers(random: NDArray[Any], n: int) -> int:
+    """The environment's next random whole number from 0 to `n - 1`."""
+    return int(uniform(random, 0.0, 1.0) * n)
+
+
+def normal(random: NDArray[Any]) -> float:
+    """The environment's next standard normal number (Box and Muller, 1958)."""
+    radius = math.sqrt(-2.0 * math.log(1.0 - uniform(random, 0.0, 1.0)))
+    return radius * math.cos(2.0 * math.pi * uniform(random, 0.0, 1.0))
+
+
+def begin(random: NDArray[Any], seed: int) -> None:
+    """Set the numbers of one environment, `[4]`, to the start of its first episode."""
+    random[:] = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0, 0

@@ -1,0 +1,227 @@
+"""The source of an environment's functions, and of all that they call and refer to, as one module's text.
+
+A module of its own, and not the functions as they stand, because Numba keeps what it compiled for a file: it misses
+edits in imported ones, and never finds again what was compiled of a closure. So what a function refers to is written
+out: helpers as functions, numbers as themselves. The text says all there is to compile, and its hash what was compiled.
+"""
+
+import ast
+import builtins
+import hashlib
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from hybridppo.errors import EnvError
+
+MODULES = {"math": math, "np": np}
+"""What Numba knows, by the names they have in the text."""
+RESERVED = ("numba", "compiled", "contracted", "STATE", "f", "i", "b", "u", "states", "randoms", "lengths", "action")
+"""What the module has besides."""
+REMEDY = (
+    "compiled functions may use numbers, tuples of them, math, numpy, hybridppo.compiled's random numbers, and other "
+    "such functions"
+)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Functions as text, in an order in which none is used before it is defined."""
+
+    text: str
+    names: dict[str, str]
+    """What each of the functions asked for is called in it."""
+    lines: dict[int, str]
+    """Of lines in the text, where they were written."""
+
+    @property
+    def digest(self) -> str:
+        """Of the text."""
+        return hashlib.blake2b(self.text.encode(), digest_size=10).hexdigest()
+
+
+def gather(
+    owner: str,
+    functions: Mapping[str, Callable[..., Any]],
+    instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+) -> Sources:
+    """The functions with all that they need.
+
+    Args:
+        owner: whose they are, for messages.
+        functions: by the names to know them by.
+        instead: functions that others are to be put in the place of.
+
+    Raises:
+        EnvError: for what cannot be compiled, with the line.
+    """
+    gathering = _Gathering(owner, dict(instead or {}))
+    names = {name: gathering.name_of(function, name) for name, function in functions.items()}
+    return Sources("\n".join(gathering.text) + "\n", names, gathering.lines)
+
+
+class _Gathering:
+    """The text under way."""
+
+    def __init__(self, owner: str, instead: dict[Callable[..., Any], Callable[..., Any]]) -> None:
+        self.owner = owner
+        self.text: list[str] = []
+        self.lines: dict[int, str] = {}
+        self._instead = instead
+        self._names: dict[Callable[..., Any], str] = {}
+        self._taken = {*MODULES, *RESERVED, *dir(builtins)}
+        self._under_way: list[Callable[..., Any]] = []
+
+    def name_of(self, function: Callable[..., Any], wanted: str) -> str:
+        """What a function is called in the text, to which it is added if it is not there."""
+        while function in self._instead:
+            function = self._instead[function]
+        if function in self._names:
+            return self._names[function]
+        if function in self._under_way:
+            raise EnvError(f"{self.owner} cannot be compiled: {wanted} calls itself, write a loop instead")
+        self._under_way.append(function)
+        where, first, tree = _parsed(self.owner, function)
+        name = self._free(wanted)
+        _Renaming(self, function, tree, where, first).visit(tree)
+        tree.name = name
+        text = ast.unparse(ast.fix_missing_locations(tree))
+        start = sum(part.count("\n") + 1 for part in self.text) + 2  # a line for the decorator
+        for new, old in zip(ast.walk(ast.parse(text)), ast.walk(ast.Module([tree], [])), strict=True):
+            if hasattr(new, "lineno") and hasattr(old, "lineno"):
+                self.lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
+        self.text += ["@compiled", text]
+        self._under_way.pop()
+        self._names[function] = name
+        return name
+
+    def _free(self, wanted: str) -> str:
+        name, number = wanted, 1
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+
+class _Renaming(ast.NodeTransformer):
+    """Puts what a function refers to in the place of the names that it has for it."""
+
+    def __init__(
+        self, gathering: _Gathering, function: Callable[..., Any], tree: ast.AST, where: str, first: int
+    ) -> None:
+        self._gathering, self._where, self._first = gathering, where, first
+        code = function.__code__
+        names = (
+            node for node in ast.walk(tree) if isinstance(node, ast.Name)
+        )  # comprehensions have scopes of their own
+        self._locals = {*code.co_varnames, *(node.id for node in names if isinstance(node.ctx, ast.Store))}
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+        self._outside: dict[str, Any] = {**function.__globals__, **dict(cells)}
+        self._free = set(code.co_freevars)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.decorator_list, node.returns = [], None
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            argument.annotation = None
+        if ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.copy_location(ast.Pass(), node)]
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+        if node.value is None:
+            return None
+        return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
+            owner = self._value(node.value)
+            if isinstance(owner, ModuleType) and owner not in MODULES.values():
+                if not hasattr(owner, node.attr):
+                    raise self._error(node, f"{node.value.id} has no {node.attr}")
+                return ast.copy_location(self._written(node, node.attr, getattr(owner, node.attr)), node)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        if node.id in self._locals or not isinstance(node.ctx, ast.Load):
+            return node
+        value = self._value(node)
+        if value is getattr(builtins, node.id, self):
+            return node
+        return ast.copy_location(self._written(node, node.id, value), node)
+
+    def _value(self, node: ast.Name) -> Any:
+        if node.id in self._outside:
+            value = self._outside[node.id]
+            if node.id not in self._free:
+                return value
+            try:
+                return value.cell_contents
+            except ValueError:
+                raise self._error(node, f"{node.id} has no value yet") from None
+        if hasattr(builtins, node.id):
+            return getattr(builtins, node.id)
+        raise self._error(node, f"there is no {node.id}")
+
+    def _written(self, node: ast.AST, name: str, value: Any) -> ast.expr:
+        """What stands for a value in the text."""
+        for known, module in MODULES.items():
+            if value is module:
+                return ast.Name(known, ast.Load())
+        if isinstance(value, FunctionType):
+            return ast.Name(self._gathering.name_of(value, name), ast.Load())
+        if inspect.isfunction(getattr(value, "py_func", None)):  # Numba's own of a function
+            return ast.Name(self._gathering.name_of(value.py_func, name), ast.Load())
+        for known, module in MODULES.items():
+            if getattr(module, name, None) is value and not isinstance(value, float):
+                return ast.Attribute(ast.Name(known, ast.Load()), name, ast.Load())
+        if _is_plain(value):
+            return _literal(value)
+        raise self._error(node, f"{name} is a {type(value).__name__}, which no compiled function can use: {REMEDY}")
+
+    def _error(self, node: ast.AST, what: str) -> EnvError:
+        line = self._first + getattr(node, "lineno", 1) - 1
+        return EnvError(f"{self._gathering.owner} cannot be compiled: {self._where}:{line}: {what}")
+
+
+def _parsed(owner: str, function: Callable[..., Any]) -> tuple[str, int, ast.FunctionDef]:
+    """The file that a function is in, its first line there, and its source."""
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        lines, first = inspect.getsourcelines(function)
+        where = inspect.getsourcefile(function) or "?"
+    except (OSError, TypeError) as error:
+        raise EnvError(
+            f"{owner} cannot be compiled: the source of {name} is not to be had ({error}): write it in a file or a "
+            "notebook, which Numba's cache needs as well"
+        ) from error
+    [tree] = ast.parse(textwrap.dedent("".join(lines))).body
+    if not isinstance(tree, ast.FunctionDef):
+        raise EnvError(f"{owner} cannot be compiled: {where}:{first}: {name} must be written as `def {name}(...)`")
+    return where, first, tree
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
+
+
+def _literal(value: Any) -> ast.expr:
+    if isinstance(value, tuple):
+        return ast.Tuple([_literal(part) for part in value], ast.Load())
+    if isinstance(value, np.generic):  # of its own type, as np.float32(...)
+        plain = value.item()
+        kind = ast.Attribute(ast.Name("np", ast.Load()), value.dtype.name + "_" * (value.dtype == bool), ast.Load())
+        return ast.Call(kind, [_literal(plain)], [])
+    if isinstance(value, float) and not math.isfinite(value):
+        name = "nan" if math.isnan(value) else "inf"
+        constant = ast.Attribute(ast.Name("np", ast.Load()), name, ast.Load())
+        return ast.UnaryOp(ast.USub(), constant) if value < 0 else constant
+    return ast.parse(repr(value), mode="eval").body

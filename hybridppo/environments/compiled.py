@@ -1,0 +1,213 @@
+"""Environments that Numba has compiled: all of a vector in one call, on as many threads as are asked for."""
+
+import base64
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.compiled.random_numbers import NUM_WORDS, begin
+from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.spaces.checks import finite_test
+from hybridppo.validation import whole
+
+if TYPE_CHECKING:
+    from hybridppo.compiled.building import Kernels
+    from hybridppo.compiled.definition import Definition
+
+Array = NDArray[Any]
+
+
+class CompiledEnvironments(Environments):
+    """`N` environments of a definition, reset within the step that ends an episode; every row is a step.
+
+    Args:
+        definition: what they are.
+        num_envs: how many.
+        first: the number of the first among those of the run, for messages.
+        num_threads: among how many they are divided; it changes no bit.
+
+    Raises:
+        EnvError: where they cannot be compiled.
+    """
+
+    def __init__(self, definition: "Definition", num_envs: int, first: int = 0, num_threads: int = 1) -> None:
+        from hybridppo.compiled.building import build
+
+        super().__init__(num_envs, definition.observation_space, definition.action_space)
+        self.definition = definition
+        self.kernels: Kernels = build(definition)
+        self.states: Array = np.zeros(num_envs, definition.state)
+        """`[N]`, records; like the two below, all that the environments are in the middle of."""
+        self.randoms: Array = np.zeros((num_envs, NUM_WORDS), np.int64)
+        """`[N, 4]`: key, episode and draws, see `random_numbers.py`."""
+        self.lengths: Array = np.zeros(num_envs, np.int64)
+        """`[N]`, of the episodes under way."""
+        self._first, self._seed, self._num_steps = first, 0, 0
+        self._num_threads = min(num_threads, num_envs)
+        self._threads: ThreadPoolExecutor | None = None
+        bounds = [part * num_envs // self._num_threads for part in range(self._num_threads + 1)]
+        self._parts_of_threads = list(pairwise(bounds))
+        # Observations and rewards in one array, for the test of whether they are finite.
+        size = num_envs * self.encode.size
+        self._numbers = np.zeros(size + num_envs, np.float32)
+        self._observations, self._rewards = self._numbers[:size].reshape(num_envs, -1), self._numbers[size:]
+        self._sum = finite_test(self._numbers.size)
+        self._terminated, self._truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
+        self._finals = np.zeros((num_envs, self.encode.size), np.float32)
+        self._action_dtype = np.float32 if isinstance(definition.action_space, gym.spaces.Box) else np.int64
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        self._seed, self._num_steps = seed, 0
+        self.states[:] = np.zeros(1, self.states.dtype)
+        for i, random in enumerate(self.randoms):
+            begin(random, seed + i)
+        with self.failing("in their reset"):
+            self.kernels.begin_all(self.states, self.randoms, self.lengths, self._observations)
+        self.require_finite(self._observations, self._rewards, "in their reset")
+        return self._observations.copy()
+
+    def step(self, actions: Any) -> Step:
+        """Final observations are those of before the reset."""
+        self._num_steps += 1
+        actions = np.asarray(actions, self._action_dtype).reshape(self.num_envs, -1)
+        when = f"in step {self._num_steps}"
+        results = self._observations, self._rewards, self._terminated, self._truncated, self._finals
+        self.on_threads(
+            lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, actions, *results), when
+        )
+        if not np.isfinite(self._sum(self._numbers)):
+            self.require_finite(self._observations, self._rewards, when)
+        finals_of: list[int] = []
+        finals: list[Array] = []
+        if self._truncated.any():
+            finals_of = np.flatnonzero(self._truncated & ~self._terminated).tolist()
+            finals = [self._finals[i].copy() for i in finals_of]
+            if finals:
+                self.require_finite_finals(np.stack(finals), finals_of, when)
+        return self._observations, self._rewards, self._terminated, self._truncated, finals_of, finals
+
+    @property
+    def state_arrays(self) -> tuple[Array, Array, Array, int]:
+        """What every loop takes first."""
+        return self.states, self.randoms, self.lengths, self.definition.episode_length
+
+    def on_threads(self, loop: Callable[[int, int], None], when: str) -> None:
+        """Call a loop for the environments from one to another, for all of them, by each thread for its own.
+
+        Raises:
+            EnvError: where the environment's own functions raise.
+        """
+        with self.failing(when):
+            if len(self._parts_of_threads) == 1:
+                loop(0, self.num_envs)
+                return
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
+            (first, end), *others = self._parts_of_threads
+            futures = [self._threads.submit(loop, *part) for part in others]
+            try:
+                loop(first, end)
+            finally:
+                for future in futures:
+                    future.exception()  # none may write any more when this is over
+            for future in futures:
+                future.result()
+
+    def failing(self, when: str) -> "_Failing":
+        """Within it, what the environment's own functions raise is an `EnvError`."""
+        return _Failing(self, when)
+
+    def require_finite(self, observations: Array, rewards: Array, when: str) -> None:
+        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite.
+
+        Raises:
+            EnvError: naming the first environment and number that is not.
+        """
+        for name, numbers, axis in (("observation", observations, -2), ("reward", rewards, -1)):
+            if not np.isfinite(numbers).all():
+                place = np.argwhere(~np.isfinite(numbers))[0]
+                where = self.encode.names[place[-1]] if name == "observation" else ""
+                value = numbers[tuple(place)]
+                raise self.failure(
+                    when, f"the {name} of environment {self._first + place[axis]}: {name}{where} is {value}"
+                )
+
+    def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
+        """Likewise, of final observations `[n, obs]`, each of the environment given for it."""
+        if not np.isfinite(finals).all():
+            final, number = np.argwhere(~np.isfinite(finals))[0].tolist()
+            where, value = self.encode.names[number], finals[final, number]
+            env = self._first + int(envs[final])
+            raise self.failure(when, f"the final observation of environment {env}: observation{where} is {value}")
+
+    def failure(self, when: str, what: str) -> EnvError:
+        """The error for what went wrong."""
+        last = self._first + self.num_envs - 1
+        name = self.definition.name
+        return EnvError(
+            f"environments {self._first} to {last}, compiled {name} (seed {self._seed}), failed {when}: {what}"
+        )
+
+    def state(self) -> list[EnvState]:
+        """Of each environment by itself, so that they may go on divided among other workers."""
+        dtype = str(self.states.dtype.descr)
+        return [
+            {
+                "num_envs": 1,
+                "compiled": {
+                    "fields": dtype,
+                    "state": base64.b64encode(self.states[i].tobytes()).decode("ascii"),
+                    "random": self.randoms[i].tolist(),
+                    "length": int(self.lengths[i]),
+                },
+            }
+            for i in range(self.num_envs)
+        ]
+
+    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+        if len(states) != self.num_envs or not all("compiled" in state for state in states):
+            raise EnvStateError(
+                f"what was saved is not the state of {self.num_envs} compiled environments: resume with the num_envs "
+                "and the vectorization that the run had"
+            )
+        rows, randoms, lengths = self.states.copy(), self.randoms.copy(), self.lengths.copy()
+        for i, state in enumerate(states):
+            saved = state["compiled"]
+            if saved["fields"] != str(self.states.dtype.descr):
+                raise EnvStateError(f"the fields of {self.definition.name} are not what they were when it was saved")
+            rows[i] = np.frombuffer(base64.b64decode(saved["state"], validate=True), self.states.dtype, 1)[0]
+            if len(saved["random"]) != NUM_WORDS:
+                raise EnvStateError("what was saved of random numbers is not of this release")
+            randoms[i], lengths[i] = saved["random"], whole(saved, "length")
+        self.states[:], self.randoms[:], self.lengths[:] = rows, randoms, lengths
+
+    def remember_the_start(self) -> None:
+        """Everything is saved, whatever it was then."""
+
+    def _parts(self) -> list[tuple[object, int]]:
+        raise EnvStateError("compiled environments save themselves")  # `state` and `load_state` do
+
+    def _close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+
+
+class _Failing:
+    """See `CompiledEnvironments.failing`."""
+
+    def __init__(self, environments: CompiledEnvironments, when: str) -> None:
+        self._environments, self._when = environments, when
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, EnvError):
+            what = f"{type(error).__name__}: {error}"
+            raise self._environments.failure(self._when, what) from error

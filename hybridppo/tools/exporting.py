@@ -13,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
+from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError, TrainingError
 from hybridppo.loading import load
@@ -84,6 +86,10 @@ def export(
         raise ConfigurationError(f"the file must end with {' or '.join(kinds)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
+    if not isinstance(player, PPO):
+        raise ConfigurationError(
+            f"{type(player).__name__} cannot be exported, only PPO's policies can: `agent.save(file)` keeps any agent"
+        )
     policy = TorchPolicy(player).eval()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
@@ -91,7 +97,10 @@ def export(
         call = kinds[path.suffix.lower()](policy, written)
         difference = 0.0
         if check_steps:
-            source = Settings.read(RunDirectory.open(run_dir)).source(env)
+            settings = Settings.read(RunDirectory.open(run_dir))
+            source, options = settings.source(env), settings.environment
+            if isinstance(source, str):
+                source = partial(make_env, source, imports=options.imports, **(options.env_kwargs or {}))
             difference = _compare(player, policy, call, source, check_steps)
         written.replace(path)
     if path.suffix.lower() == ".npz":
@@ -153,9 +162,9 @@ def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
     return call
 
 
-def _compare(agent: PPO, policy: TorchPolicy, call: Call, source: EnvSource, steps: int) -> float:
+def _compare(agent: PPO, policy: TorchPolicy, call: Call, make: Callable[[], Any], steps: int) -> float:
     """Act in the environment by `agent.act`, and ask the file, too; the largest difference of outputs."""
-    env: Any = gym.make(source) if isinstance(source, str) else source()
+    env: Any = make()
     if not isinstance(env, gym.Env):
         env.close()
         raise ConfigurationError("the comparison needs one environment, and the function makes a vector: pass another")

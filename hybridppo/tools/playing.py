@@ -6,7 +6,6 @@ Videos are gymnasium's `RecordVideo`, which needs moviepy (`pip install hybridpp
 """
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.agents import PPO
-from hybridppo.environments.options import EnvSource
+from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.named import make_env
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
@@ -51,7 +51,7 @@ def record_video(
     checkpoint: WhichCheckpoint = "latest",
     most_steps: int = MOST_STEPS,
     env: EnvSource | None = None,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
 ) -> Played:
     """Write whole episodes of a run's agent into one video: a frame for every observation.
@@ -79,7 +79,8 @@ def record_video(
     if find_spec("moviepy") is None:
         raise ConfigurationError("videos need moviepy: pip install hybridppo[video]")
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
-    made = _make(Settings.read(directory).source(env), "rgb_array")
+    settings = Settings.read(directory)
+    made = _make(settings.source(env), settings.environment, "rgb_array")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
         recorder: Any = gym.wrappers.RecordVideo(
@@ -105,7 +106,7 @@ def play(
     deterministic: bool = True,
     checkpoint: WhichCheckpoint = "latest",
     env: EnvSource | None = None,
-    agent: type[PPO] | None = None,
+    agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
 ) -> Played:
     """Show episodes of a run's agent in the environment's own window.
@@ -116,19 +117,23 @@ def play(
         EnvError: where the environment has no window.
     """
     player = load(run_dir, checkpoint, agent=agent, networks=networks)
-    made = _make(Settings.read(RunDirectory.open(run_dir)).source(env), "human")
+    settings = Settings.read(RunDirectory.open(run_dir))
+    made = _make(settings.source(env), settings.environment, "human")
     try:
         return Played(*_play(player, made, episodes, seed, deterministic, None), None)
     finally:
         made.close()
 
 
-def _make(source: EnvSource, render_mode: str) -> "gym.Env[Any, Any]":
+def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "gym.Env[Any, Any]":
     what = "draws no pictures" if render_mode == "rgb_array" else "has no window"
     remedy = f"it must take render_mode={render_mode!r}"
-    make: Callable[[], Any] = source if callable(source) else lambda: gym.make(str(source), render_mode=render_mode)
     try:
-        made = make()
+        if callable(source):
+            made: Any = source()
+        else:
+            env_kwargs = {**(options.env_kwargs or {}), "render_mode": render_mode}
+            made = make_env(source, imports=options.imports, **env_kwargs)
     except (gym.error.Error, TypeError) as error:  # TypeError: of one that takes no render_mode
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
     if not isinstance(made, gym.Env) or made.render_mode != render_mode:
@@ -139,7 +144,7 @@ def _make(source: EnvSource, render_mode: str) -> "gym.Env[Any, Any]":
 
 
 def _play(
-    agent: PPO, env: "gym.Env[Any, Any]", episodes: int, seed: int, deterministic: bool, most_steps: int | None
+    agent: AnyAgent, env: "gym.Env[Any, Any]", episodes: int, seed: int, deterministic: bool, most_steps: int | None
 ) -> tuple[tuple[float, ...], tuple[int, ...], int]:
     """Episodes one after the other: returns, lengths and all steps."""
     episodes = require_whole("episodes", episodes)

@@ -301,7 +301,7 @@ def test_disk_full_to_the_end_is_an_error_on_the_command_line(tmp_path: Path) ->
         import resource, sys
         from hybridppo import training
         from hybridppo.commands import main as cli
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))  # enough for config.json alone
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, resource.RLIM_INFINITY))  # enough for config.json alone
         cli.main(sys.argv[1:])
     """)
     arguments = "train CartPole-v1 --total-steps 64 --placement cpu --num-envs 2 --num-steps 16 --no-progress --run-dir"

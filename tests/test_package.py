@@ -41,8 +41,8 @@ ROOMS = {
         "runners/workers", "spaces",
     },
     "runners/evaluators": {
-        "environments", "networks", "networks/numpy_forms", "placements", "run_directory", "runners", "runners/workers",
-        "spaces",
+        "environments", "networks", "networks/numpy_forms", "placements", "rollouts", "run_directory", "runners",
+        "runners/workers", "spaces",
     },
 }  # fmt: skip
 """What each room may import. Other rooms, and the files beside them, are the public face: they may import anything."""

@@ -429,9 +429,13 @@ def test_the_search_for_moves_finds_them() -> None:
 def test_only_the_placement_moves_things() -> None:
     files = [path for folder in ("hybridppo", "agents", "runners") for path in (ROOT / folder).rglob("*.py")]
     strays = {path.name: found for path in files if (found := moves(path.read_text()))}
-    assert {name for name in ("base.py", "crossing.py", "migrating.py", "mirrored.py") if strays.pop(name, None)}
-    # Checkpoints are written from the host.
-    assert strays == {"checkpoints.py": [".to('cpu', copy=True)"]}
+    placements = ("base.py", "crossing.py", "migrating.py", "mirrored.py", "snapshot.py")
+    assert [name for name in placements if strays.pop(name, None)] == list(placements)
+    # The doctor tries what copies there are.
+    assert strays.pop("doctor.py")
+    # Files are written from the host.
+    copied = [".to('cpu', copy=True)"]
+    assert strays == {"checkpoints.py": copied, "agent_file.py": copied, "policies.py": [".cpu()"]}
 
 
 # On a GPU

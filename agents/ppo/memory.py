@@ -26,6 +26,8 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
     widths = (encode.layout.num_features, *config.hidden_sizes)
     hidden = sum(a * b + b for a, b in zip(widths, config.hidden_sizes, strict=False))
     activations = sum(config.hidden_sizes)
+    if config.recurrent is not None:  # gates, what they are made of, and the states
+        activations += 10 * config.recurrent_size
     at_once = activations  # the critic's for a rollout, all rows at once
     for image in images:
         channels = [size[2] for size in image.sizes]
@@ -33,14 +35,17 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
         hidden += sum(filters * (before * kernel**2 + 1) for before, (filters, kernel, _) in layers)
         activations += sum(math.prod(size) for size in image.sizes)
         at_once = 0  # as many rows as in a minibatch
+    kept = config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once))
+    pooled = "" if config.pool_size == 1 else " * pool_size"
     parameters = 2 * hidden + (widths[-1] + 1) * (outputs + 1)
     return {
         # values, gradients, and both of Adam's moments
         "the networks (hidden_sizes)": 4 * _FLOAT * parameters,
         # observations; outputs, noise, actions; activations
-        "a rollout (num_envs * num_steps)": config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once)),
+        f"{'rollouts' if pooled else 'a rollout'} (num_envs * num_steps{pooled})": config.pool_size * kept,
         # of both networks, forward and backward
-        "a minibatch (num_envs * num_steps / num_minibatches)": config.minibatch_size
+        f"a minibatch (num_envs * num_steps{pooled} / num_minibatches)": config.pool_size
+        * config.minibatch_size
         * (observation + 4 * _FLOAT * activations),
     }
 

@@ -173,6 +173,10 @@ def checked_networks(
     Raises:
         ConfigurationError: where they are not two modules, or do not take and give what they must.
     """
+    if config.recurrent is not None:
+        raise ConfigurationError(
+            f"networks of one's own have no memory, got recurrent={config.recurrent!r}: leave one of them out"
+        )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -55,11 +55,12 @@ class EpisodeMemory:
 
     def end(self, actor: Any) -> None:
         """Take over where it has got to."""
-        self._state = actor.state.copy()
+        self._state = actor.state
 
     def before(self, step: int, actor: Any, starts: Array | None, states: Array | None) -> None:
         """Before it acts in a step: forget episodes that have ended, and write `starts[step]`, and a state if due."""
-        assert starts is not None and states is not None  # of a rollout that was laid out for a memory  # noqa: PT018
+        assert starts is not None  # of a rollout that was laid out for a memory, like the next
+        assert states is not None
         starts[step] = self._starts
         self.forget(actor)
         if step % self._layout.sequence_length == 0:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 
 
@@ -22,8 +23,11 @@ def single_epoch(agent: PPO) -> Iterator[None]:
         agent.config = config
 
 
-def with_steps(rollout: Rollout, num_steps: int) -> Rollout:
-    """A rollout of `num_steps` steps, cut from another, or that one over and over; every row counts as a step."""
+def with_steps(rollout: Rollout, num_steps: int, memory: MemoryLayout | None = None) -> Rollout:
+    """A rollout of `num_steps` steps, cut from another, or that one over and over; every row counts as a step.
+
+    Where the actor has a memory, any states before its sequences will do: this is for measuring.
+    """
     have, num_envs = rollout.rewards.shape
     times = -(-num_steps // have)
 
@@ -33,6 +37,10 @@ def with_steps(rollout: Rollout, num_steps: int) -> Rollout:
     last = rollout.observations[-1:] if num_steps == times * have else rollout.observations[num_steps % have :][:1]
     starts = [turn * have * num_envs for turn in range(times)]
     final_rows = torch.cat([rollout.final_rows + start for start in starts])
+    states = rollout.states
+    if memory is not None and states is not None:
+        number = memory.num_sequences(num_steps)
+        states = torch.cat([states] * -(-number // len(states)))[:number]
     is_within = final_rows < num_steps * num_envs
     return replace(
         rollout,
@@ -43,6 +51,8 @@ def with_steps(rollout: Rollout, num_steps: int) -> Rollout:
         terminated=repeated(rollout.terminated),
         truncated=repeated(rollout.truncated),
         valid_rows=torch.arange(num_steps * num_envs),
+        starts=None if rollout.starts is None else repeated(rollout.starts),
+        states=states,
         final_rows=final_rows[is_within],
         final_observations=torch.cat([rollout.final_observations] * times)[is_within],
     )

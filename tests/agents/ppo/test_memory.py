@@ -369,10 +369,7 @@ def test_acting_step_by_step_is_what_evaluation_does(cell: Any) -> None:
             return self.env.reset(seed=next(numbers))
 
     numbers = iter(range(100))
-    evaluation = hybridppo.evaluate_agent(agent, lambda: Numbered(gym.make("CartPole-v1")), episodes=1, progress=False)
-    numbers = iter(range(100))
-    config = replace(agent.config, num_envs=1)
-    agent.config = config
+    agent.config = replace(agent.config, num_envs=1)
     evaluation = hybridppo.evaluate_agent(agent, lambda: Numbered(gym.make("CartPole-v1")), episodes=3, progress=False)
     assert list(evaluation.returns) == found
 
@@ -408,6 +405,14 @@ def test_what_cannot_be_is_refused(case: str) -> None:
     options, message = BAD[case]
     with pytest.raises(ConfigurationError, match=message):
         replace(SMALL, **options)
+
+
+def test_networks_of_ones_own_have_none() -> None:
+    def networks(*_: Any) -> Any:
+        return nn.Linear(4, 2), nn.Linear(4, 1)
+
+    with pytest.raises(ConfigurationError, match="networks of one's own have no memory, got recurrent='lstm'"):
+        train(networks=networks)
 
 
 # Learning

@@ -106,12 +106,12 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
     assert again[0] == again[1]
     assert min(again[0].returns) < -10.0  # in the environment's own units
     before = state_of(loaded)
-    state = None
+    state = expected_state = None
     env = gym.make("Pendulum-v1")
     observation, _ = env.reset(seed=0)
     for _ in range(3):
         action, state = loaded.act(observation, state=state)
-        expected, _ = result.agent.act(observation, state=None) if state is None else (action, None)
+        expected, expected_state = result.agent.act(observation, state=expected_state)
         assert env.action_space.contains(action)
         assert (expected == action).all()
         observation, *_ = env.step(action)

@@ -216,7 +216,8 @@ def test_workers_are_left_out_where_they_take_too_long() -> None:
     assert result.left_out
 
 
-def test_long_steps_are_counted_in_few() -> None:
+@pytest.mark.parametrize("recurrent", [None, "lstm"])
+def test_long_steps_are_counted_in_few(recurrent: Any) -> None:
     steps: list[int] = []
 
     class Counted(ScriptedEnv):
@@ -228,7 +229,7 @@ def test_long_steps_are_counted_in_few() -> None:
             time.sleep(0.005)
             return super().step(action)
 
-    config = dataclasses.replace(CONFIG, num_envs=2, num_steps=1000, num_minibatches=1)
+    config = dataclasses.replace(CONFIG, num_envs=2, num_steps=1000, num_minibatches=1, recurrent=recurrent)
     result = calibrate(Counted, work(Counted, config, 100 * 2000, cores=1), config)
     assert result.figures is not None
     # A rollout has 2000 steps and takes 10 s: of 100 of these, calibration may take 5 s.

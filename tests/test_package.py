@@ -28,7 +28,7 @@ ROOMS = {
     "reporting/trackers": {"reporting"},
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
-    "agents/common": {"networks", "run_directory", "spaces"},
+    "agents/common": {"networks", "placements", "run_directory", "spaces"},
     "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo", "agents/ddpg"},

@@ -21,13 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, GradientSteps
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.agents.ddpg.numpy_steps import NumpySteps
-from hybridppo.errors import BadValueError, CheckpointError, EnvError, TrainingError
+from hybridppo.errors import CheckpointError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.networks.parameters import FlatParameters
@@ -50,8 +51,6 @@ from hybridppo.validation import whole
 
 MINIBATCHES_AT_ONCE = 32
 """How many are gathered, and cross, together."""
-
-_WITHOUT_STATE = object()
 
 
 @dataclass(frozen=True)
@@ -159,9 +158,7 @@ class DDPG:
         """A fresh agent of the same kind and spaces."""
         return type(self)(self.observation_space, self.action_space, config, seed=seed)
 
-    def act(
-        self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = _WITHOUT_STATE
-    ) -> Any:
+    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
 
         Args:
@@ -174,25 +171,15 @@ class DDPG:
         Raises:
             EnvError: where a mask is given, or the observation is none of the space.
         """
-        if action_mask is not None:
-            raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
         actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        outputs = actor(self._row(observation))
+        remind(actor, state, None)
+        outputs = actor(row_of(observation, action_mask, self.observation_space, self._encode))
         if deterministic:
             actions = self.distribution.mode(outputs)
         else:
             actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
         action = first_of(self.action_space)(self.distribution.to_env(actions))
-        return action if state is _WITHOUT_STATE else (action, None)
-
-    def _row(self, observation: Any) -> NDArray[Any]:
-        """`[1, obs]`, as the actor takes it."""
-        if self._encode.is_array:
-            return self._encode(np.asarray(observation)[None])
-        try:
-            return self._encode.one(observation)[None]
-        except BadValueError as error:
-            raise EnvError(f"the agent cannot act: {error}") from None
+        return action if state is NO_STATE else (action, None)
 
     def save(self, path: str | Path) -> Path:
         """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""

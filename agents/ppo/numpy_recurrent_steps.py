@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, PackedBatch
 from hybridppo.agents.ppo.minibatch_order import Order
-from hybridppo.agents.ppo.numpy_heads import array_of, gradient_of, has_gradient
-from hybridppo.agents.ppo.numpy_steps import NumpySteps, stacked
+from hybridppo.agents.ppo.numpy_heads import array_of, gradient_of
+from hybridppo.agents.ppo.numpy_steps import NumpySteps, knows, stacked
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.interruption import Stopped
-from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
+from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.numpy_forms.cells import CELLS, GRUCells, LSTMCells
 from hybridppo.networks.recurrent import RecurrentNetwork
 
@@ -59,20 +59,15 @@ class NumpyRecurrentSteps(NumpySteps):
     def supports(agent: "PPO") -> bool:
         """Whether this form knows loss, distribution and networks, in float32 on the CPU; no convolutions."""
         actor, critic = agent.actor_network, agent.critic_network
+        if not (isinstance(actor, RecurrentNetwork) and isinstance(critic, RecurrentNetwork)):
+            return False
         forms = numpy_form(actor), numpy_form(critic)
         return (
-            not agent.has_own_loss
-            and isinstance(actor, RecurrentNetwork)
-            and isinstance(critic, RecurrentNetwork)
-            and forms[0] is not None
+            forms[0] is not None
             and forms[1] is not None
             and forms[0].layout is forms[1].layout is None
-            and (forms[0].activation, forms[0].cell) == (forms[1].activation, forms[1].cell)
             and agent.config.precision == "fp32"
-            and is_on_cpu(actor)
-            and has_gradient(agent.distribution)
-            and [layer.weight.shape for layer in linears(actor.network)[:-1]]
-            == [layer.weight.shape for layer in linears(critic.network)[:-1]]
+            and knows(agent, actor.network, critic.network)
         )
 
     def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:

@@ -83,21 +83,7 @@ class NumpySteps:
     @staticmethod
     def supports(agent: "PPO") -> bool:
         """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, on the CPU."""
-        actor, critic = agent.actor_network, agent.critic_network
-        forms = numpy_form(actor), numpy_form(critic)
-        return (
-            not agent.has_own_loss
-            and agent.config.pool_size == 1
-            and shared_trunk_of(actor) is None
-            and forms[0] is not None
-            and forms[1] is not None
-            and forms[0].layout is forms[1].layout is None
-            and forms[0].activation == forms[1].activation
-            and is_on_cpu(actor)
-            and has_gradient(agent.distribution)
-            and [layer.weight.shape for layer in linears(actor)[:-1]]
-            == [layer.weight.shape for layer in linears(critic)[:-1]]
-        )
+        return agent.config.pool_size == 1 and knows(agent, agent.actor_network, agent.critic_network)
 
     def threads(self) -> AbstractContextManager[None]:
         """NumPy's; torch, which has the optimizer and the advantages, keeps to one."""
@@ -215,6 +201,23 @@ class NumpySteps:
         # the two errors are equal, but not to the last bit.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
+
+
+def knows(agent: "PPO", actor: nn.Module, critic: nn.Module) -> bool:
+    """Whether loss, distribution and these layers are known: MLPs of equal hidden layers, on the CPU."""
+    forms = numpy_form(actor), numpy_form(critic)
+    return (
+        not agent.has_own_loss
+        and shared_trunk_of(actor) is None
+        and forms[0] is not None
+        and forms[1] is not None
+        and forms[0].layout is forms[1].layout is None
+        and forms[0].activation == forms[1].activation
+        and is_on_cpu(actor)
+        and has_gradient(agent.distribution)
+        and [layer.weight.shape for layer in linears(actor)[:-1]]
+        == [layer.weight.shape for layer in linears(critic)[:-1]]
+    )
 
 
 def _clip(values: Array, low: float, high: float) -> Array:

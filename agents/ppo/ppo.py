@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.accelerator import accelerator_of
+from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.ppo.acting import NO_STATE, remind, row_of
 from hybridppo.agents.ppo.agreement import require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.captured_steps import CapturedSteps

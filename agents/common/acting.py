@@ -1,4 +1,4 @@
-"""What `PPO.act` is given: an observation, a mask, a state."""
+"""What an agent's `act` is given: an observation, a mask, a state."""
 
 from typing import Any
 

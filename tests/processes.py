@@ -1,39 +1,183 @@
-"""Processes that tests start, and that end when the tests do, however those end: also when they are killed."""
+"""Processes that tests start, and that end when the tests do, however those end: also when they are killed.
 
-import os
-import subprocess
-import sys
-import weakref
-from typing import Any
-
-_WATCHED = """
-import os, runpy, sys, threading
-
-def end_with_the_tests():
-    os.read(0, 1)  # nothing is ever written: it returns when the other end of the pipe is gone
-    os._exit(1)
-
-threading.Thread(target=end_with_the_tests, daemon=True).start()
-del sys.argv[0]
-if sys.argv[0] == "-m":
-    del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-else:
-    runpy.run_path(sys.argv[0], run_name="__main__")
+Importing torch takes most of a short process. So where processes can be forked, one process of the tests has imported
+the library already (`warm_process.py`), and every other is a copy of it. What a test says of imports, of variables that
+are read when something is imported, or of how the interpreter starts, it must not say of such a copy: `warm=False`.
 """
 
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-def start_python(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
-    """`python` with `-m` and a module, or with a script, and what they take; `options` as for `Popen`."""
-    theirs, ours = os.pipe()
+CAN_FORK = sys.platform == "linux"
+"""Forked processes of macOS may not use its own libraries."""
+FOLDER = Path(__file__).parent
+
+
+def start_python(*arguments: object, warm: bool = True, **options: Any) -> "subprocess.Popen[str]":
+    """`python` with `-m` and a module, `-c` and code, or a script, and what they take; `options` as for `Popen`.
+
+    Of those, a warm process takes `cwd`, `env`, `stdout`, `stderr` and `start_new_session`.
+    """
+    theirs, ours = os.pipe()  # nothing is ever written: it ends when the tests do
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _WATCHED, *map(str, arguments)], stdin=theirs, text=True, **options
-        )
+        process: Any
+        if warm and CAN_FORK:
+            process = _WarmProcess([str(argument) for argument in arguments], theirs, **options)
+        else:
+            watched = [sys.executable, str(FOLDER / "warm_process.py"), *map(str, arguments)]
+            process = subprocess.Popen(watched, stdin=theirs, text=True, **options)
     except BaseException:
         os.close(ours)
         raise
     finally:
         os.close(theirs)
     weakref.finalize(process, os.close, ours)
-    return process
+    return process  # type: ignore[no-any-return]
+
+
+def run_python(
+    *arguments: object, check: bool = False, timeout: float = 300.0, warm: bool = True, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Likewise, to its end; what it says is kept."""
+    process = start_python(*arguments, warm=warm, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    done = subprocess.CompletedProcess(list(map(str, arguments)), process.returncode, output, errors)
+    if check and done.returncode:
+        raise AssertionError(f"exit code {done.returncode} of {done.args}:\n{output}\n{errors}")
+    return done
+
+
+class _WarmProcess:
+    """What tests use of `subprocess.Popen`, of a copy of the warm process."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        stdin: int,
+        *,
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        start_new_session: bool = False,
+    ) -> None:
+        self.args, self.returncode = arguments, None
+        with contextlib.ExitStack() as stack:
+            self._said = [_Said(stream, inherited) for stream, inherited in ((stdout, 1), (stderr, 2))]
+            for said in self._said:
+                stack.callback(said.handed_over)
+            handles = [stdin, *(said.handle for said in self._said)]
+            self._connection = _connect()
+            asked = {
+                "arguments": arguments,
+                "cwd": str(cwd or os.getcwd()),
+                "env": dict(os.environ if env is None else env),
+                "session": start_new_session,
+            }
+            line = json.dumps(asked).encode() + b"\n"
+            socket.send_fds(self._connection, [line[:1]], handles)
+            self._connection.sendall(line[1:])
+            self.pid = int(self._connection.recv(8))
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._connection.settimeout(None if timeout is None else max(timeout, 1e-6))
+            # A few bytes, sent at once: they are all there, or none is.
+            try:
+                with contextlib.suppress(BlockingIOError):
+                    text = self._connection.recv(8)
+                    self.returncode = int(text) if text else -9  # nobody is left who could say
+            except TimeoutError:
+                pass
+            if self.returncode is None:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self._connection.close()
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str | None, str | None]:
+        self.wait(timeout)
+        output, errors = (said.text(timeout) for said in self._said)
+        return output, errors
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(9)
+
+    def terminate(self) -> None:
+        self.send_signal(15)
+
+
+class _Said:
+    """Where a stream of a process goes, as `Popen` is told: to be read later, nowhere, or where ours goes."""
+
+    def __init__(self, stream: Any, inherited: int) -> None:
+        self._parts: list[bytes] = []
+        self._reader: threading.Thread | None = None
+        self._owned: int | None = None
+        if stream == subprocess.PIPE:
+            here, self.handle = os.pipe()
+            self._owned = self.handle
+            self._reader = threading.Thread(target=self._read, args=(here,), daemon=True)
+            self._reader.start()
+        elif stream == subprocess.DEVNULL:
+            self._owned = self.handle = os.open(os.devnull, os.O_RDWR)
+        else:
+            self.handle = inherited if stream is None else stream.fileno()
+
+    def _read(self, here: int) -> None:
+        with open(here, "rb", buffering=0) as pipe:
+            while part := pipe.read(65536):
+                self._parts.append(part)
+
+    def handed_over(self) -> None:
+        """The process has it: what is ours of it is closed, so that the end can be seen."""
+        if self._owned is not None:
+            os.close(self._owned)
+            self._owned = None
+
+    def text(self, timeout: float | None) -> str | None:
+        if self._reader is None:
+            return None
+        self._reader.join(timeout)
+        if self._reader.is_alive():
+            raise subprocess.TimeoutExpired("what a process says", timeout or 0.0)
+        return b"".join(self._parts).decode()
+
+
+_warm: "list[tuple[subprocess.Popen[bytes], str]]" = []
+
+
+def _connect() -> socket.socket:
+    if not _warm or _warm[0][0].poll() is not None:
+        address = os.path.join(tempfile.mkdtemp(prefix="warm-"), "address")
+        command = [sys.executable, str(FOLDER / "warm_process.py"), "--serve", address]
+        # Its standard input is a pipe of ours: it ends with us.
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        _warm[:] = [(server, address)]
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_warm[0][1])
+    return connection

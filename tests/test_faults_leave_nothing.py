@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from processes import start_python
+from selection import only_by_default
 from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
@@ -34,6 +35,16 @@ WAYS: dict[str, dict[str, Any]] = {
     "overlapping, in a worker": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
     "overlapping, in a thread": {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
 }
+
+
+OVERLAP = "--placement overlap --sampling-device cpu --learning-device cpu"
+ENDINGS = ("done", "an error in an environment", "an error of the caller")
+SOME_ENDINGS = (
+    *(f"{way}, an error in an environment" for way in WAYS),
+    "in workers, an error of the caller",
+    "overlapping, in a thread, an error of the caller",
+    "overlapping, in a worker, done",
+)
 
 
 def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
@@ -60,8 +71,9 @@ def wait_until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts handles as Linux does")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ending", ["done", "an error in an environment", "an error of the caller"])
+@pytest.mark.parametrize(
+    ("way", "ending"), only_by_default(SOME_ENDINGS, [(way, end) for way in WAYS for end in ENDINGS])
+)
 def test_nothing_stays_when_a_training_ends(way: str, ending: str, tmp_path: Path) -> None:
     def once(number: int) -> None:
         run_dir = tmp_path / str(number)
@@ -168,8 +180,13 @@ def test_a_killed_trainer_leaves_no_worker_that_is_stuck_in_a_step(tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm and at sessions")
-@pytest.mark.parametrize("when", ["while workers start", "while they sample"])
-@pytest.mark.parametrize("way", ["--num-workers 2", "--placement overlap --sampling-device cpu --learning-device cpu"])
+@pytest.mark.parametrize(
+    ("way", "when"),
+    only_by_default(
+        ("--num-workers 2, while they sample", f"{OVERLAP}, while workers start"),
+        [(way, when) for way in ("--num-workers 2", OVERLAP) for when in ("while workers start", "while they sample")],
+    ),
+)
 def test_a_killed_trainer_leaves_no_process_and_no_file(way: str, when: str, tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -212,18 +229,19 @@ KILLED = """
 import sys, time
 from processes import start_python
 
-trainer = start_python(*sys.argv[1:])
+trainer = start_python(*sys.argv[2:], warm=sys.argv[1] == "warm")
 time.sleep(1e6)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is of POSIX")
-def test_tests_that_are_killed_leave_no_trainer_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["warm", "from nothing"])
+def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path) -> None:
     (tmp_path / "tests.py").write_text(KILLED)
     arguments = "-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu --no-progress --run-dir"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
     tests = subprocess.Popen(
-        [sys.executable, str(tmp_path / "tests.py"), *arguments.split(), str(tmp_path / "run")], env=environment
+        [sys.executable, str(tmp_path / "tests.py"), how, *arguments.split(), str(tmp_path / "run")], env=environment
     )
     trainers: list[psutil.Process] = []
     try:
@@ -233,7 +251,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(tmp_path: Path) -> None:
         tests.wait()
         gone, alive = psutil.wait_procs(trainers, timeout=30)
         assert not alive
-        assert len(gone) == 1
+        assert len(gone) == (3 if how == "warm" else 1)  # the warm one, its copy, and the one between the two
     finally:
         tests.kill()
         for process in trainers:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from processes import run_python
 
 import hybridppo
 from hybridppo import (
@@ -101,13 +102,7 @@ def test_loss_not_finite_when_overlapping_stops_too(tmp_path: Path) -> None:
 
 def test_loss_not_finite_is_one_message_on_the_command_line(tmp_path: Path) -> None:
     arguments = "train CartPole-v1 --total-steps 999 --placement cpu --no-progress --learning-rate 1e30 --run-dir"
-    process = subprocess.run(
-        [sys.executable, "-m", "hybridppo", *arguments.split(), str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    process = run_python("-m", "hybridppo", *arguments.split(), tmp_path / "run")
     assert process.returncode == 1
     lines = process.stderr.strip().splitlines()
     assert lines[-1].startswith("hybridppo: error: training stopped in iteration 1")
@@ -262,7 +257,5 @@ def test_threads_used_before_worker_processes_start_do_no_harm(options: dict[str
         "                         **json.loads(sys.argv[1]));"
         "assert result.metrics['env_steps'] >= 320"
     )
-    process = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(options)], capture_output=True, text=True, check=False, timeout=120
-    )
+    process = run_python("-c", code, json.dumps(options))
     assert process.returncode == 0, process.stderr

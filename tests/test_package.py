@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import functools
 import importlib.metadata
 import subprocess
 import sys
@@ -91,6 +92,7 @@ def room_of(module: str) -> str:
     return "/".join(below[1:] if below[0] == "hybridppo" else below)
 
 
+@functools.cache
 def modules_imported(module: str) -> set[str]:
     """The modules of the library that a module imports."""
     found = set()
@@ -200,7 +202,11 @@ def test_importing_needs_neither_command_line_nor_pictures(statement: str) -> No
 
 @pytest.mark.parametrize(
     ("before", "is_frozen", "is_enabled"),
-    [("", True, True), ("import torch", False, True), ("gc.disable()", False, False)],
+    [
+        ("", True, True),
+        pytest.param("import torch", False, True, marks=pytest.mark.slow),
+        pytest.param("gc.disable()", False, False, marks=pytest.mark.slow),
+    ],
     ids=["alone", "torch before", "without collections"],
 )
 def test_importing_torch_goes_without_collections_and_leaves_them_as_they_were(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import run_python
 
 import hybridppo
 from hybridppo import PPOConfig
@@ -370,8 +371,7 @@ def test_every_field_of_the_configuration_is_a_flag(command: str, capsys: pytest
 
 
 def run_process(*arguments: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    return run_python(*arguments, cwd=cwd)
 
 
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ import json
 import logging
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from processes import run_python
 
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, PPOConfig, RunDirectoryError
@@ -68,9 +68,8 @@ def folder(tmp_path: Path) -> Path:
 def hybridppo_in(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
     """The command as it is installed: the folder one stands in is not where it looks for modules by itself."""
     code = "import sys; sys.path[0:1] = []; from hybridppo.__main__ import main; main()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return run_python("-c", code, *arguments, cwd=folder, env=environment)
 
 
 SMALL = ["--num-envs", 2, "--num-steps", 16, "--num-minibatches", 2, "--hidden-sizes", 8, "--no-progress"]
@@ -81,9 +80,13 @@ NAMES = {"in the id": ["mazes_of_ones_own:Maze-v0"], "imported": ["Maze-v0", "--
 
 
 @pytest.mark.parametrize(
-    "placement", [["--placement", "cpu"], ["--placement", "cpu", "--num-workers", 2], OVERLAP], ids=lambda way: way[1:]
+    ("name", "placement"),
+    [
+        ("in the id", ["--placement", "cpu"]),
+        ("in the id", OVERLAP),
+        ("imported", ["--placement", "cpu", "--num-workers", 2]),
+    ],
 )
-@pytest.mark.parametrize("name", NAMES)
 def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str], folder: Path) -> None:
     how = NAMES[name]
     kwargs = ("--env-kwargs", '{"size": 6, "reward": 2.5}')

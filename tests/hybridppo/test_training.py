@@ -614,7 +614,7 @@ def wait_until(holds: Callable[[], bool], process: "subprocess.Popen[str]", time
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send to a process")
-@pytest.mark.parametrize("stepped", ["--vectorization auto", "--vectorization async", "--num-workers 2"])
+@pytest.mark.parametrize("stepped", ["--vectorization async", "--num-workers 2"])
 def test_ctrl_c_saves_and_exits_with_130(stepped: str, tmp_path: Path) -> None:
     path = tmp_path / "run"
     command = f"-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu {stepped}"

@@ -16,6 +16,7 @@ def test_there_are_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["placements"]
 
 
+@pytest.mark.extras
 @every_notebook
 def test_it_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # this tree's library, whatever is installed

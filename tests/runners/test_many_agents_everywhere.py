@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
@@ -35,6 +36,9 @@ VARIANTS = [
     for masks in (False, True)
 ]
 every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
+some_kinds = pytest.mark.parametrize(
+    ("name", "masks"), only_by_default(("vectors, masked", "images and choices"), VARIANTS)
+)
 
 
 def source_of(name: str, masks: bool) -> Any:
@@ -59,7 +63,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@every_kind
+@some_kinds
 def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
     expected = values_of(train(name, masks))
     assert not torch.equal(values_of(train(name, masks, seed=1)), expected)
@@ -74,7 +78,7 @@ def test_overlapped_it_is_what_its_seed_says() -> None:
         assert torch.equal(values_of(train(placement=overlap, num_workers=workers)), expected)
 
 
-@every_kind
+@some_kinds
 def test_stopped_and_resumed_it_goes_on_exactly(name: str, masks: bool, tmp_path: Path) -> None:
     expected = train(name, masks)
     run = tmp_path / "run"

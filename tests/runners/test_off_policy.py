@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from processes import start_python
+from processes import run_python, start_python
 from toy_environments import IdentityBox
 
 import hybridppo
@@ -217,11 +216,8 @@ print(result.saved)
 @pytest.mark.parametrize(("total_steps", "is_saved"), [(200, False), (400, True)])
 def test_a_full_disk_loses_nothing_that_was_saved(tmp_path: Path, total_steps: int, is_saved: bool) -> None:
     # By the time that there is room again, more steps were made than the buffer holds.
-    process = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, tmp_path / "run", str(total_steps)],
-        capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = run_python("-c", FULL_DISK, tmp_path / "run", total_steps, env=paths, check=True)
     assert process.stdout.strip() == str(is_saved)
     assert process.stderr.count("FAILED") >= 1
     saved = load_latest(tmp_path / "run" / "checkpoints")[1]

@@ -118,8 +118,10 @@ def test_a_loaded_agent_is_the_one_that_was_saved(kind: str, tmp_path: Path) -> 
     assert all(torch.equal(tensor, before[name]) for name, tensor in state_of(loaded).items())  # acting changes nothing
 
 
-@pytest.mark.parametrize("overlaps", [False, True], ids=["by turns", "overlapping"])
 @every_kind
+@pytest.mark.parametrize(
+    "overlaps", [pytest.param(False, marks=pytest.mark.slow), True], ids=["by turns", "overlapping"]
+)
 def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None:
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")

@@ -139,7 +139,7 @@ def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 # The result
 
 
-FOR_ALL_WORKS = ("single", "migrating", "mirrored, sampling there")
+FOR_ALL_WORKS = ("migrating", "mirrored, sampling there")
 """Placements of the default tests; under the others only the first work is done there, and the rest in slow ones."""
 
 

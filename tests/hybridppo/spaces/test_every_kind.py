@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from selection import only_by_default
 from space_kinds import KINDS, KindOfSpace
 
 import hybridppo
@@ -28,6 +29,11 @@ VARIANTS = [
     for masks in ((False, True) if kind.has_masks else (False,))
 ]
 every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
+SOME = (
+    "box", "discrete, masked", "multi-binary, masked", "dict, nested, masked", "squashed tuple, masked",
+    "image and vector, masked", "images alone",
+)  # fmt: skip
+some_kinds = pytest.mark.parametrize(("name", "masks"), only_by_default(SOME, VARIANTS))
 
 
 def source_of(kind: KindOfSpace, masks: bool) -> Any:
@@ -56,7 +62,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@every_kind
+@some_kinds
 def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
     expected = values_of(train(name, masks))
     assert not torch.equal(values_of(train(name, masks, seed=1)), expected)

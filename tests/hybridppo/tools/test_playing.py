@@ -1,7 +1,5 @@
 """Episodes to look at: frames, returns, and what is said where there is nothing to see."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from processes import run_python
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, PPOConfig
@@ -140,7 +139,7 @@ playing.find_spec = lambda name: None
 from hybridppo.commands.main import main
 main(["play", {str(cartpole)!r}, "--output", {str(tmp_path / "a.mp4")!r}])
 """
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = run_python("-c", code)
     assert process.returncode == 2
     assert "pip install hybridppo[video]" in process.stderr
 

@@ -1,14 +1,13 @@
 """Runs drawn together: which are a group, what is drawn of it, and the files."""
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import run_python
 
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
@@ -130,7 +129,7 @@ sys.modules["matplotlib"] = None
 from hybridppo.commands.main import main
 main(["plot", {str(run)!r}, "--output", {str(tmp_path / "a.png")!r}])
 """
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    process = run_python("-c", code)
     assert process.returncode == 2
     assert "pip install hybridppo[plot]" in process.stderr
 

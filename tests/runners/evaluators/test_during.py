@@ -12,6 +12,8 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from processes import run_python
+from selection import only_by_default
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
@@ -221,8 +223,10 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("iteration", [2, 3])
+@pytest.mark.parametrize(
+    ("way", "iteration"),
+    only_by_default(("cpu, 3", "overlap, 2", "workers, 3"), [(way, number) for way in WAYS for number in (2, 3)]),
+)
 def test_a_stopped_run_has_the_evaluations_of_one_that_was_not(way: str, iteration: int, tmp_path: Path) -> None:
     train(run_dir=tmp_path / "whole", **EVERY, **WAYS[way])
     with pytest.raises(TrainingInterrupted):
@@ -254,11 +258,11 @@ hybridppo.train(
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
-@pytest.mark.parametrize("way", ["cpu", "overlap"])
+@pytest.mark.parametrize("way", only_by_default(("overlap",), ["cpu", "overlap"]))
 def test_a_killed_run_has_the_evaluations_of_one_that_was_not(way: str, tmp_path: Path) -> None:
     train(run_dir=tmp_path / "whole", **EVERY, **WAYS[way])
     run = tmp_path / "run"
-    process = subprocess.run([sys.executable, "-c", KILLED, str(run), way], capture_output=True, text=True, timeout=120)
+    process = run_python("-c", KILLED, run, way)
     assert process.returncode == -signal.SIGKILL, process.stderr
     result = hybridppo.resume(run, progress=False)
     assert timeless(evaluated(run)) == timeless(evaluated(tmp_path / "whole"))

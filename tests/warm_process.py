@@ -1,0 +1,149 @@
+"""A process of the tests, and the one that others are copies of: see `processes.py`.
+
+python warm_process.py ARGUMENTS            as `python ARGUMENTS`, until the standard input is closed
+python warm_process.py --serve ADDRESS      import the library, and fork for everybody who asks there
+"""
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+from typing import Any
+
+
+def run(arguments: list[str]) -> None:
+    """As the interpreter does with these arguments, while whoever started this is there."""
+
+    def end_with_the_tests() -> None:
+        os.read(0, 1)  # it returns when the other end of the pipe is gone
+        os._exit(1)
+
+    threading.Thread(target=end_with_the_tests, daemon=True).start()
+    first, *rest = arguments
+    if first == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(rest[0], "<string>", "exec"), names)
+    else:
+        sys.argv = arguments
+        runpy.run_path(first, run_name="__main__")
+
+
+def serve(address: str) -> None:
+    """Fork for whoever asks, until the standard input is closed."""
+    import hybridppo.commands.main
+    import hybridppo.resuming
+    import hybridppo.training  # noqa: F401
+
+    assert threading.active_count() == 1  # of which no copy could be made
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(address)
+        listening.listen(64)
+        print("ready", flush=True)
+        while True:
+            readable, _, _ = select.select([listening, 0], [], [])
+            if 0 in readable:
+                shutil.rmtree(os.path.dirname(address), ignore_errors=True)
+                return
+            connection, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                _attend(connection)
+            connection.close()
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+
+def _attend(connection: socket.socket) -> None:
+    """In a process between the two, which is in no group that a signal goes to: start it, and say how it ended."""
+    os.setsid()
+    first, handles, _, _ = socket.recv_fds(connection, 1, 3)
+    line = first
+    while not line.endswith(b"\n"):
+        line += connection.recv(65536)
+    asked = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        _become(asked, handles)
+    for handle in handles:
+        os.close(handle)
+    with contextlib.suppress(OSError):  # whoever asked may be gone
+        connection.sendall(f"{pid:8}".encode())
+        _, status = os.waitpid(pid, 0)
+        connection.sendall(f"{os.waitstatus_to_exitcode(status):8}".encode())
+    os._exit(0)
+
+
+def _become(asked: dict[str, Any], handles: list[int]) -> None:
+    """Be the process that was asked for; never returns."""
+    code = 1
+    try:
+        for target, handle in enumerate(handles):
+            os.dup2(handle, target)
+        for handle in handles:
+            if handle > 2:
+                os.close(handle)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if asked["session"]:
+            os.setsid()
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        first = asked["arguments"][0]
+        own = [""] if first in ("-c", "-m") else [os.path.dirname(first)]
+        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        rest = sys.path[1:]
+        sys.path[:] = own + [path for path in paths if path not in rest] + rest
+        run(asked["arguments"])
+        code = 0
+    except SystemExit as ended:
+        code = _exit_code(ended)
+    except KeyboardInterrupt:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        code = 130
+    except BaseException:
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+    finally:
+        _end(code)
+
+
+def _exit_code(ended: SystemExit) -> int:
+    if isinstance(ended.code, int):
+        return ended.code
+    if ended.code is None:
+        return 0
+    print(ended.code, file=sys.stderr)
+    return 1
+
+
+def _end(code: int) -> None:
+    """As the interpreter ends: threads are waited for, what was registered for the exit is done, all is written."""
+    import atexit
+
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        serve(sys.argv[2])
+    else:
+        run(sys.argv[1:])

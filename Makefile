@@ -77,7 +77,7 @@ $(VENV)/installed-dev: $(VENV)/installed
 
 # What `make extras` installs, extras of setup.cfg, a line for each kind of part; mpe2 has environments of several agents.
 COMPILED := compiled
-TOOLS := plot,video,onnx
+TOOLS := plot,video,onnx,tune
 TRACKERS := tensorboard,wandb,trackio,mlflow
 ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
 

@@ -5,11 +5,12 @@
 # make gpu      everything a machine with a CUDA device can say of this checkout, in one report (options: ARGS)
 # make mutants  put mistakes into the code, and list those that no test sees (options: ARGS="--sample 50 --seed 1")
 # make extras   install the packages that few have, and run the tests that need them
+# make docs     build the site; the notebooks are run (options: make docs ARGS="--no-notebooks")
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
-.PHONY: train test lint slow gpu mutants extras wheel bench bench-all bench-gpu clean
+.PHONY: train test lint slow gpu mutants extras docs wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
 PYTHON ?= python3
@@ -40,6 +41,9 @@ lint: $(VENV)/installed-dev
 
 extras: $(VENV)/installed-extras
 	$(BIN)/python -m pytest -m extras -n auto --dist worksteal $(ARGS)
+
+docs: $(VENV)/installed-docs
+	$(BIN)/python scripts/site.py $(ARGS)
 
 wheel: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m wheel $(ARGS)
@@ -75,9 +79,13 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(INSTALL) --editable ".[dev,plot]"
 	touch $@
 
+$(VENV)/installed-docs: $(VENV)/installed-dev
+	$(INSTALL) --editable ".[docs]"
+	touch $@
+
 # What `make extras` installs, extras of setup.cfg, a line for each kind of part; mpe2 has environments of several agents.
 COMPILED := compiled
-TOOLS := plot,video,onnx
+TOOLS := plot,video,onnx,tune,docs
 TRACKERS := tensorboard,wandb,trackio,mlflow
 ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
 

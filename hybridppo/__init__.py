@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from hybridppo.tools.playing import play, record_video
     from hybridppo.tools.plotting import plot_runs
     from hybridppo.tools.report import write_report
+    from hybridppo.tools.search import tune
+    from hybridppo.tools.suites import run_benchmark
     from hybridppo.tools.tuning import tuned
     from hybridppo.training import TrainResult, train
 
@@ -83,7 +85,9 @@ __all__ = [
     "plot_runs",
     "record_video",
     "resume",
+    "run_benchmark",
     "train",
+    "tune",
     "tuned",
     "write_report",
 ]
@@ -114,6 +118,8 @@ __getattr__ = lazy_attributes(
         "record_video": "hybridppo.tools.playing",
         "export": "hybridppo.tools.exporting",
         "tuned": "hybridppo.tools.tuning",
+        "tune": "hybridppo.tools.search",
+        "run_benchmark": "hybridppo.tools.suites",
         "resume": "hybridppo.resuming",
     },
 )

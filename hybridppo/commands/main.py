@@ -12,6 +12,8 @@
     hybridppo play runs/CartPole-v1-20260101-120000-seed0 --output cartpole.mp4
     hybridppo export runs/CartPole-v1-20260101-120000-seed0 policy.onnx
     hybridppo watch runs/CartPole-v1-20260101-120000-seed0
+    hybridppo benchmark classic --seeds 5
+    hybridppo tune MyEnv-v0 --total-steps 100000
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -27,6 +29,7 @@ from typing import Annotated, Any, Protocol
 
 import tyro
 
+from hybridppo.commands.benchmark import Benchmark
 from hybridppo.commands.check import Check
 from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.evaluate import Evaluate
@@ -39,6 +42,7 @@ from hybridppo.commands.plot import Plot
 from hybridppo.commands.report import Report
 from hybridppo.commands.resume import Resume
 from hybridppo.commands.train import Train, train_command
+from hybridppo.commands.tune import Tune
 from hybridppo.commands.watch import Watch
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import as_keyboard_interrupts
@@ -55,6 +59,8 @@ COMMANDS: dict[str, type] = {
     "play": Play,
     "export": Export,
     "watch": Watch,
+    "benchmark": Benchmark,
+    "tune": Tune,
 }
 """Every command by its name, in the order in which `--help` lists them."""
 
@@ -88,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def parse() -> Command:
         command = parse_with()
-        if isinstance(command, Train) and command.tuned:  # whose other flags change what is tuned
+        if isinstance(command, Train) and (
+            command.tuned or command.tuned_from is not None
+        ):  # whose other flags change what is tuned
             return parse_with(train=command.with_tuned_defaults())
         return command
 

@@ -38,6 +38,8 @@ class Train:
     tuned: bool = False
     """Begin with settings and steps that are known to suit the environment; other flags change them. Not every
     environment has an entry."""
+    tuned_from: Path | None = None
+    """Likewise, from a file of one's own, as `hybridppo tune` writes it."""
     run_dir: Path | None = None
     """The folder to make and write to; without it, a fresh one under runs/."""
     profile: bool = False
@@ -51,7 +53,7 @@ class Train:
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def with_tuned_defaults(self) -> "Train":
-        """The command as it is without other flags than `--tuned`.
+        """The command as it is without other flags than `--tuned` and `--tuned-from`.
 
         Raises:
             ConfigurationError: for an environment without an entry.
@@ -60,16 +62,16 @@ class Train:
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
-        entry = tuned_entry(self.env_id)
+        entry = tuned_entry(self.env_id, self.tuned_from)
         options = RunOptions(total_steps=entry.total_steps)
-        return Train(self.env_id, options=options, tuned=True, config=entry.config)
+        return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
     def run(self) -> int:
         """Train, and say what came of it."""
         if self.tuned:
             from hybridppo.tools.tuning import tuned_entry
 
-            print(f"tuned: {tuned_entry(self.env_id)}")
+            print(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed
         result = train(
             self.env_id,

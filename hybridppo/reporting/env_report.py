@@ -47,7 +47,7 @@ class EnvReport:
     def __str__(self) -> str:
         order = {"error": 0, "warning": 1, "note": 2}
         lines = [str(finding) for finding in sorted(self.findings, key=lambda finding: order[finding.severity])]
-        if self.steps:
+        if self.steps and np.isfinite(self.seconds_per_step):  # there is none where stepping was broken off
             lengths = f", episodes of {np.mean(self.episode_lengths):.0f} steps" if self.episode_lengths else ""
             lines.append(
                 f"{self.steps:,} steps: {1e6 * self.seconds_per_step:,.1f} us a step, "

@@ -172,12 +172,18 @@ def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:
     middle = interquartile_mean(returns)
     if len(returns) == 1:
         return Band(at, middle, middle, middle)
+    low, high = bootstrap_interval(returns, confidence)
+    return Band(at, middle, low, high)
+
+
+def bootstrap_interval(values: Array, confidence: float = 0.95) -> tuple[Any, Any]:
+    """Between which the interquartile mean of `[n, ...]` lies, by the percentile bootstrap over `n`."""
     generator = np.random.default_rng(0)  # the same runs give the same picture
-    chosen = generator.integers(len(returns), size=(RESAMPLES, len(returns)))
-    means = np.stack([interquartile_mean(returns[rows]) for rows in chosen])
+    chosen = generator.integers(len(values), size=(RESAMPLES, len(values)))
+    means = np.stack([interquartile_mean(values[rows]) for rows in chosen])
     tail = (1.0 - confidence) / 2
     low, high = np.quantile(means, (tail, 1.0 - tail), axis=0)
-    return Band(at, middle, low, high)
+    return low, high
 
 
 def interquartile_mean(values: Array) -> Array:

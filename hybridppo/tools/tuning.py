@@ -39,32 +39,67 @@ class Entry:
         return f"{self.source}, {self.total_steps:,} steps; return: {published}, {here}{left_out}"
 
 
-def tuned(env_id: str) -> PPOConfig:
+def tuned(env_id: str, *, file: str | Path | None = None) -> PPOConfig:
     """The settings that are known to suit an environment.
 
+    Args:
+        env_id: the environment.
+        file: as `hybridppo tune` writes it; None for the library's own.
+
     Raises:
-        ConfigurationError: for one without an entry, with those that have one.
+        ConfigurationError: for one without an entry, with those that have one; where the file cannot be read.
     """
-    return tuned_entry(env_id).config
+    return tuned_entry(env_id, file).config
 
 
-def tuned_entry(env_id: str) -> Entry:
+def tuned_entry(env_id: str, file: str | Path | None = None) -> Entry:
     """The settings, the steps that they were made for, and where they are from.
 
     Raises:
-        ConfigurationError: for one without an entry, with those that have one.
+        ConfigurationError: for one without an entry, with those that have one; where the file cannot be read.
     """
-    entries = _entries()
+    entries = known_environments(file)
     if env_id not in entries:
         raise ConfigurationError(
-            f"there are no tuned settings for {env_id!r}, but for: {', '.join(entries)}. Leave tuned out, or give "
-            "settings of your own"
+            f"there are no tuned settings for {env_id!r}, but for: {', '.join(entries)}. Leave tuned out, give "
+            f"settings of your own, or search for some: hybridppo tune {env_id}"
         )
     found = dict(entries[env_id])
-    return Entry(config=PPOConfig(**found.pop("config")), **found)
+    try:
+        return Entry(config=PPOConfig(**found.pop("config")), **found)
+    except (KeyError, TypeError, ConfigurationError) as error:
+        if file is None:
+            raise
+        raise ConfigurationError(f"{file} has no whole entry for {env_id!r}: {error}") from error
+
+
+def known_environments(file: str | Path | None = None) -> dict[str, dict[str, Any]]:
+    """The entries of a file, by environment.
+
+    Raises:
+        ConfigurationError: where it cannot be read.
+    """
+    if file is None:
+        return _shipped()
+    try:
+        entries: dict[str, dict[str, Any]] = json.loads(Path(file).read_text(encoding="utf-8"))["environments"]
+        if not all(isinstance(entry, dict) for entry in entries.values()):
+            raise TypeError("an entry is no object")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{file} is no file of tuned settings: {error}") from error
+    return entries
+
+
+def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
+    """Put an entry into a file of tuned settings, beside those that it has."""
+    path = Path(file)
+    entries = known_environments(path) if path.exists() else {}
+    fields = {name: value for name, value in vars(entry).items() if name != "config"}
+    entries[env_id] = {**fields, "config": entry.config.to_json()}
+    path.write_text(json.dumps({"environments": entries}, indent=1) + "\n", encoding="utf-8")
 
 
 @cache
-def _entries() -> dict[str, dict[str, Any]]:
+def _shipped() -> dict[str, dict[str, Any]]:
     entries: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
     return entries

@@ -1,0 +1,60 @@
+"""Build the site: every page of `docs/`, the notebooks, and the reference, as HTML.
+
+    make docs                               the notebooks are run, which takes some minutes
+    python scripts/site.py --no-notebooks   they are shown without what they print
+
+What git knows of the tree is copied to `build/site/source`, so that links between pages, notebooks and sources lead
+where they lead in the repository, and Sphinx makes `build/site/html` of it. A warning is an error.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SITE = ROOT / "build" / "site"
+
+
+def copy_tree(to: Path) -> None:
+    """The files that git knows, and new ones that it does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    shutil.rmtree(to, ignore_errors=True)
+    for name in filter(None, listed.split("\0")):
+        source = ROOT / name
+        if source.is_symlink() or not source.is_file():
+            continue
+        target = to / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+
+def main() -> int:
+    """Build; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--notebooks", action=argparse.BooleanOptionalAction, default=True, help="run them")
+    parser.add_argument("--output", type=Path, default=SITE / "html")
+    arguments = parser.parse_args()
+    work = arguments.output.resolve().parent
+    source = work / "source"
+    copy_tree(source)
+    command = [
+        sys.executable, "-m", "sphinx", "-b", "html", "-c", str(source / "docs"), "-W", "--keep-going", "-q",
+        "-D", f"nb_execution_mode={'cache' if arguments.notebooks else 'off'}",
+        "-D", f"nb_execution_cache_path={work / 'notebooks'}",
+        "-d", str(work / "doctrees"), str(source), str(arguments.output.resolve()),
+    ]  # fmt: skip
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if code == 0:
+        print(f"the site: {arguments.output / 'index.html'}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

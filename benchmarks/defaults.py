@@ -4,9 +4,9 @@
     python benchmarks/defaults.py --candidates library,stable-baselines3 --total-steps 100000 --seeds 5
     python benchmarks/defaults.py --environments LunarLander-v3 --jobs 1
 
-A run is a process: a training of `total_steps` with nothing but defaults, then 20 episodes with the most probable
-actions. What is in the results already is not run again, so it can be stopped and gone on with. The table says, for
-each environment, the interquartile mean over seeds and a bootstrap interval of it.
+A run is a process: a training with nothing but defaults, and at each of `--total-steps` 20 episodes with the most
+probable actions. What is in the results already is not run again, so it can be stopped and gone on with. The table
+says, for each environment, the interquartile mean over seeds and a bootstrap interval of it.
 """
 
 import argparse
@@ -14,7 +14,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -53,49 +55,74 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "eight-annealed": {**EIGHT, "anneal_learning_rate": True},
     "four-short": {**FOUR, "num_steps": 256, "num_minibatches": 16},
     "four-normalised": {**FOUR, "normalize_observations": True, "normalize_rewards": True},
+    "four-rewards": {**FOUR, "normalize_rewards": True},
+    "eight-normalised": {**EIGHT, "normalize_observations": True, "normalize_rewards": True},
+    "eight-rewards": {**EIGHT, "normalize_rewards": True},
 }  # fmt: skip
 """By name, what differs from the defaults of now; None for the other library."""
 EVALUATION_EPISODES = 20
+NAMES = ("candidate", "env_id", "total_steps", "seed")
 
 
-def run(candidate: str, env_id: str, total_steps: int, seed: int) -> dict[str, Any]:
-    """Train and evaluate, in this process."""
-    start = time.perf_counter()
+Mark = tuple[int, float, list[float], float]
+"""Steps, seconds of training, returns of the evaluation, mean return of the last episodes in training."""
+
+
+def run(candidate: str, env_id: str, marks: list[int], seed: int) -> list[dict[str, Any]]:
+    """Train in this process, and evaluate at each of `marks`: one training where nothing anneals to its end."""
     settings = CANDIDATES[candidate]
-    if settings is None:
-        import gymnasium as gym
-        import torch
-        from stable_baselines3 import PPO
-        from stable_baselines3.common.evaluation import evaluate_policy
-        from stable_baselines3.common.monitor import Monitor
+    runs = []
+    for total_steps, seconds, returns, training in (
+        peer(env_id, marks, seed) if settings is None else ours(env_id, marks, seed, settings)
+    ):
+        runs.append({
+            "candidate": candidate, "env_id": env_id, "total_steps": total_steps, "seed": seed, "seconds": seconds,
+            "evaluation": float(np.mean(returns)), "training": training,
+        })  # fmt: skip
+    return runs
 
-        torch.set_num_threads(1)
-        model = PPO("MlpPolicy", env_id, seed=seed, device="cpu").learn(total_steps)
-        seconds = time.perf_counter() - start
+
+def peer(env_id: str, marks: list[int], seed: int) -> Iterator[Mark]:
+    """Of stable-baselines3, whose defaults anneal nothing: a training that goes on is one that never stopped."""
+    import gymnasium as gym
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common.monitor import Monitor
+
+    torch.set_num_threads(1)
+    model = PPO("MlpPolicy", env_id, seed=seed, device="cpu")
+    seconds = 0.0
+    for mark in marks:
+        start = time.perf_counter()
+        model.learn(mark - model.num_timesteps, reset_num_timesteps=False)
+        seconds += time.perf_counter() - start
         env = Monitor(gym.make(env_id))
         env.reset(seed=10_000 + seed)
         returns, _ = evaluate_policy(model, env, EVALUATION_EPISODES, return_episode_rewards=True)
-        training = float(np.mean([episode["r"] for episode in model.ep_info_buffer]))
-    else:
-        import hybridppo
-        from hybridppo import PPOConfig
+        yield mark, seconds, list(returns), float(np.mean([episode["r"] for episode in model.ep_info_buffer]))
 
-        result = hybridppo.train(
-            env_id,
-            total_steps=total_steps,
-            seed=seed,
-            placement="cpu",
-            config=PPOConfig(**settings),
-            evaluation_episodes=EVALUATION_EPISODES,
-            progress=False,
-        )
-        assert result.evaluation is not None  # it was asked for
-        seconds, returns = result.metrics["seconds"], list(result.evaluation.returns)
-        training = result.metrics["episode_return_mean"]
-    return {
-        "candidate": candidate, "env_id": env_id, "total_steps": total_steps, "seed": seed, "seconds": seconds,
-        "evaluation": float(np.mean(returns)), "training": training,
-    }  # fmt: skip
+
+def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> Iterator[Mark]:
+    """Of this library: a resumed training is one that never stopped, unless it annealed to the first mark."""
+    import hybridppo
+    from hybridppo import PPOConfig
+
+    config = PPOConfig(**settings)
+    first = True
+    with tempfile.TemporaryDirectory() as folder:
+        for mark in marks:
+            again = first or config.anneal_learning_rate
+            run_dir = Path(folder) / str(mark if config.anneal_learning_rate else "all")
+            asked: dict[str, Any] = {"total_steps": mark, "evaluation_episodes": EVALUATION_EPISODES, "progress": False}
+            if again:
+                result = hybridppo.train(env_id, seed=seed, placement="cpu", config=config, run_dir=run_dir, **asked)
+            else:
+                result = hybridppo.resume(run_dir, **asked)
+            first = False
+            assert result.evaluation is not None  # it was asked for
+            metrics = result.metrics
+            yield mark, metrics["seconds"], list(result.evaluation.returns), metrics["episode_return_mean"]
 
 
 def interquartile_mean(values: "np.ndarray[Any, Any]") -> float:
@@ -148,26 +175,31 @@ def main() -> None:
         print(json.dumps(run(**json.loads(arguments.one))))
         return
     kept = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
+    marks = sorted(int(steps) for steps in arguments.total_steps.split(","))
     wanted = [
-        {"candidate": candidate, "env_id": env_id, "total_steps": int(steps), "seed": seed}
-        for steps in arguments.total_steps.split(",")
+        {"candidate": candidate, "env_id": env_id, "seed": seed}
         for seed in range(arguments.seeds)
-        for env_id in arguments.environments.split(",")
         for candidate in arguments.candidates.split(",")
+        for env_id in arguments.environments.split(",")
     ]
-    missing = [one for one in wanted if not any(one.items() <= have.items() for have in kept)]
 
-    def in_a_process(one: dict[str, Any]) -> dict[str, Any]:
-        command = [sys.executable, __file__, "--one", json.dumps(one)]
+    def is_there(one: dict[str, Any]) -> bool:
+        return all(any({**one, "total_steps": mark}.items() <= have.items() for have in kept) for mark in marks)
+
+    missing = [one for one in wanted if not is_there(one)]
+
+    def in_a_process(one: dict[str, Any]) -> list[dict[str, Any]]:
+        command = [sys.executable, __file__, "--one", json.dumps({**one, "marks": marks})]
         done = subprocess.run(command, env=machine.environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{one} failed:\n{done.stderr}")
-        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return result
+        found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+        return found
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for result in tqdm(pool.map(in_a_process, missing), total=len(missing), unit="run"):
-            kept.append(result)
+        for found in tqdm(pool.map(in_a_process, missing), total=len(missing), unit="run"):
+            names = [tuple(run[key] for key in NAMES) for run in found]
+            kept = [have for have in kept if tuple(have[key] for key in NAMES) not in names] + found
             arguments.output.parent.mkdir(exist_ok=True)
             arguments.output.write_text(json.dumps({"machine": machine.describe(), "runs": kept}, indent=1) + "\n")
     print(table(kept))

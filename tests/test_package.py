@@ -29,7 +29,7 @@ ROOMS = {
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
     "agents/common": {"networks", "placements", "run_directory", "spaces"},
-    "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents/ppo": {"agents/common", "compiled", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo", "agents/ddpg"},
     "runners/samplers": {"environments", "networks/numpy_forms", "rollouts", "spaces"},

@@ -3,10 +3,14 @@
 import os
 from pathlib import Path
 
-import cloudpickle
-import pytest
-import second_device as second
-import torch
+from hybridppo.blas import choose_kernels
+
+choose_kernels()  # as the command line does, whose bits are compared with those of these processes
+
+import cloudpickle  # noqa: E402
+import pytest  # noqa: E402
+import second_device as second  # noqa: E402
+import torch  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)

@@ -14,7 +14,7 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"accelerator", "errors", "interfaces", "interruption", "validation"}
+CORE = {"accelerator", "blas", "errors", "interfaces", "interruption", "validation"}
 ROOMS = {
     # Each room, from the lowest floor up, with the rooms that it may import from beside itself and the core.
     "spaces": set(),

@@ -31,6 +31,7 @@ def take_steps(
     columns: Any,
     rows: Any,
     starts: Any,
+    normalizes: bool,
     sizes: Any,
     offsets: Any,
     choices: Any,
@@ -38,12 +39,10 @@ def take_steps(
     free: int,
     mask_size: int,
     is_tanh: bool,
-    normalizes: bool,
     settings: Any,
     blocks: Any,
     squares: Any,
     vectors: Any,
-    num_of_actor: int,
     statistics: Any,
 ) -> None:
     """An optimizer step on each of some minibatches in turn; `STATISTICS` of each.
@@ -59,6 +58,7 @@ def take_steps(
         columns: `[4, B]`: log-probabilities, values, advantages, returns.
         rows: `[M]`, which of the batch are in the minibatches.
         starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
+        normalizes: whether advantages are normalised.
         sizes: `[2, L + 1]`, the numbers between the layers of actor and critic.
         offsets: `[2, L, 2]`, where their weights and biases begin among the parameters.
         choices: `[C, 2]`, of each choice among how many it is, and its action.
@@ -66,31 +66,71 @@ def take_steps(
         free: where the log standard deviations of those begin among the parameters.
         mask_size: how many of the last numbers of an observation say which of the first outputs are allowed.
         is_tanh: whether hidden layers have tanh, and not ReLU.
-        normalizes: whether advantages are normalised.
         settings: `[NUM_SETTINGS]`; steps are counted in it.
         blocks: `[L + 4, block, *]`, scratch; the last is one row of it.
         squares: `[3 * L, *, *]`, scratch.
         vectors: `[2 * L + 1, 1, *]`, scratch; the last is zeros.
-        num_of_actor: how many parameters are the actor's.
         statistics: `[S, 6]`, written.
     """
+    sums = np.empty(statistics.shape[1])
     for minibatch in range(len(starts) - 1):
-        told = statistics[minibatch]
         some = rows[starts[minibatch] : starts[minibatch + 1]]
+        mean, deviation = moments(columns[2], some, normalizes)
         fill_gradient(
-            values, gradient, observations, actions, columns, some, sizes, offsets, choices, numbers, free, mask_size,
-            is_tanh, normalizes, settings, blocks, squares, vectors, told,
+            values, gradient, observations, actions, columns, some, len(some), mean, deviation, sizes, offsets,
+            choices, numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
         )  # fmt: skip
+        tell(sums, len(some), statistics[minibatch])
         if steps:
-            settings[STEP] += 1.0
-            norm = math.sqrt(squared_norm(gradient))
-            told[GRAD_NORM] = np.float32(norm)
-            scale = np.float32(1.0)
-            if norm + 1e-6 > settings[MAX_GRAD_NORM]:
-                scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
-            for rate, first, end in ((ACTOR_RATE, 0, num_of_actor), (CRITIC_RATE, num_of_actor, len(values))):
-                part = slice(first, end)
-                adam(values[part], gradient[part], exp_avg[part], exp_avg_sq[part], settings[rate], scale, settings)
+            take_step(values, gradient, exp_avg, exp_avg_sq, offsets, settings, statistics[minibatch])
+
+
+def take_step_of_shards(
+    values: Any,
+    gradient: Any,
+    exp_avg: Any,
+    exp_avg_sq: Any,
+    gradients: Any,
+    sums: Any,
+    size: int,
+    offsets: Any,
+    settings: Any,
+    statistics: Any,
+) -> None:
+    """An optimizer step along the sum of the gradients of a minibatch's shards `[S, P]`; `STATISTICS`, `[6]`.
+
+    `gradients` and `sums`, `[S, 6]`, are as `fill_gradient` has filled them; others as for `take_steps`.
+    """
+    gradient[:] = gradients[0]
+    for shard in range(1, len(gradients)):
+        for k in range(len(gradient)):
+            gradient[k] += gradients[shard, k]
+        for k in range(sums.shape[1]):
+            sums[0, k] += sums[shard, k]
+    tell(sums[0], size, statistics)
+    take_step(values, gradient, exp_avg, exp_avg_sq, offsets, settings, statistics)
+
+
+def tell(sums: Any, size: int, statistics: Any) -> None:
+    """The means of what was measured."""
+    for k in range(len(sums)):
+        statistics[k] = sums[k] / size
+
+
+def take_step(
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, offsets: Any, settings: Any, statistics: Any
+) -> None:
+    """Clipping and Adam."""
+    settings[STEP] += 1.0
+    norm = math.sqrt(squared_norm(gradient))
+    statistics[GRAD_NORM] = np.float32(norm)
+    scale = np.float32(1.0)
+    if norm + 1e-6 > settings[MAX_GRAD_NORM]:
+        scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
+    critic = offsets[1, 0, 0]  # where its parameters begin
+    for rate, first, end in ((ACTOR_RATE, 0, critic), (CRITIC_RATE, critic, len(values))):
+        part = slice(first, end)
+        adam(values[part], gradient[part], exp_avg[part], exp_avg_sq[part], settings[rate], scale, settings)
 
 
 def fill_gradient(
@@ -100,6 +140,9 @@ def fill_gradient(
     actions: Any,
     columns: Any,
     rows: Any,
+    size: int,
+    mean: Any,
+    deviation: Any,
     sizes: Any,
     offsets: Any,
     choices: Any,
@@ -107,26 +150,29 @@ def fill_gradient(
     free: int,
     mask_size: int,
     is_tanh: bool,
-    normalizes: bool,
     settings: Any,
     blocks: Any,
     squares: Any,
     vectors: Any,
-    statistics: Any,
+    sums: Any,
 ) -> None:
-    """The gradient of the loss over the minibatch of `rows`, and `STATISTICS` but the last; see `take_steps`."""
-    num_layers, size, block = sizes.shape[1] - 1, len(rows), blocks.shape[1]
-    mean, deviation = moments(columns[2], rows, normalizes)
+    """What `rows` add to the gradient of the loss over a minibatch of `size`, and to the sums of what is measured.
+
+    There is one of `rows` at least; `mean` and `deviation` of the minibatch's advantages are as `moments` gives them;
+    `gradient` and `sums`, `[6]`, are written; others as for `take_steps`.
+    """
+    num_layers, block = sizes.shape[1] - 1, blocks.shape[1]
     up, down, weights = squares[:num_layers], squares[num_layers : 2 * num_layers], squares[2 * num_layers :]
     biases, bias_gradients, nothing = vectors[:num_layers], vectors[num_layers:-1], vectors[-1]
     deltas = blocks[num_layers + 1 :]
     outputs, d_outputs = blocks[num_layers], deltas[(num_layers - 1) % 2]
-    d_free, sums = deltas[2, 0], np.zeros(len(statistics))
+    d_free = deltas[2, 0]
+    sums[:] = 0.0
     for network in range(2):
         d_free[:] = np.float32(0.0)
         of_network = sizes[network]
         pack(values, of_network, offsets[network], up, down, biases)
-        for first in range(0, size, block):
+        for first in range(0, len(rows), block):
             some = rows[first : first + block]
             gather(observations, some, blocks[0], up_to_whole(of_network[0]))
             forward(of_network, up, biases, blocks, len(some), is_tanh)
@@ -148,8 +194,6 @@ def fill_gradient(
         if network == 0:
             for k in range(len(numbers)):
                 gradient[free + k] = d_free[k]
-    for k in range(len(statistics)):
-        statistics[k] = sums[k] / size
 
 
 def moments(advantages: Any, rows: Any, normalizes: bool) -> tuple[Any, Any]:

@@ -5,6 +5,7 @@ the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps 
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,12 +58,16 @@ wide_tile, narrow_tile = tile({rows}, {lanes}, {vectors}), tile({rows}, 8, 1)
 rows_of_a_tile = compiled(lambda: {rows})
 columns_of_a_tile = compiled(lambda: {lanes} * {vectors})
 f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
-batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1], i[::1])
-network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], i)
+parameters = (f[::1], f[::1], f[::1], f[::1])
+batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
+network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 
 '''
 SIGNATURES = {
-    "take_steps": "u(f[::1], f[::1], f[::1], f[::1], b, *batch, *network, f[:, ::1])",
+    "moments": "numba.types.UniTuple(f, 2)(f[::1], i[::1], b)",
+    "fill_gradient": "u(f[::1], f[::1], *batch, i, f, f, *network, d[::1])",
+    "take_steps": "u(*parameters, b, *batch, i[::1], b, *network, f[:, ::1])",
+    "take_step_of_shards": "u(*parameters, f[:, ::1], d[:, ::1], i, i[:, :, ::1], d[::1], f[::1])",
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
 """What is called from Python, and with what."""
@@ -92,8 +97,7 @@ class CompiledSteps:
         actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
         assert form is not None
-        flat = agent.parameters
-        self._values, self._gradient = array_of(flat.values), array_of(flat.gradient)
+        self._values, self._gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
         layers = linears(actor), linears(critic)
         self._sizes = np.array([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
         self._offsets = np.array(
@@ -102,12 +106,11 @@ class CompiledSteps:
         free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
         head = (*_actions_of(agent.distribution), free, form.mask_size)
         self._is_tanh = form.activation == "tanh"
-        self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._scratch = _scratch(self._sizes)
-        self._network = (
-            self._sizes, self._offsets, *head, self._is_tanh, config.normalize_advantage, self._settings,
-            *self._scratch, flat.range_of("actor").stop,
-        )  # fmt: skip
+        self._normalizes, self._settings = config.normalize_advantage, np.zeros(loops.NUM_SETTINGS)
+        self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
+        self._num_shards = 1
+        self._scratch = [_scratch(self._sizes)]
+        self._pool: ThreadPoolExecutor | None = None
         self._packed: tuple[Any, tuple[Array, Array, Array]] | None = None
 
     @staticmethod
@@ -121,7 +124,11 @@ class CompiledSteps:
         )
 
     def threads(self) -> AbstractContextManager[None]:
-        """One: what is compiled takes no other."""
+        """As many as torch has: a minibatch is divided among them, and what each finds added in their order."""
+        self._num_shards = torch.get_num_threads()
+        while len(self._scratch) < self._num_shards:
+            self._scratch.append(_scratch(self._sizes))
+            self._pool = ThreadPoolExecutor(len(self._scratch) - 1, thread_name_prefix="hybridppo-update")
         return one_torch_thread()
 
     def values(self, observations: Tensor) -> Tensor:
@@ -129,7 +136,7 @@ class CompiledSteps:
         rows = np.ascontiguousarray(array_of(observations))
         values = np.empty(len(rows), np.float32)
         self._module.critic_values(
-            self._values, rows, self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch, values
+            self._values, rows, self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[0], values
         )
         return torch.from_numpy(values)
 
@@ -138,29 +145,61 @@ class CompiledSteps:
         return {}
 
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """A call for as many minibatches as take a moment; it gathers their rows itself."""
+        """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
         if self._packed is None or self._packed[0] is not batch:
             self._packed = batch, _packed(batch)
         columns, rows = self._packed[1], np.asarray(order)
         parameters, step = self._parameters(clip_range)
         starts = np.cumsum([0, *sizes])
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
-        at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
+        is_divided = min(self._num_shards, *sizes) > 1
+        at_once = 1 if is_divided else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
         for first in range(0, len(sizes), at_once):
             if self._agent.should_stop():
                 raise Stopped
             part = starts[first : first + at_once + 1]
-            told = statistics[first : first + at_once]
-            self._module.take_steps(*parameters, True, *columns, rows, part, *self._network, told)
+            if is_divided:
+                self._step_of_shards(parameters, columns, rows[part[0] : part[1]], statistics[first])
+            else:
+                some = statistics[first : first + at_once]
+                self._module.take_steps(
+                    *parameters, True, *columns, rows, part, self._normalizes, *self._network, *self._scratch[0], some
+                )
             step[...] = self._settings[loops.STEP]
         return torch.from_numpy(statistics)
+
+    def _step_of_shards(
+        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array
+    ) -> None:
+        """A step on a minibatch of `rows`, of which each thread has a share."""
+        size, num_shards = len(rows), min(self._num_shards, len(rows))
+        moments = self._module.moments(columns[2][2], rows, self._normalizes)
+        gradients = np.zeros((num_shards, len(self._values)), np.float32)
+        sums = np.empty((num_shards, len(STATISTICS)))
+
+        def fill(shard: int) -> None:
+            share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
+            self._module.fill_gradient(
+                self._values, gradients[shard], *columns, share, size, *moments, *self._network, *self._scratch[shard],
+                sums[shard],
+            )  # fmt: skip
+
+        assert self._pool is not None  # of `threads`
+        others = [self._pool.submit(fill, shard) for shard in range(1, num_shards)]
+        fill(0)
+        for other in others:
+            other.result()
+        self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
 
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
         statistics = np.zeros((1, len(STATISTICS)), np.float32)
         parameters, _ = self._parameters(clip_range)
         rows, starts = np.arange(len(batch)), np.array([0, len(batch)])
-        self._module.take_steps(*parameters, False, *_packed(batch), rows, starts, *self._network, statistics)
+        self._module.take_steps(
+            *parameters, False, *_packed(batch), rows, starts, self._normalizes, *self._network, *self._scratch[0],
+            statistics,
+        )  # fmt: skip
         return torch.from_numpy(statistics[0, :-1])
 
     def _parameters(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:

@@ -225,6 +225,31 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
                 np.testing.assert_array_equal(found, wanted, err_msg=name)
 
 
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym.Space) -> None:
+    def steps(num_threads: int, form: type = CompiledSteps) -> tuple[torch.Tensor, torch.Tensor]:
+        agent = make_agent(space, PPOConfig())
+        batch, order = make_batch(agent, 203), np.random.default_rng(5).permutation(203)
+        made = form(agent)
+        before = torch.get_num_threads()
+        torch.set_num_threads(num_threads)
+        try:
+            with made.threads():
+                # A minibatch of fewer rows than there are threads among them.
+                statistics = made.epoch(batch, order, [100, 101, 2], 0.2)
+        finally:
+            torch.set_num_threads(before)
+        return statistics, agent.parameters.values.detach().clone()
+
+    expected = steps(1, AutogradSteps)
+    for num_threads in (1, 2, 3):
+        found = steps(num_threads)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+        assert all(map(torch.equal, steps(num_threads), found))
+    assert not torch.equal(steps(2)[1], steps(1)[1])  # another number is another rounding
+
+
 def test_a_step_that_is_not_finite_is_told_from_others() -> None:
     """The quotient that stands for tanh has bounds: what is no number must not be hidden by them."""
     agent = make_agent(DISCRETE, PPOConfig())

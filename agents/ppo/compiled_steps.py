@@ -38,7 +38,7 @@ Array = NDArray[Any]
 
 KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
 """Distributions of which there is a compiled gradient, alone or jointly."""
-BLOCK_BYTES = 160 * 2**10
+BLOCK_BYTES = 320 * 2**10
 """Of activations of one network that pass forward and backward together."""
 PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
@@ -93,7 +93,7 @@ class CompiledSteps:
 
     def __init__(self, agent: "PPO") -> None:
         self._agent, config = agent, agent.config
-        self._module = _compiled()
+        self._module = compiled_module()
         actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
         assert form is not None
@@ -259,8 +259,12 @@ def _scratch(sizes: Array) -> tuple[Array, Array, Array]:
     )
 
 
-def _compiled() -> Any:
-    """The module of the loops."""
+def compiled_module() -> Any:
+    """The module of the loops.
+
+    Raises:
+        ConfigurationError: where Numba is not there, or cannot compile it.
+    """
     if not has_numba():
         raise ConfigurationError(
             "compiled_updates=True needs Numba, which is not installed: pip install 'hybridppo[compiled]', or leave it "

@@ -15,6 +15,8 @@ NARROW = 8
 """Columns of the narrowest tile, to multiples of which widths are rounded up."""
 MOST_ROWS = 8
 """Rows of the highest tile."""
+MOST_INNER = 256
+"""What is summed over at once: so much of a tile's columns lies in the cache closest to a core."""
 
 
 def rows_of_a_tile() -> int:
@@ -27,12 +29,12 @@ def columns_of_a_tile() -> int:
     raise NotImplementedError
 
 
-def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, num_inner: int, start: Any, stride: int) -> None:
-    """`out[i, j] = start[i * stride + j] + left[i] @ right[:, j]` for a tile: `tiles.py`."""
+def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
+    """`out[i, j] = start[i * stride + j] + left[i, k:end] @ right[k:end, j]` for a tile: `tiles.py`."""
     raise NotImplementedError
 
 
-def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, num_inner: int, start: Any, stride: int) -> None:
+def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
     """The same for `NARROW` columns."""
     raise NotImplementedError
 
@@ -46,14 +48,23 @@ def multiply_all(
     left: Any, right: Any, out: Any, num_rows: int, num_inner: int, num_columns: int, start: Any, stride: int
 ) -> None:
     """`out = start + left @ right`, for whole tiles of rows and columns; every row has the same start with stride 0."""
+    add_products(left, right, out, num_rows, 0, min(num_inner, MOST_INNER), num_columns, start, stride)
+    for k in range(MOST_INNER, num_inner, MOST_INNER):  # sums go on where they are
+        add_products(left, right, out, num_rows, k, min(num_inner, k + MOST_INNER), num_columns, out, out.shape[1])
+
+
+def add_products(
+    left: Any, right: Any, out: Any, num_rows: int, k: int, end: int, num_columns: int, start: Any, stride: int
+) -> None:
+    """`out = start + left[:, k:end] @ right[k:end]`."""
     j = 0
     while j + columns_of_a_tile() <= num_columns:
         for i in range(0, num_rows, rows_of_a_tile()):
-            wide_tile(left, i, right, j, out, num_inner, start, stride)
+            wide_tile(left, i, right, j, out, k, end, start, stride)
         j += columns_of_a_tile()
     while j < num_columns:
         for i in range(0, num_rows, rows_of_a_tile()):
-            narrow_tile(left, i, right, j, out, num_inner, start, stride)
+            narrow_tile(left, i, right, j, out, k, end, start, stride)
         j += NARROW
 
 

@@ -20,11 +20,11 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def multiply_tile(
-        context: Any, left: Any, i: Any, right: Any, j: Any, out: Any, num_inner: Any, start: Any, stride: Any
+        context: Any, left: Any, i: Any, right: Any, j: Any, out: Any, k: Any, end: Any, start: Any, stride: Any
     ) -> Any:
         def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            left_type, _, right_type, _, out_type, _, start_type, _ = signature.args
-            left, i, right, j, out, num_inner, start, stride = arguments
+            left_type, _, right_type, _, out_type, _, _, start_type, _ = signature.args
+            left, i, right, j, out, first_inner, end, start, stride = arguments
             number = i.type
             vector = ir.VectorType(ir.FloatType(), lanes)
             nothing = ir.Constant(vector, ir.Undefined)
@@ -63,8 +63,8 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
                     first.align = 4
                     sums.append(cgutils.alloca_once_value(builder, first))
                     builder.store(first, sums[-1])
-            with cgutils.for_range(builder, num_inner, intp=number) as loop:
-                k = loop.index
+            with cgutils.for_range(builder, builder.sub(end, first_inner), intp=number) as loop:
+                k = builder.add(loop.index, first_inner)
                 memory = at(right_data, builder.mul(k, right_row), j)
                 rights = []
                 for v in range(vectors):
@@ -86,6 +86,6 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
                     stored.align = 4
             return target.get_dummy_value()
 
-        return types.void(left, i, right, j, out, num_inner, start, stride), generate
+        return types.void(left, i, right, j, out, k, end, start, stride), generate
 
     return multiply_tile  # type: ignore[no-any-return]

@@ -15,15 +15,19 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from cases import CASES, SLOW_CASES, Case, Mark, our_config, work_done
-from limits import run_limits
-from peers import run_skrl, run_stable_baselines3
+from hybridppo.blas import choose_kernels
+
+choose_kernels()  # for all, as the command line does: before NumPy is loaded
+
+from cases import CASES, SLOW_CASES, Case, Mark, our_config, work_done  # noqa: E402
+from limits import run_limits  # noqa: E402
+from peers import run_skrl, run_stable_baselines3  # noqa: E402
 
 
 def run_hybridppo(
-    case: Case, placement: str, learning_device: str, num_workers: int | None = None, precision: str = "fp32"
+    case: Case, placement: str, learning_device: str, num_workers: int | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """A turn of this library, through its public `train`."""
+    """A turn of this library, through its public `train`; `changes` are to the configuration."""
     import hybridppo
     from hybridppo.placements.by_name import make_placement
 
@@ -43,7 +47,7 @@ def run_hybridppo(
         total_steps=(case.warmup + case.iterations) * case.batch_size,
         seed=0,
         placement=chosen,
-        config=replace(our_config(case), precision=precision),
+        config=replace(our_config(case), **changes),
         num_workers=num_workers,
         progress=False,
         on_iteration=mark,
@@ -59,6 +63,8 @@ def main() -> int:
     parser.add_argument("--placement", default="cpu", help="of hybridppo")
     parser.add_argument("--learning-device", default="cuda", help="of placements with two devices")
     parser.add_argument("--precision", default="fp32", help="of hybridppo")
+    parser.add_argument("--compiled-updates", action="store_true", help="of hybridppo")
+    parser.add_argument("--torch-threads", type=int, default=1, help="of hybridppo")
     parser.add_argument("--num-workers", type=int, help="of hybridppo")
     parser.add_argument("--vector", choices=("dummy", "subproc"), default="dummy", help="of stable-baselines3")
     parser.add_argument("--start-method", help="of the processes of stable-baselines3")
@@ -71,8 +77,9 @@ def main() -> int:
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)
     if arguments.contestant == "hybridppo":
-        settings = arguments.placement, arguments.learning_device, arguments.num_workers, arguments.precision
-        result = run_hybridppo(case, *settings)
+        changes = {name: getattr(arguments, name) for name in ("precision", "compiled_updates", "torch_threads")}
+        settings = arguments.placement, arguments.learning_device, arguments.num_workers
+        result = run_hybridppo(case, *settings, **changes)
     elif arguments.contestant == "stable-baselines3":
         result = run_stable_baselines3(case, arguments.vector, arguments.start_method)
     elif arguments.contestant == "skrl":

@@ -26,7 +26,7 @@ from turns import Round, take_turns
 PEER, OTHER_PEERS = "stable-baselines3", ("skrl",)
 """Ratios are to the first."""
 LIMITS = "limits"
-LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch")
+LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch", "ms_per_minibatch_fastest")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -37,7 +37,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--placements",
         default="cpu",
-        help="of hybridppo: cpu,cuda,migrate,hybrid,overlap, any of them with -bf16 behind it (default %(default)s)",
+        help="of hybridppo: cpu,cuda,migrate,hybrid,overlap, any of them with -bf16, -compiled or a number of threads "
+        "behind it, as cpu-compiled-2 (default %(default)s)",
     )
     parser.add_argument(
         "--learning-device",
@@ -60,11 +61,19 @@ def command_lines(arguments: argparse.Namespace, case: str) -> dict[str, list[st
     if arguments.quick:
         end += ["--iterations", "3"]
     ours = {
-        f"hybridppo {name}": [*start, "hybridppo", *end, "--placement", name.removesuffix("-bf16")]
-        + (["--precision", "bf16"] if name.endswith("-bf16") else [])
-        for name in arguments.placements.split(",")
+        f"hybridppo {name}": [*start, "hybridppo", *end, *_flags_of(name)] for name in arguments.placements.split(",")
     }
     return {**ours, **{name: [*start, name, *end] for name in (*OTHER_PEERS, PEER, LIMITS)}}
+
+
+def _flags_of(name: str) -> list[str]:
+    """What a placement with something behind it stands for."""
+    placement, *others = name.split("-")
+    flags = ["--placement", placement]
+    for other in others:
+        known = {"bf16": ["--precision", "bf16"], "compiled": ["--compiled-updates"]}
+        flags += known.get(other) or ["--torch-threads", other]
+    return flags
 
 
 def summarize(rounds: list[Round], name: str) -> dict[str, Any]:
@@ -108,9 +117,17 @@ def as_markdown(case: str, summary: dict[str, Any]) -> str:
         "",
         f"Limits: a vector step takes {limits['us_per_vector_step']:.1f} us; the matrix products and tanh of a "
         f"minibatch {limits['ms_per_minibatch_numpy']:.3f} ms in NumPy and "
-        f"{limits['ms_per_minibatch_torch']:.3f} ms in torch (the faster counts).",
+        f"{limits['ms_per_minibatch_torch']:.3f} ms in torch{_of_the_fastest(limits)}.",
     ]
     return "\n".join(lines)
+
+
+def _of_the_fastest(limits: dict[str, Any]) -> str:
+    """Of results that have it."""
+    fastest = limits.get("ms_per_minibatch_fastest")
+    if fastest is None:
+        return " (the faster counts)"
+    return f", {fastest:.3f} ms by the fastest kernel of each shape (the fastest counts)"
 
 
 def _row(name: str, row: dict[str, Any]) -> str:

@@ -4,9 +4,10 @@
     python benchmarks/pieces.py --rounds 3
 
 `update`: a minibatch of PPO's update (gather, losses, gradient, clipping, optimizer) against its bound: the matrix
-products and tanh of actor and critic, forward and backward, in memory laid out beforehand, by NumPy or torch, whichever
-is faster (`limits.BareNetwork`). A minibatch's time is the difference between an update of many passes and one of
-few, over the minibatches that they differ by, so that what an update does once is not in it; `all_ms` has that too.
+products and tanh of actor and critic, forward and backward, in memory laid out beforehand, by NumPy, by torch, or each
+by the kernel that is the fastest for its shape (`limits.py`), whichever is faster. A minibatch's time is the difference
+between an update of many passes and one of few, over the minibatches that they differ by, so that what an update does
+once is not in it; `all_ms` has that too.
 
 `action`: the actor's outputs and the choice of actions, noise included, against a step of gymnasium's own vectorised
 CartPole, for 8 to 64 environments.
@@ -27,7 +28,7 @@ import machine
 import numpy as np
 import torch
 from cases import CASES, Case, our_config
-from limits import BareNetwork, InNumpy, InTorch
+from limits import BareNetwork, Fastest, InNumpy, InTorch
 
 from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
@@ -72,7 +73,7 @@ def agent_of(case: Case, num_epochs: int) -> PPO:
     return agent
 
 
-def bare_minibatches(case: Case, library: InNumpy | InTorch, count: int) -> Callable[[], None]:
+def bare_minibatches(case: Case, library: InNumpy | InTorch | Fastest, count: int) -> Callable[[], None]:
     """`count` minibatches of the case's products and tanh alone."""
     networks = [BareNetwork(library, [4, *case.hidden_sizes, outputs], case.minibatch_size) for outputs in (2, 1)]
 
@@ -91,7 +92,8 @@ def measure_update(case: Case, rounds: int) -> dict[str, Any]:
     rollout = rollout_of(case)
     few, many = agent_of(case, FEW), agent_of(case, MANY)
     count = (MANY - FEW) * case.num_minibatches
-    bare = {"numpy": bare_minibatches(case, InNumpy(), count), "torch": bare_minibatches(case, InTorch(), count)}
+    libraries = {"numpy": InNumpy(), "torch": InTorch(), "fastest": Fastest()}
+    bare = {name: bare_minibatches(case, library, count) for name, library in libraries.items()}
     measured: list[dict[str, float]] = []
     for _ in range(rounds + 1):
         seconds_few, seconds_many = seconds_of(lambda: few.update(rollout)), seconds_of(lambda: many.update(rollout))
@@ -102,7 +104,7 @@ def measure_update(case: Case, rounds: int) -> dict[str, Any]:
         measured.append(row | {f"{name}_ms": 1e3 * seconds_of(function) / count for name, function in bare.items()})
     del measured[0]  # warms up
     medians = {key: statistics.median(row[key] for row in measured) for key in measured[0]}
-    bound = min("numpy_ms", "torch_ms", key=lambda name: medians[name])
+    bound = min((f"{name}_ms" for name in bare), key=lambda name: medians[name])
     ratio = statistics.median(row["update_ms"] / row[bound] for row in measured)
     return {**medians, "bound": bound, "ratio": ratio, "rounds": measured}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
+from hybridppo.blas import VARIABLE, has_both, kernels_taken
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
@@ -103,6 +104,7 @@ def resume(
             resolved = _chosen_anew(meant, env, environments, trained, settings, checkpoint)
         else:
             resolved = meant
+        _tell_of_kernels(directory.config.get("versions"))
         # What is changed holds for whoever resumes next; the placement is the run's own still.
         directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
         if checkpoint is None:
@@ -137,6 +139,19 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
         "beginning, stopped by Ctrl-C and resumed",
         f"{was:,}", f"{goal:,}", what, 100 * shares[1], 100 * shares[0],
     )  # fmt: skip
+
+
+def _tell_of_kernels(versions: Any) -> None:
+    """Say where NumPy rounds otherwise than it did; of runs that are older, nothing is known."""
+    was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
+    if was and now and was != now:
+        logger.warning(
+            "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
+            "goes on as well, and not to the same bits%s",
+            was,
+            now,
+            f" ({VARIABLE}={was}, set before NumPy is loaded, takes those here, too)" if has_both(now, was) else "",
+        )
 
 
 def _own_placement(settings: Settings) -> Placement:

@@ -13,6 +13,7 @@ import torch
 
 from hybridppo._version import __version__
 from hybridppo.agents.registry import AnyConfig, config_from_json, name_of
+from hybridppo.blas import kernels_taken
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
 from hybridppo.options import RunOptions, changed, fields_of, made
@@ -74,6 +75,7 @@ class Settings:
                 "gymnasium": gym.__version__,
                 "numpy": np.__version__,
                 "python": platform.python_version(),
+                "kernels": kernels_taken(),
             },
         }
 

@@ -9,11 +9,15 @@ picture of the learning curve in the run directory.
 
 import sys
 
-from hybridppo import PPOConfig
-from hybridppo.commands.main import run_command
-from hybridppo.commands.parsing import parse
-from hybridppo.commands.train import Train
-from hybridppo.options import RunOptions
+from hybridppo.blas import choose_kernels
+
+choose_kernels()  # before NumPy is loaded
+
+from hybridppo import PPOConfig  # noqa: E402
+from hybridppo.commands.main import run_command  # noqa: E402
+from hybridppo.commands.parsing import parse  # noqa: E402
+from hybridppo.commands.train import Train  # noqa: E402
+from hybridppo.options import RunOptions  # noqa: E402
 
 DEFAULTS = Train(
     env_id="CartPole-v1",

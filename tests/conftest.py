@@ -1,12 +1,23 @@
 """What every test runs under."""
 
-import cloudpickle
-import pytest
-import second_device as second
-import torch
+import os
+from pathlib import Path
+
+from hybridppo.blas import choose_kernels
+
+choose_kernels()  # as the command line does, whose bits are compared with those of these processes
+
+import cloudpickle  # noqa: E402
+import pytest  # noqa: E402
+import second_device as second  # noqa: E402
+import torch  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
+
+
+# What is compiled for tests is kept beside pytest's own files: a minute the first time, seconds from then on.
+os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
 
 
 @pytest.fixture(scope="session")

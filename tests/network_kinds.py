@@ -6,6 +6,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "normalised": {"normalize_observations": True, "normalize_rewards": True},
     "shared trunk": {"shared_trunk": True},
     "torch's first weights": {"orthogonal_init": False, "log_std_init": -1.0},
+    "compiled": {"compiled_updates": True},
     "a pool": {"pool_size": 3},
     "a pool, normalised": {"pool_size": 2, "normalize_observations": True, "normalize_rewards": True},
     "lstm": {"recurrent": "lstm", "recurrent_size": 8, "sequence_length": 5},
@@ -17,5 +18,5 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What differs from the defaults, by name."""
 
-OF_THE_DEFAULT_TESTS = ("shared trunk", "gru", "lstm, normalised", "a pool, normalised")
+OF_THE_DEFAULT_TESTS = ("shared trunk", "compiled", "gru", "lstm, normalised", "a pool, normalised")
 """Which between them have everything that the others have; those are tried in slow tests."""

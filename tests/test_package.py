@@ -15,7 +15,7 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"accelerator", "errors", "interfaces", "interruption", "validation"}
+CORE = {"accelerator", "blas", "errors", "interfaces", "interruption", "validation"}
 ROOMS = {
     # Each room, from the lowest floor up, with the rooms that it may import from beside itself and the core.
     "spaces": set(),
@@ -30,7 +30,7 @@ ROOMS = {
     "run_directory": {"reporting", "spaces"},
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
     "agents/common": {"networks", "placements", "run_directory", "spaces"},
-    "agents/ppo": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents/ppo": {"agents/common", "compiled", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo", "agents/ddpg"},
     "runners/samplers": {"environments", "networks/numpy_forms", "rollouts", "spaces"},

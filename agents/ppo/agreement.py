@@ -1,13 +1,12 @@
 """Two forms of the optimizer step must have one gradient: the loss that is written is the loss that is descended."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.errors import TrainingError
@@ -21,9 +20,19 @@ TOLERANCE = {"fp32": 1e-3, "bf16": 0.1}
 """Of the norm of a gradient. Rounding differs by a thousandth of that; whoever changes a formula changes more."""
 
 
+class ByHand(Protocol):
+    """A form whose gradient is written out."""
+
+    written_in: str | None
+
+    def gradient(self, batch: Any, clip_range: float) -> Tensor:
+        """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
+        ...
+
+
 def require_same_gradient(
     plain: AutogradSteps,
-    by_hand: NumpySteps,
+    by_hand: ByHand,
     parameters: FlatParameters,
     batch: Batch | SequenceBatch,
     config: PPOConfig,
@@ -43,10 +52,10 @@ def require_same_gradient(
     for network in ("actor", "critic"):
         part = parameters.range_of(network)
         if _differ(found[part], expected[part], tolerance):
-            _refuse(f"the gradient of the {network}")
+            _refuse(f"the gradient of the {network}", by_hand)
     for name, one, other in zip(STATISTICS, found_statistics, expected_statistics, strict=False):
         if _differ(one.reshape(1), other.reshape(1), tolerance):
-            _refuse(f"{name} ({float(one):g} by hand, {float(other):g} by autograd)")
+            _refuse(f"{name} ({float(one):g} by hand, {float(other):g} by autograd)", by_hand)
 
 
 def _telling(batch: Batch | SequenceBatch, plain: AutogradSteps, config: PPOConfig) -> Any:
@@ -78,10 +87,10 @@ def _differ(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     return bool((found - expected).norm() > tolerance * expected.norm() + 1e-5)
 
 
-def _refuse(what: str) -> None:
+def _refuse(what: str, by_hand: ByHand) -> None:
     raise TrainingError(
         f"{what} is not the same in the two forms of the optimizer step: by autograd, from the loss in "
-        "agents/ppo/loss.py and agents/ppo/losses.py, and by hand, in agents/ppo/numpy_steps.py. If you changed a "
+        f"agents/ppo/loss.py and agents/ppo/losses.py, and by hand, in {by_hand.written_in}. If you changed a "
         "formula, change it in both, or take autograd alone: train(..., loss=my_loss), or fast_updates=False "
         "(--no-fast-updates)"
     )

@@ -44,6 +44,8 @@ class CapturedSteps:
         record: how; a recording may run the step some times first, which is undone.
     """
 
+    written_in: str | None = None
+
     def __init__(self, agent: "PPO", record: Record | None = None) -> None:
         self._agent, self._plain = agent, AutogradSteps(agent)
         self._parameters, self._optimizer = agent.parameters, agent.optimizer

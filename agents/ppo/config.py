@@ -101,6 +101,10 @@ class PPOConfig:
     fast_updates: bool = True
     """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
+    compiled_updates: bool = False
+    """Compile the update of MLPs on a CPU, where fast_updates is not False (needs Numba: the extra "compiled"): about
+    twice as fast where networks are small, equal up to rounding, on one core. A machine compiles it once, in half a
+    minute. Other networks learn as without it."""
     cuda_graphs: bool = False
     """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
     launch."""

@@ -40,6 +40,8 @@ class NumpySteps:
     Views the parameters' memory as it is when made: make another after parameters have moved.
     """
 
+    written_in: str | None = "agents/ppo/numpy_steps.py"
+
     def __init__(self, agent: "PPO") -> None:
         self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config
         actor, critic = self._layers_of(agent)

@@ -1,8 +1,8 @@
 """Optimizer steps on minibatches: what one does, and its plain form, by autograd.
 
 A step fills `parameters.gradient` with the gradient of the agent's loss (`loss.py`) over a minibatch, scales it down to
-`max_grad_norm`, steps the optimizer, and measures `STATISTICS`. `numpy_steps.py` does the same by hand, for the
-library's own loss.
+`max_grad_norm`, steps the optimizer, and measures `STATISTICS`. `numpy_steps.py` and `compiled_steps.py` do the same by
+hand, for the library's own loss.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,6 +29,9 @@ STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fractio
 
 class OptimizerSteps(Protocol):
     """What PPO asks of any form."""
+
+    written_in: str | None
+    """Where its gradient is written out by hand; None where it follows from the loss."""
 
     def threads(self) -> AbstractContextManager[None]:
         """Within it the whole of an update is done, on the threads that suit this form."""
@@ -58,6 +61,8 @@ class OptimizerSteps(Protocol):
 
 class AutogradSteps:
     """The plain form, for any networks on any device, and the reference for others."""
+
+    written_in: str | None = None
 
     def __init__(self, agent: "PPO") -> None:
         self._agent = agent

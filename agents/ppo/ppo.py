@@ -14,7 +14,7 @@ One long file, so that the algorithm reads from top to bottom; its loss, steps a
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import gymnasium as gym
 import numpy as np
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hybridppo.accelerator import accelerator_of
 from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.ppo.agreement import require_same_gradient
+from hybridppo.agents.ppo.agreement import ByHand, require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.config import PPOConfig
@@ -222,9 +222,9 @@ class PPO:
         before = self._snapshot()
         batch = self._experience.batch(self, rollout, steps)
         sizes = self._minibatch_sizes(batch)
-        if isinstance(steps, NumpySteps) and not self._has_agreed:
+        if steps.written_in is not None and not self._has_agreed:
             # Once a run: the gradient by hand is that of the loss as it is written.
-            require_same_gradient(self._plain_steps(), steps, self.parameters, batch, self.config)
+            require_same_gradient(self._plain_steps(), cast(ByHand, steps), self.parameters, batch, self.config)
             self._has_agreed = True
         epochs: list[Tensor] = []
         device = self.parameters.values.device
@@ -282,6 +282,11 @@ class PPO:
         if self.memory is not None:
             by_hand = self.config.fast_updates and NumpyRecurrentSteps.supports(self)
             return NumpyRecurrentSteps if by_hand else RecurrentSteps
+        if self.config.fast_updates and self.config.compiled_updates:
+            from hybridppo.agents.ppo.compiled_steps import CompiledSteps
+
+            if CompiledSteps.supports(self):
+                return CompiledSteps
         if self.config.fast_updates and NumpySteps.supports(self):
             return NumpySteps
         if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:

@@ -1,4 +1,4 @@
-"""Environments that Numba compiles: one source, plain functions, for Python and for the CPU's own code.
+"""What Numba compiles: environments, one source of plain functions for Python and for the CPU's own code; perceptrons.
 
     from hybridppo import compiled
 
@@ -6,8 +6,9 @@
     class Catch: ...
 
 An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest. `sources.py` gathers its functions,
-`kernels.py` are the loops around them, `building.py` compiles both once and keeps the result; `python_form.py` is the
-same environment without Numba. Not here: who steps them (`environments/compiled.py`, `runners/samplers/fused.py`).
+`kernels.py` are the loops around them, `building.py` compiles both, and `modules.py` keeps the result; `python_form.py`
+is the same environment without Numba. `perceptrons.py` and its `tiles.py` are for updates that are compiled. Not here:
+who steps environments (`environments/compiled.py`, `runners/samplers/fused.py`), and who learns.
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -50,6 +50,7 @@ def gather(
     owner: str,
     functions: Mapping[str, Callable[..., Any]],
     instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    given: Collection[Callable[..., Any]] = (),
 ) -> Sources:
     """The functions with all that they need.
 
@@ -57,11 +58,12 @@ def gather(
         owner: whose they are, for messages.
         functions: by the names to know them by.
         instead: functions that others are to be put in the place of.
+        given: functions that the module has already, by their own names.
 
     Raises:
         EnvError: for what cannot be compiled, with the line.
     """
-    gathering = _Gathering(owner, dict(instead or {}))
+    gathering = _Gathering(owner, dict(instead or {}), {function: function.__name__ for function in given})
     names = {name: gathering.name_of(function, name) for name, function in functions.items()}
     return Sources("\n".join(gathering.text) + "\n", names, gathering.lines)
 
@@ -69,13 +71,18 @@ def gather(
 class _Gathering:
     """The text under way."""
 
-    def __init__(self, owner: str, instead: dict[Callable[..., Any], Callable[..., Any]]) -> None:
+    def __init__(
+        self,
+        owner: str,
+        instead: dict[Callable[..., Any], Callable[..., Any]],
+        names: dict[Callable[..., Any], str],
+    ) -> None:
         self.owner = owner
         self.text: list[str] = []
         self.lines: dict[int, str] = {}
         self._instead = instead
-        self._names: dict[Callable[..., Any], str] = {}
-        self._taken = {*MODULES, *RESERVED, *dir(builtins)}
+        self._names = names
+        self._taken = {*MODULES, *RESERVED, *dir(builtins), *names.values()}
         self._under_way: list[Callable[..., Any]] = []
 
     def name_of(self, function: Callable[..., Any], wanted: str) -> str:

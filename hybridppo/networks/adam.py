@@ -32,7 +32,7 @@ class FlatAdam:
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ) -> None:
-        self._parameters, self._betas, self._eps = parameters, betas, eps
+        self._parameters, self.betas, self.eps = parameters, betas, eps
         values = parameters.values
         self.state: dict[Tensor, dict[str, Tensor]] = {
             values: {
@@ -98,10 +98,10 @@ class FlatAdam:
             [],
             [step],
             lr=learning_rate,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
             weight_decay=0.0,
-            eps=self._eps,
+            eps=self.eps,
             amsgrad=False,
             maximize=False,
         )

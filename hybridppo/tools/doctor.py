@@ -35,6 +35,7 @@ from hybridppo.acceptance.case import (
 )
 from hybridppo.acceptance.running import machine
 from hybridppo.agents import PPOConfig
+from hybridppo.blas import advice
 from hybridppo.checking import check_env
 from hybridppo.errors import DeviceError
 from hybridppo.loading import load
@@ -60,7 +61,8 @@ class Diagnosis:
     machine: dict[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
-    """What was measured: `blas`, kernels by library; `environment`; `placements`, a row for each."""
+    """What was measured: `blas`, kernels by library, and `kernels_advice` on them; `environment`; `placements`, a row
+    for each."""
 
     @property
     def is_well(self) -> bool:
@@ -177,7 +179,9 @@ def _threads(figures: dict[str, Any]) -> str:
             said = f"{library['internal_api']} was told 1 thread and has {library['num_threads']}"
             require(library["num_threads"] == 1, said)
     kernels = [f"{b['internal_api']} {b['version'] or ''} {b['architecture'] or ''}".strip() for b in figures["blas"]]
-    return f"torch has {figures['threads']['torch']}; {', '.join(kernels) or 'no library is known to threadpoolctl'}"
+    found = ", ".join(kernels) or "no library is known to threadpoolctl"
+    figures["kernels_advice"] = advice()
+    return "; ".join(filter(None, (f"torch has {figures['threads']['torch']}", found, figures["kernels_advice"])))
 
 
 def _page_locked_copies(bench: Bench) -> str:

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from hybridppo import DeviceError
+from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.ppo import compiled_steps
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.compiled_steps import CompiledSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
 from hybridppo.networks.actors import MaskedActor
@@ -73,15 +75,23 @@ VARIANTS = {
 }
 
 
-KINDS = {"discrete": (DISCRETE, BOX), "continuous": (CONTINUOUS, BOX), "masked": (DISCRETE, MASKED)}
+KINDS = {
+    "discrete": (DISCRETE, BOX),
+    "continuous": (CONTINUOUS, BOX),
+    "masked": (DISCRETE, MASKED),
+    "choices": (gym.spaces.MultiDiscrete([3, 2, 2]), BOX),
+    "both": (gym.spaces.Tuple((CONTINUOUS, DISCRETE, gym.spaces.MultiDiscrete([2, 4]), CONTINUOUS)), BOX),
+}
+BY_HAND = (NumpySteps, CompiledSteps)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_by_hand_is_autograd(kind: str, variant: str) -> None:
+@pytest.mark.parametrize("form", BY_HAND)
+def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
     config, (space, observed) = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant]), KINDS[kind]
     reference, agent = make_agent(space, config, observed), make_agent(space, config, observed)
-    by_autograd, by_hand = AutogradSteps(reference), NumpySteps(agent)
+    by_autograd, by_hand = AutogradSteps(reference), form(agent)
     batch = make_batch(agent, 200)
     for part in (*batch.split([77, 123]), batch):
         expected, found = one_step(by_autograd, part), one_step(by_hand, part)
@@ -93,7 +103,7 @@ def test_by_hand_is_autograd(kind: str, variant: str) -> None:
         agent.parameters.values.data.copy_(reference.parameters.values.data)
 
 
-@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+@pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
 def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
     """What is added to the deviation, so that it is never nothing, must not matter to what rewards really are."""
     found = []
@@ -106,7 +116,7 @@ def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
         torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+@pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
 def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: type) -> None:
     config = PPOConfig(value_coef=1e-9, entropy_coef=0.0, normalize_advantage=False, clip_range_vf=None)
     agent, steep = (
@@ -122,7 +132,7 @@ def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: 
 
 
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("form", [AutogradSteps, NumpySteps])
+@pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
 def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:
     whole, single = make_agent(space, PPOConfig()), make_agent(space, PPOConfig())
     batch = make_batch(whole, 50)
@@ -135,21 +145,23 @@ def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: t
     torch.testing.assert_close(whole.parameters.values, single.parameters.values, rtol=1e-5, atol=1e-6)
 
 
-def test_blocks_of_a_large_minibatch_add_up() -> None:
-    config = PPOConfig(hidden_sizes=(4096,))  # wide, so that few rows make a block
+@pytest.mark.parametrize(("form", "width"), [(NumpySteps, 4096), (CompiledSteps, 300)])
+def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
+    config = PPOConfig(hidden_sizes=(width,))  # wide, so that few rows make a block
     results = []
-    for form in (AutogradSteps, NumpySteps):
+    for each in (AutogradSteps, form):
         agent = make_agent(DISCRETE, config)
-        statistics = one_step(form(agent), make_batch(agent, 150))
+        statistics = one_step(each(agent), make_batch(agent, 150))
         results.append((statistics, agent.parameters.gradient.clone()))
     for by_autograd, by_hand in zip(*results, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
 
 
-def test_values_are_the_critics() -> None:
+@pytest.mark.parametrize("form", BY_HAND)
+def test_values_are_the_critics(form: type) -> None:
     agent = make_agent(DISCRETE, PPOConfig())
-    observations = make_batch(agent, 50).observations
-    by_hand = NumpySteps(agent).values(observations)
+    observations = make_batch(agent, 1000).observations
+    by_hand = form(agent).values(observations)
     torch.testing.assert_close(by_hand, AutogradSteps(agent).values(observations), rtol=1e-4, atol=1e-5)
 
 
@@ -161,6 +173,94 @@ def test_which_networks_are_done_by_hand() -> None:
     assert not NumpySteps.supports(agent)
     agent.critic = torch.nn.Linear(4, 1)
     assert not NumpySteps.supports(agent)
+
+
+def test_compiled_is_what_was_asked_for_and_no_other() -> None:
+    asked = PPOConfig(compiled_updates=True)
+    assert CompiledSteps.supports(make_agent(DISCRETE, asked))
+    assert isinstance(make_agent(DISCRETE, asked)._optimizer_steps(), CompiledSteps)
+    for space, config in (
+        (DISCRETE, PPOConfig()),
+        (DISCRETE, replace(asked, activation="silu")),
+        (DISCRETE, replace(asked, fast_updates=False)),
+        (DISCRETE, replace(asked, pool_size=2)),
+        (CONTINUOUS, replace(asked, squash_actions=True)),
+        (DISCRETE, replace(asked, recurrent="gru")),
+    ):
+        assert not isinstance(make_agent(space, config)._optimizer_steps(), CompiledSteps)
+
+
+def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_steps, "has_numba", lambda: False)
+    agent = make_agent(DISCRETE, PPOConfig(compiled_updates=True))
+    with pytest.raises(
+        ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install 'hybridppo\[compiled"
+    ):
+        agent._optimizer_steps()
+
+
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
+    space: gym.Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = PPOConfig(hidden_sizes=(40, 24), compiled_updates=True)
+
+    def steps() -> list[np.ndarray]:
+        agent = make_agent(space, config)
+        batch = make_batch(agent, 203)
+        order = np.random.default_rng(5).permutation(203)
+        statistics = CompiledSteps(agent).epoch(batch, order, [70, 63, 70], 0.2)
+        return [
+            statistics.numpy(),
+            agent.parameters.values.detach().numpy(),
+            agent.state()[0]["optimizer.step"].numpy(),
+        ]
+
+    expected = steps()
+    assert expected[-1] == 3.0
+    for name, value in (("BLOCK_BYTES", 1), ("PRODUCTS_OF_A_CALL", 1), ("tiles_for", lambda features: (8, 16, 2))):
+        with monkeypatch.context() as patch:
+            patch.setattr(compiled_steps, name, value)
+            for found, wanted in zip(steps(), expected, strict=True):
+                np.testing.assert_array_equal(found, wanted, err_msg=name)
+
+
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym.Space) -> None:
+    def steps(num_threads: int, form: type = CompiledSteps) -> tuple[torch.Tensor, torch.Tensor]:
+        agent = make_agent(space, PPOConfig())
+        batch, order = make_batch(agent, 203), np.random.default_rng(5).permutation(203)
+        made = form(agent)
+        before = torch.get_num_threads()
+        torch.set_num_threads(num_threads)
+        try:
+            with made.threads():
+                # A minibatch of fewer rows than there are threads among them.
+                statistics = made.epoch(batch, order, [100, 101, 2], 0.2)
+        finally:
+            torch.set_num_threads(before)
+        return statistics, agent.parameters.values.detach().clone()
+
+    expected = steps(1, AutogradSteps)
+    for num_threads in (1, 2, 3):
+        found = steps(num_threads)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+        assert all(map(torch.equal, steps(num_threads), found))
+    assert not torch.equal(steps(2)[1], steps(1)[1])  # another number is another rounding
+
+
+def test_a_step_that_is_not_finite_is_told_from_others() -> None:
+    """The quotient that stands for tanh has bounds: what is no number must not be hidden by them."""
+    agent = make_agent(DISCRETE, PPOConfig())
+    batch = make_batch(agent, 50)
+    for name in ("observations", "returns", "log_probs"):
+        spoiled = getattr(batch, name).clone()
+        spoiled.view(-1)[0] = np.nan
+        statistics = one_step(CompiledSteps(agent), replace(batch, **{name: spoiled}))
+        assert not torch.isfinite(statistics).all()
+        assert not torch.isfinite(agent.parameters.values).all()
+        agent = make_agent(DISCRETE, PPOConfig())
 
 
 needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")

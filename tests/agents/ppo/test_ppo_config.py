@@ -25,6 +25,7 @@ SWITCHES = (
     "anneal_learning_rate",
     "anneal_clip_range",
     "normalize_advantage",
+    "compiled_updates",
     "fast_updates",
     "cuda_graphs",
 )

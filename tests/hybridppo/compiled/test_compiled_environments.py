@@ -15,7 +15,8 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from hybridppo import compiled
 from hybridppo.checking import check_env
-from hybridppo.compiled.building import build, cache_directory, module_text
+from hybridppo.compiled.building import build, module_text
+from hybridppo.compiled.modules import cache_directory
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_forms.actor import NumpyActor

@@ -1,0 +1,383 @@
+"""An optimizer step of PPO as it is compiled: the terms of `losses.py`, their gradients, clipping and Adam.
+
+Never called as it stands here; `compiled_steps.py` compiles it and calls it.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hybridppo.compiled.perceptrons import backward, forward, matrices, pack, up_to_whole
+from hybridppo.networks.numpy_forms.actor import FORBIDDEN
+
+LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+CLIP_RANGE, CLIP_RANGE_VF, ENTROPY_COEF, VALUE_COEF, MAX_GRAD_NORM = range(5)
+ACTOR_RATE, CRITIC_RATE, BETA_1, BETA_2, EPS, STEP = range(5, 11)
+"""Where each setting is."""
+NUM_SETTINGS = 11
+POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
+"""Where each statistic is, as in `optimizer_steps.STATISTICS`."""
+
+
+def take_steps(
+    values: Any,
+    gradient: Any,
+    exp_avg: Any,
+    exp_avg_sq: Any,
+    steps: bool,
+    observations: Any,
+    actions: Any,
+    columns: Any,
+    rows: Any,
+    starts: Any,
+    normalizes: bool,
+    sizes: Any,
+    offsets: Any,
+    choices: Any,
+    numbers: Any,
+    free: int,
+    mask_size: int,
+    is_tanh: bool,
+    settings: Any,
+    blocks: Any,
+    squares: Any,
+    vectors: Any,
+    statistics: Any,
+) -> None:
+    """An optimizer step on each of some minibatches in turn; `STATISTICS` of each.
+
+    Args:
+        values: `[P]`, the parameters, the actor's before the critic's.
+        gradient: `[P]`, written.
+        exp_avg: `[P]`, Adam's first moments.
+        exp_avg_sq: `[P]`, the second ones.
+        steps: whether there is a step at all, and not the gradient alone and `STATISTICS` but the last.
+        observations: `[B, obs]`, of the whole batch.
+        actions: `[B, actions]`, float32 also where they are choices.
+        columns: `[4, B]`: log-probabilities, values, advantages, returns.
+        rows: `[M]`, which of the batch are in the minibatches.
+        starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
+        normalizes: whether advantages are normalised.
+        sizes: `[2, L + 1]`, the numbers between the layers of actor and critic.
+        offsets: `[2, L, 2]`, where their weights and biases begin among the parameters.
+        choices: `[C, 2]`, of each choice among how many it is, and its action.
+        numbers: `[d]`, the actions that are numbers.
+        free: where the log standard deviations of those begin among the parameters.
+        mask_size: how many of the last numbers of an observation say which of the first outputs are allowed.
+        is_tanh: whether hidden layers have tanh, and not ReLU.
+        settings: `[NUM_SETTINGS]`; steps are counted in it.
+        blocks: `[L + 4, block, *]`, scratch; the last is one row of it.
+        squares: `[3 * L, *, *]`, scratch.
+        vectors: `[2 * L + 1, 1, *]`, scratch; the last is zeros.
+        statistics: `[S, 6]`, written.
+    """
+    sums = np.empty(statistics.shape[1])
+    for minibatch in range(len(starts) - 1):
+        some = rows[starts[minibatch] : starts[minibatch + 1]]
+        mean, deviation = moments(columns[2], some, normalizes)
+        fill_gradient(
+            values, gradient, observations, actions, columns, some, len(some), mean, deviation, sizes, offsets,
+            choices, numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
+        )  # fmt: skip
+        tell(sums, len(some), statistics[minibatch])
+        if steps:
+            take_step(values, gradient, exp_avg, exp_avg_sq, offsets, settings, statistics[minibatch])
+
+
+def take_step_of_shards(
+    values: Any,
+    gradient: Any,
+    exp_avg: Any,
+    exp_avg_sq: Any,
+    gradients: Any,
+    sums: Any,
+    size: int,
+    offsets: Any,
+    settings: Any,
+    statistics: Any,
+) -> None:
+    """An optimizer step along the sum of the gradients of a minibatch's shards `[S, P]`; `STATISTICS`, `[6]`.
+
+    `gradients` and `sums`, `[S, 6]`, are as `fill_gradient` has filled them; others as for `take_steps`.
+    """
+    gradient[:] = gradients[0]
+    for shard in range(1, len(gradients)):
+        for k in range(len(gradient)):
+            gradient[k] += gradients[shard, k]
+        for k in range(sums.shape[1]):
+            sums[0, k] += sums[shard, k]
+    tell(sums[0], size, statistics)
+    take_step(values, gradient, exp_avg, exp_avg_sq, offsets, settings, statistics)
+
+
+def tell(sums: Any, size: int, statistics: Any) -> None:
+    """The means of what was measured."""
+    for k in range(len(sums)):
+        statistics[k] = sums[k] / size
+
+
+def take_step(
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, offsets: Any, settings: Any, statistics: Any
+) -> None:
+    """Clipping and Adam."""
+    settings[STEP] += 1.0
+    norm = math.sqrt(squared_norm(gradient))
+    statistics[GRAD_NORM] = np.float32(norm)
+    scale = np.float32(1.0)
+    if norm + 1e-6 > settings[MAX_GRAD_NORM]:
+        scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
+    critic = offsets[1, 0, 0]  # where its parameters begin
+    for rate, first, end in ((ACTOR_RATE, 0, critic), (CRITIC_RATE, critic, len(values))):
+        part = slice(first, end)
+        adam(values[part], gradient[part], exp_avg[part], exp_avg_sq[part], settings[rate], scale, settings)
+
+
+def fill_gradient(
+    values: Any,
+    gradient: Any,
+    observations: Any,
+    actions: Any,
+    columns: Any,
+    rows: Any,
+    size: int,
+    mean: Any,
+    deviation: Any,
+    sizes: Any,
+    offsets: Any,
+    choices: Any,
+    numbers: Any,
+    free: int,
+    mask_size: int,
+    is_tanh: bool,
+    settings: Any,
+    blocks: Any,
+    squares: Any,
+    vectors: Any,
+    sums: Any,
+) -> None:
+    """What `rows` add to the gradient of the loss over a minibatch of `size`, and to the sums of what is measured.
+
+    There is one of `rows` at least; `mean` and `deviation` of the minibatch's advantages are as `moments` gives them;
+    `gradient` and `sums`, `[6]`, are written; others as for `take_steps`.
+    """
+    num_layers, block = sizes.shape[1] - 1, blocks.shape[1]
+    up, down, weights = squares[:num_layers], squares[num_layers : 2 * num_layers], squares[2 * num_layers :]
+    biases, bias_gradients, nothing = vectors[:num_layers], vectors[num_layers:-1], vectors[-1]
+    deltas = blocks[num_layers + 1 :]
+    outputs, d_outputs = blocks[num_layers], deltas[(num_layers - 1) % 2]
+    d_free = deltas[2, 0]
+    sums[:] = 0.0
+    for network in range(2):
+        d_free[:] = np.float32(0.0)
+        of_network = sizes[network]
+        pack(values, of_network, offsets[network], up, down, biases)
+        for first in range(0, len(rows), block):
+            some = rows[first : first + block]
+            gather(observations, some, blocks[0], up_to_whole(of_network[0]))
+            forward(of_network, up, biases, blocks, len(some), is_tanh)
+            if network == 0:
+                mask(observations, some, outputs, mask_size)
+                policy_loss(
+                    outputs, d_outputs, d_free, values[free : free + len(numbers)], actions, columns, some, choices,
+                    numbers, mean, deviation, size, settings, sums,
+                )  # fmt: skip
+            else:
+                value_loss(outputs, d_outputs, columns, some, size, settings, sums)
+            backward(of_network, down, blocks, deltas, weights, bias_gradients, nothing, len(some), first == 0, is_tanh)
+        for layer in range(num_layers):
+            weight, bias = matrices(gradient, of_network, offsets[network], layer)
+            for o in range(len(weight)):
+                bias[o] = bias_gradients[layer, 0, o]
+                for k in range(weight.shape[1]):
+                    weight[o, k] = weights[layer, o, k]
+        if network == 0:
+            for k in range(len(numbers)):
+                gradient[free + k] = d_free[k]
+
+
+def moments(advantages: Any, rows: Any, normalizes: bool) -> tuple[Any, Any]:
+    """What is taken from the advantages of a minibatch, and what they are divided by then."""
+    if not normalizes:
+        return np.float32(0.0), np.float32(1.0)
+    size, total, squares = len(rows), 0.0, 0.0
+    for row in rows:
+        total += advantages[row]
+    mean = total / size
+    for row in rows:
+        squares += (advantages[row] - mean) ** 2
+    return np.float32(mean), np.float32(math.sqrt(squares / max(size - 1, 1)) + 1e-8)
+
+
+def gather(observations: Any, rows: Any, out: Any, width: int) -> None:
+    """The rows of a minibatch, with zeros beyond what they have."""
+    for r in range(len(rows)):
+        row = rows[r]
+        for k in range(observations.shape[1]):
+            out[r, k] = observations[row, k]
+        for k in range(observations.shape[1], width):
+            out[r, k] = np.float32(0.0)
+
+
+def mask(observations: Any, rows: Any, outputs: Any, mask_size: int) -> None:
+    """Logits of what is not allowed."""
+    first = observations.shape[1] - mask_size
+    for r in range(len(rows)):
+        for k in range(mask_size):
+            if observations[rows[r], first + k] == 0.0:
+                outputs[r, k] = np.float32(FORBIDDEN)
+
+
+def policy_loss(
+    outputs: Any,
+    d_outputs: Any,
+    d_free: Any,
+    log_stds: Any,
+    actions: Any,
+    columns: Any,
+    rows: Any,
+    choices: Any,
+    numbers: Any,
+    mean: Any,
+    deviation: Any,
+    size: int,
+    settings: Any,
+    sums: Any,
+) -> None:
+    """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`."""
+    one, half = np.float32(1.0), np.float32(0.5)
+    low, high = np.float32(1.0 - settings[CLIP_RANGE]), np.float32(1.0 + settings[CLIP_RANGE])
+    share, d_entropy = np.float32(-1.0 / size), np.float32(-settings[ENTROPY_COEF] / size)
+    num_numbers = len(numbers)
+    num_outputs = num_numbers
+    for choice in range(len(choices)):
+        num_outputs += choices[choice, 0]
+    scale_sum, precisions = np.float32(0.0), np.empty(num_numbers, np.float32)
+    for k in range(num_numbers):
+        scale_sum += log_stds[k]
+        precisions[k] = math.exp(-log_stds[k])
+    constant = scale_sum + np.float32(LOG_SQRT_TWO_PI * num_numbers)
+    for r in range(len(rows)):
+        row, log_prob, entropy, first = rows[r], -constant, constant + half * np.float32(num_numbers), 0
+        for choice in range(len(choices)):
+            n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
+            largest = outputs[r, first]
+            for k in range(first + 1, first + n):
+                largest = max(largest, outputs[r, k])
+            total = np.float32(0.0)
+            for k in range(first, first + n):
+                outputs[r, k] -= largest
+                d_outputs[r, k] = math.exp(outputs[r, k])
+                total += d_outputs[r, k]
+            log_total, part = np.float32(math.log(total)), one / total
+            for k in range(first, first + n):  # log-probabilities here, probabilities there
+                outputs[r, k] -= log_total
+                d_outputs[r, k] *= part
+                entropy -= d_outputs[r, k] * outputs[r, k]
+            log_prob += outputs[r, chosen]
+            first += n
+        for k in range(num_numbers):
+            noise = (actions[row, numbers[k]] - outputs[r, first + k]) * precisions[k]
+            outputs[r, first + k] = noise
+            log_prob -= half * noise * noise
+
+        log_ratio, advantage = log_prob - columns[0, row], (columns[2, row] - mean) / deviation
+        ratio = np.float32(math.exp(log_ratio))
+        clipped = min(max(ratio, low), high)
+        surrogate, clipped_surrogate = ratio * advantage, clipped * advantage
+        # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
+        d_log_prob = share * surrogate if surrogate <= clipped_surrogate else share * np.float32(0.0) * surrogate
+        sums[POLICY_LOSS] -= min(surrogate, clipped_surrogate)
+        sums[ENTROPY] += entropy
+        sums[APPROX_KL] += np.float32(math.expm1(log_ratio)) - log_ratio
+        sums[CLIP_FRACTION] += ratio != clipped
+
+        first = 0
+        for choice in range(len(choices)):
+            n, chosen = choices[choice, 0], first + int(actions[row, choices[choice, 1]])
+            own = np.float32(0.0)
+            for k in range(first, first + n):
+                own -= d_outputs[r, k] * outputs[r, k]
+            for k in range(first, first + n):
+                # d log p[a] / d logit[k] = [k = a] - p[k];  d H / d logit[k] = -p[k] * (log p[k] + H)
+                prob = d_outputs[r, k]
+                d_outputs[r, k] = -d_log_prob * prob - d_entropy * prob * (outputs[r, k] + own)
+            d_outputs[r, chosen] += d_log_prob
+            first += n
+        for k in range(num_numbers):
+            # d log p / d mean = noise / std;  d log p / d log_std = noise^2 - 1;  d H / d log_std = 1
+            noise = outputs[r, first + k]
+            d_outputs[r, first + k] = d_log_prob * noise * precisions[k]
+            d_free[k] += d_log_prob * (noise * noise - one) + d_entropy
+        for k in range(num_outputs, up_to_whole(num_outputs)):
+            d_outputs[r, k] = np.float32(0.0)
+
+
+def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int, settings: Any, sums: Any) -> None:
+    """Half the squared errors of the critic, clipped where configured (above 0), and their gradients."""
+    limit, share = np.float32(settings[CLIP_RANGE_VF]), np.float32(settings[VALUE_COEF] / size)
+    for r in range(len(rows)):
+        row = rows[r]
+        value, old, wanted = outputs[r, 0], columns[1, row], columns[3, row]
+        error = value - wanted
+        squared, d_value = error * error, error
+        if limit > np.float32(0.0):
+            moved = value - old
+            clipped_error = old + min(max(moved, -limit), limit) - wanted
+            clipped_squared = clipped_error * clipped_error
+            # No gradient passes where the limit holds the value back and the error there is the worse. (Within the
+            # limits the two errors are equal, but not to the last bit.)
+            if abs(moved) > limit and squared < clipped_squared:
+                d_value = np.float32(0.0)
+            squared = max(squared, clipped_squared)
+        sums[VALUE_LOSS] += 0.5 * squared
+        d_outputs[r, 0] = share * d_value
+        for k in range(1, up_to_whole(1)):
+            d_outputs[r, k] = np.float32(0.0)
+
+
+def squared_norm(gradient: Any) -> Any:
+    """The sum of squares."""
+    total = np.float32(0.0)
+    for k in range(len(gradient)):
+        total += gradient[k] * gradient[k]
+    return total
+
+
+def adam(values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, rate: float, scale: Any, settings: Any) -> None:
+    """A step of Adam (Kingma and Ba, 2015, algorithm 1) along the gradient, which is scaled in place."""
+    step = settings[STEP]
+    keep, decay = np.float32(1.0 - settings[BETA_1]), np.float32(settings[BETA_2])
+    add, eps = np.float32(1.0 - settings[BETA_2]), np.float32(settings[EPS])
+    stride = np.float32(rate / (1.0 - settings[BETA_1] ** step))
+    root = np.float32(1.0 / math.sqrt(1.0 - settings[BETA_2] ** step))
+    for k in range(len(values)):
+        slope = gradient[k] * scale
+        gradient[k] = slope
+        exp_avg[k] += keep * (slope - exp_avg[k])
+        exp_avg_sq[k] = decay * exp_avg_sq[k] + add * slope * slope
+        values[k] -= stride * exp_avg[k] / (math.sqrt(exp_avg_sq[k]) * root + eps)
+
+
+def critic_values(
+    values: Any,
+    observations: Any,
+    sizes: Any,
+    offsets: Any,
+    is_tanh: bool,
+    blocks: Any,
+    squares: Any,
+    vectors: Any,
+    out: Any,
+) -> None:
+    """The critic's values `[B]`; `sizes` `[L + 1]` and `offsets` `[L, 2]` are its own."""
+    num_layers, block = len(sizes) - 1, blocks.shape[1]
+    up, down, biases = squares[:num_layers], squares[num_layers : 2 * num_layers], vectors[:num_layers]
+    pack(values, sizes, offsets, up, down, biases)
+    every = np.arange(len(observations))
+    for first in range(0, len(observations), block):
+        some = every[first : first + block]
+        gather(observations, some, blocks[0], up_to_whole(sizes[0]))
+        forward(sizes, up, biases, blocks, len(some), is_tanh)
+        for r in range(len(some)):
+            out[first + r] = blocks[num_layers, r, 0]

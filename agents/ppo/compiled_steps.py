@@ -1,0 +1,304 @@
+"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
+
+A step is one call: rows gathered, actor and critic forward, the loss, backward, clipping and Adam, block by block in
+the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.agents.ppo import compiled_loops as loops
+from hybridppo.agents.ppo.minibatch_order import Order
+from hybridppo.agents.ppo.numpy_heads import array_of
+from hybridppo.agents.ppo.numpy_steps import knows
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS
+from hybridppo.compiled import perceptrons
+from hybridppo.compiled.modules import has_numba, load
+from hybridppo.compiled.sources import gather
+from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.interruption import Stopped
+from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.forms import linears, numpy_form
+from hybridppo.networks.threads import one_torch_thread
+from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
+from hybridppo.spaces.joint import leaves_of
+
+if TYPE_CHECKING:
+    from hybridppo.agents.ppo.ppo import PPO
+
+Array = NDArray[Any]
+
+KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
+"""Distributions of which there is a compiled gradient, alone or jointly."""
+BLOCK_BYTES = 320 * 2**10
+"""Of activations of one network that pass forward and backward together."""
+PRODUCTS_OF_A_CALL = 2**25
+"""Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
+HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
+# numba {version}, numpy {numpy}
+import math
+
+import numba
+import numpy as np
+
+{tiles}
+
+compiled = numba.njit(error_model="numpy")
+contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
+summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
+wide_tile, narrow_tile = tile({rows}, {lanes}, {vectors}), tile({rows}, 8, 1)
+rows_of_a_tile = compiled(lambda: {rows})
+columns_of_a_tile = compiled(lambda: {lanes} * {vectors})
+f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
+parameters = (f[::1], f[::1], f[::1], f[::1])
+batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
+network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
+
+'''
+SIGNATURES = {
+    "moments": "numba.types.UniTuple(f, 2)(f[::1], i[::1], b)",
+    "fill_gradient": "u(f[::1], f[::1], *batch, i, f, f, *network, d[::1])",
+    "take_steps": "u(*parameters, b, *batch, i[::1], b, *network, f[:, ::1])",
+    "take_step_of_shards": "u(*parameters, f[:, ::1], d[:, ::1], i, i[:, :, ::1], d[::1], f[::1])",
+    "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
+}
+"""What is called from Python, and with what."""
+CONTRACTED = ("tanh_all", "relu_all", "through_tanh", "through_relu", "policy_loss", "value_loss", "adam")
+"""Where a product and a sum may be rounded as one."""
+SUMMED = ("squared_norm",)
+"""Where numbers may be added in another order, the same on one machine."""
+GIVEN = (
+    perceptrons.wide_tile, perceptrons.narrow_tile, perceptrons.rows_of_a_tile, perceptrons.columns_of_a_tile
+)  # fmt: skip
+
+
+class CompiledSteps:
+    """Forward and backward passes, losses and Adam as machine code.
+
+    Views the parameters' memory as it is when made: make another after parameters have moved.
+
+    Raises:
+        ConfigurationError: where Numba is not there, or cannot compile it.
+    """
+
+    written_in: str | None = "agents/ppo/compiled_loops.py"
+
+    def __init__(self, agent: "PPO") -> None:
+        self._agent, config = agent, agent.config
+        self._module = compiled_module()
+        actor, critic = agent.actor_network, agent.critic_network
+        form = numpy_form(actor)
+        assert form is not None
+        self._values, self._gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
+        layers = linears(actor), linears(critic)
+        self._sizes = np.array([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
+        self._offsets = np.array(
+            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in layers]
+        )
+        free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
+        head = (*_actions_of(agent.distribution), free, form.mask_size)
+        self._is_tanh = form.activation == "tanh"
+        self._normalizes, self._settings = config.normalize_advantage, np.zeros(loops.NUM_SETTINGS)
+        self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
+        self._num_shards = 1
+        self._scratch = [_scratch(self._sizes)]
+        self._pool: ThreadPoolExecutor | None = None
+        self._packed: tuple[Any, tuple[Array, Array, Array]] | None = None
+
+    @staticmethod
+    def supports(agent: "PPO") -> bool:
+        """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, float32 on the CPU."""
+        return (
+            agent.config.pool_size == 1
+            and agent.config.precision == "fp32"
+            and all(type(leaf) in KNOWN for leaf in leaves_of(agent.distribution))
+            and knows(agent, agent.actor_network, agent.critic_network)
+        )
+
+    def threads(self) -> AbstractContextManager[None]:
+        """As many as torch has: a minibatch is divided among them, and what each finds added in their order."""
+        self._num_shards = torch.get_num_threads()
+        while len(self._scratch) < self._num_shards:
+            self._scratch.append(_scratch(self._sizes))
+            self._pool = ThreadPoolExecutor(len(self._scratch) - 1, thread_name_prefix="hybridppo-update")
+        return one_torch_thread()
+
+    def values(self, observations: Tensor) -> Tensor:
+        """The critic's values."""
+        rows = np.ascontiguousarray(array_of(observations))
+        values = np.empty(len(rows), np.float32)
+        self._module.critic_values(
+            self._values, rows, self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[0], values
+        )
+        return torch.from_numpy(values)
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
+        """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
+        if self._packed is None or self._packed[0] is not batch:
+            self._packed = batch, _packed(batch)
+        columns, rows = self._packed[1], np.asarray(order)
+        parameters, step = self._parameters(clip_range)
+        starts = np.cumsum([0, *sizes])
+        statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
+        is_divided = min(self._num_shards, *sizes) > 1
+        at_once = 1 if is_divided else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
+        for first in range(0, len(sizes), at_once):
+            if self._agent.should_stop():
+                raise Stopped
+            part = starts[first : first + at_once + 1]
+            if is_divided:
+                self._step_of_shards(parameters, columns, rows[part[0] : part[1]], statistics[first])
+            else:
+                some = statistics[first : first + at_once]
+                self._module.take_steps(
+                    *parameters, True, *columns, rows, part, self._normalizes, *self._network, *self._scratch[0], some
+                )
+            step[...] = self._settings[loops.STEP]
+        return torch.from_numpy(statistics)
+
+    def _step_of_shards(
+        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array
+    ) -> None:
+        """A step on a minibatch of `rows`, of which each thread has a share."""
+        size, num_shards = len(rows), min(self._num_shards, len(rows))
+        moments = self._module.moments(columns[2][2], rows, self._normalizes)
+        gradients = np.zeros((num_shards, len(self._values)), np.float32)
+        sums = np.empty((num_shards, len(STATISTICS)))
+
+        def fill(shard: int) -> None:
+            share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
+            self._module.fill_gradient(
+                self._values, gradients[shard], *columns, share, size, *moments, *self._network, *self._scratch[shard],
+                sums[shard],
+            )  # fmt: skip
+
+        assert self._pool is not None  # of `threads`
+        others = [self._pool.submit(fill, shard) for shard in range(1, num_shards)]
+        fill(0)
+        for other in others:
+            other.result()
+        self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
+
+    def gradient(self, batch: Any, clip_range: float) -> Tensor:
+        """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
+        statistics = np.zeros((1, len(STATISTICS)), np.float32)
+        parameters, _ = self._parameters(clip_range)
+        rows, starts = np.arange(len(batch)), np.array([0, len(batch)])
+        self._module.take_steps(
+            *parameters, False, *_packed(batch), rows, starts, self._normalizes, *self._network, *self._scratch[0],
+            statistics,
+        )  # fmt: skip
+        return torch.from_numpy(statistics[0, :-1])
+
+    def _parameters(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
+        """Parameters, gradient and both moments, and the number of steps so far; settings are written."""
+        config, optimizer, settings = self._agent.config, self._agent.optimizer, self._settings
+        slots = optimizer.state[self._agent.parameters.values]
+        step = array_of(slots["step"])
+        settings[loops.CLIP_RANGE], settings[loops.CLIP_RANGE_VF] = clip_range, config.clip_range_vf or 0.0
+        settings[loops.ENTROPY_COEF], settings[loops.VALUE_COEF] = config.entropy_coef, config.value_coef
+        settings[loops.MAX_GRAD_NORM], settings[loops.STEP] = config.max_grad_norm, step
+        settings[loops.ACTOR_RATE] = optimizer.learning_rates["actor"]
+        settings[loops.CRITIC_RATE] = optimizer.learning_rates["critic"]
+        (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
+        moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
+        return (self._values, self._gradient, *moments), step
+
+    def _where(self, parameter: Tensor) -> int:
+        """Where a parameter begins in the buffer."""
+        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
+
+
+def _packed(batch: Any) -> tuple[Array, Array, Array]:
+    """Observations, actions and the four columns beside them, as the loops take them."""
+    columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
+    observations = np.ascontiguousarray(array_of(batch.observations))
+    actions = np.ascontiguousarray(array_of(batch.actions), dtype=np.float32).reshape(len(batch), -1)
+    return observations, actions, np.stack([array_of(column) for column in columns])
+
+
+def _actions_of(distribution: Any) -> tuple[Array, Array]:
+    """Of each choice among how many it is and which action, `[C, 2]`, and which actions are numbers, `[d]`."""
+    choices: list[tuple[int, int]] = []
+    numbers: list[int] = []
+    column = 0
+    for leaf in leaves_of(distribution):
+        if isinstance(leaf, DiagonalGaussian):
+            numbers += range(column, column + leaf.size)
+            column += leaf.size
+            continue
+        sizes = leaf.sizes if isinstance(leaf, MultiCategorical) else [leaf.output_size]
+        choices += [(size, column + i) for i, size in enumerate(sizes)]
+        column += len(sizes)
+    return np.array(choices, np.int64).reshape(-1, 2), np.array(numbers, np.int64)
+
+
+def _scratch(sizes: Array) -> tuple[Array, Array, Array]:
+    """Memory for the loops, see `loops.take_steps`."""
+    num_layers, widest = sizes.shape[1] - 1, perceptrons.up_to_whole(int(sizes.max()))
+    # Rows of a power of two would meet in few places of a cache.
+    stride = widest + 16
+    rows = max(32, BLOCK_BYTES // (4 * stride * (num_layers + 1)))
+    rows -= rows % perceptrons.MOST_ROWS
+    return (
+        np.zeros((num_layers + 4, rows, stride), np.float32),
+        np.zeros((3 * num_layers, stride, stride), np.float32),
+        np.zeros((2 * num_layers + 1, 1, stride), np.float32),
+    )
+
+
+def compiled_module() -> Any:
+    """The module of the loops.
+
+    Raises:
+        ConfigurationError: where Numba is not there, or cannot compile it.
+    """
+    if not has_numba():
+        raise ConfigurationError(
+            "compiled_updates=True needs Numba, which is not installed: pip install 'hybridppo[compiled]', or leave it "
+            "out"
+        )
+    import llvmlite.binding
+    import numba
+
+    rows, lanes, vectors = tiles_for(llvmlite.binding.get_host_cpu_features())
+    sources = gather("the update", {name: getattr(loops, name) for name in SIGNATURES}, given=GIVEN)
+    text = sources.text
+    decorators = dict.fromkeys(CONTRACTED, "contracted") | dict.fromkeys(SUMMED, "summed")
+    for name, signature in SIGNATURES.items():
+        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
+    for name, decorator in decorators.items():
+        text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
+    tiles = Path(perceptrons.__file__).with_name("tiles.py").read_text(encoding="utf-8")
+    header = HEADER.format(
+        version=numba.__version__, numpy=np.__version__, tiles=tiles, rows=rows, lanes=lanes, vectors=vectors
+    )
+    return load("updates", header + text, tuple(SIGNATURES), _explained)
+
+
+def tiles_for(features: Mapping[str, bool]) -> tuple[int, int, int]:
+    """Rows of a tile, numbers of a vector and vectors beside each other; no bit depends on them.
+
+    AVX-512 has registers twice as wide as others, and twice as many.
+    """
+    return (8, 16, 2) if features.get("avx512f", False) else (4, 8, 2)
+
+
+def _explained(path: Path, error: Exception) -> HybridPPOError:
+    return ConfigurationError(
+        f"compiled_updates=True: Numba cannot compile the update, which it should ({path}): "
+        f"{type(error).__name__}: {str(error).strip()[:500]}. Leave compiled_updates out, and report this with Numba's "
+        "version"
+    )

@@ -1,0 +1,83 @@
+"""The forms of PPO's update beside each other, by turns: whole updates of the cases of `fixed_work.py`.
+
+    python benchmarks/updates.py
+    python benchmarks/updates.py --rounds 50 --cases wide --threads 1,2
+
+A round updates an agent of each form once with the same rollout, on each number of threads, in another order than the
+round before. Said are the least and the median of each form's milliseconds, and the median of the ratios within rounds.
+"""
+
+import argparse
+import itertools
+import statistics
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import machine
+from cases import CASES, Case, our_config
+from pieces import rollout_of
+
+from hybridppo import PPO, SingleDevice
+from hybridppo.networks.threads import limit_threads
+
+FORMS: dict[str, dict[str, Any]] = {"numpy": {}, "compiled": {"compiled_updates": True}}
+"""What differs from the case's configuration, by name; the first is what others are compared with."""
+
+
+def measure(case: Case, rounds: int, threads: list[int]) -> dict[str, Any]:
+    """Milliseconds of an update by each form, of every round."""
+    rollout, env = rollout_of(case), gym.make(case.env_id)
+    agents, numbers = {}, {}
+    for number, (form, changes) in itertools.product(threads, FORMS.items()):
+        name = form if number == 1 else f"{form}, {number} threads"
+        numbers[name] = number
+        agent = PPO(env.observation_space, env.action_space, replace(our_config(case), **changes), seed=0)
+        SingleDevice("cpu").prepare(agent)
+        agents[name] = agent
+    milliseconds: dict[str, list[float]] = {name: [] for name in agents}
+    for i in range(rounds + 3):
+        for name in list(agents)[:: 1 if i % 2 else -1]:
+            with limit_threads(numbers[name]):
+                start = time.perf_counter()
+                agents[name].update(rollout)
+                milliseconds[name].append(1e3 * (time.perf_counter() - start))
+    return {name: figures[3:] for name, figures in milliseconds.items()}  # the first warm up
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """The table of a result file."""
+    lines = ["| update | form | ms, least | ms, median | times as fast |", "|---|---|---:|---:|---:|"]
+    for case, forms in result["updates"].items():
+        reference = next(iter(forms.values()))
+        for name, figures in forms.items():
+            ratio = statistics.median(other / own for other, own in zip(reference, figures, strict=True))
+            numbers = f"{min(figures):.2f} | {statistics.median(figures):.2f} | {ratio:.2f}"
+            lines.append(
+                f"| {case}: {CASES[case].hidden_sizes}, {CASES[case].minibatch_size} rows | {name} | {numbers} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=200, help="of each case (default %(default)s; wide: a tenth)")
+    parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
+    parser.add_argument("--threads", default="1", help="one or several numbers (default %(default)s)")
+    arguments = parser.parse_args()
+    threads = [int(number) for number in arguments.threads.split(",")]
+    updates = {
+        name: measure(CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads)
+        for name in arguments.cases.split(",")
+    }
+    payload = {"arguments": vars(arguments), "updates": updates}
+    print(as_markdown(payload))
+    print(f"\nRaw figures: {machine.save('updates', payload)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Modules that Numba compiles: written once, and kept with their machine code for other processes.
+
+A module's name is a hash of its text, which names Numba's version. Numba keeps the machine code of a file beside it, by
+the file's time and size and by the processor: another process loads it.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from hybridppo.errors import EnvError, HybridPPOError
+
+DIRECTORY_VARIABLE = "HYBRIDPPO_CACHE_DIR"
+_WRITTEN_AT = 1_000_000_000
+"""The time of every file, so that of two processes that write the same one, neither spoils what the other compiled."""
+_LOCK = threading.Lock()
+
+
+def has_numba() -> bool:
+    """Whether it is installed."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def cache_directory() -> Path:
+    """Where modules are kept: `HYBRIDPPO_CACHE_DIR`, or the user's folder for such things."""
+    if named := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(named)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "hybridppo" / "compiled"
+
+
+def _written(name: str, text: str) -> Path:
+    """The module's file, whole, whoever else writes it at the same time."""
+    directory = cache_directory()
+    path = directory / f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_digest(text)}.py"
+    try:
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            return path
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=directory, suffix=".tmp", delete=False, encoding="utf-8", newline="\n"
+        ) as file:
+            file.write(text)
+        try:
+            os.utime(file.name, (_WRITTEN_AT, _WRITTEN_AT))
+            os.replace(file.name, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
+    except OSError as error:
+        raise EnvError(
+            f"what is compiled cannot be kept in {directory} ({error}): name a folder that can be written to in the "
+            f"environment variable {DIRECTORY_VARIABLE}"
+        ) from error
+    return path
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+_MODULES: dict[str, ModuleType] = {}
+
+
+def load(name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exception], HybridPPOError]) -> ModuleType:
+    """The module of this text, compiled now or before.
+
+    Args:
+        name: of what is compiled, for messages and the file.
+        text: of the module.
+        kept: the functions in it that Numba keeps.
+        explain: what to raise where it cannot be compiled, from its file and what Numba raised.
+
+    Raises:
+        EnvError: where its file cannot be written.
+    """
+    with _LOCK:
+        return _loaded(name, text, kept, explain)
+
+
+def _loaded(
+    name: str, text: str, kept: Sequence[str], explain: Callable[[Path, Exception], HybridPPOError]
+) -> ModuleType:
+    digest = _digest(text)
+    if digest in _MODULES:
+        return _MODULES[digest]
+    path = _written(name, text)
+    module_name = f"_hybridppo_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    is_first = not _is_kept(path, kept)
+    if is_first:
+        _say(f"compiling {name}, once: kept in {path.parent}")
+    start = time.perf_counter()
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # Numba's own, and what it lets through of LLVM and of the text
+        del sys.modules[module_name]
+        raise explain(path, error) from error
+    if is_first:
+        _say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
+    _MODULES[digest] = module
+    return module
+
+
+def _is_kept(path: Path, functions: Sequence[str]) -> bool:
+    """Whether Numba has kept these functions of a module, for this Python."""
+    tag = f"py{sys.version_info.major}{sys.version_info.minor}"
+    return all(any(path.parent.glob(f"__pycache__/{path.stem}.{name}-*.{tag}.nbi")) for name in functions)
+
+
+def _say(what: str) -> None:
+    """One line, beside whatever progress bar there is."""
+    from tqdm import tqdm
+
+    tqdm.write(f"hybridppo: {what}", file=sys.stderr)

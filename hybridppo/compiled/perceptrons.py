@@ -1,0 +1,176 @@
+"""Multilayer perceptrons forward and backward, as they are compiled; never called as they stand here.
+
+Numbers lie in rows of one stride whatever a layer's width, those beyond it 0: so a product is made of whole tiles. What
+is computed for a row depends on nothing but that row, and sums over rows are made in their order: no bit depends on how
+many rows are passed at once.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hybridppo.compiled.kernels import relu_all, tanh_all
+
+NARROW = 8
+"""Columns of the narrowest tile, to multiples of which widths are rounded up."""
+MOST_ROWS = 8
+"""Rows of the highest tile."""
+MOST_INNER = 256
+"""What is summed over at once: so much of a tile's columns lies in the cache closest to a core."""
+
+
+def rows_of_a_tile() -> int:
+    """What the processor has room for."""
+    raise NotImplementedError
+
+
+def columns_of_a_tile() -> int:
+    """Likewise."""
+    raise NotImplementedError
+
+
+def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
+    """`out[i, j] = start[i * stride + j] + left[i, k:end] @ right[k:end, j]` for a tile: `tiles.py`."""
+    raise NotImplementedError
+
+
+def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
+    """The same for `NARROW` columns."""
+    raise NotImplementedError
+
+
+def up_to_whole(size: int) -> int:
+    """Rounded up to whole tiles."""
+    return (size + NARROW - 1) // NARROW * NARROW
+
+
+def multiply_all(
+    left: Any, right: Any, out: Any, num_rows: int, num_inner: int, num_columns: int, start: Any, stride: int
+) -> None:
+    """`out = start + left @ right`, for whole tiles of rows and columns; every row has the same start with stride 0."""
+    add_products(left, right, out, num_rows, 0, min(num_inner, MOST_INNER), num_columns, start, stride)
+    for k in range(MOST_INNER, num_inner, MOST_INNER):  # sums go on where they are
+        add_products(left, right, out, num_rows, k, min(num_inner, k + MOST_INNER), num_columns, out, out.shape[1])
+
+
+def add_products(
+    left: Any, right: Any, out: Any, num_rows: int, k: int, end: int, num_columns: int, start: Any, stride: int
+) -> None:
+    """`out = start + left[:, k:end] @ right[k:end]`."""
+    j = 0
+    while j + columns_of_a_tile() <= num_columns:
+        for i in range(0, num_rows, rows_of_a_tile()):
+            wide_tile(left, i, right, j, out, k, end, start, stride)
+        j += columns_of_a_tile()
+    while j < num_columns:
+        for i in range(0, num_rows, rows_of_a_tile()):
+            narrow_tile(left, i, right, j, out, k, end, start, stride)
+        j += NARROW
+
+
+def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any) -> None:
+    """Lay the parameters of a perceptron out for `forward` and `backward`.
+
+    Args:
+        values: `[P]`, all parameters.
+        sizes: `[L + 1]`, the numbers between layers.
+        offsets: `[L, 2]`, where weights and biases begin.
+        up: `[L, *, *]`, written: weights by inputs.
+        down: `[L, *, *]`, written: weights by outputs.
+        biases: `[L, 1, *]`, written.
+    """
+    for layer in range(len(sizes) - 1):
+        weight, bias = matrices(values, sizes, offsets, layer)
+        for o in range(len(weight)):
+            biases[layer, 0, o] = bias[o]
+            for k in range(weight.shape[1]):
+                down[layer, o, k] = weight[o, k]
+        for k in range(weight.shape[1]):
+            for o in range(len(weight)):
+                up[layer, k, o] = weight[o, k]
+
+
+def matrices(values: Any, sizes: Any, offsets: Any, layer: int) -> tuple[Any, Any]:
+    """The weight `[outputs, inputs]` and the bias of a layer, views of all parameters; arguments as for `pack`."""
+    inputs, outputs, weight, bias = sizes[layer], sizes[layer + 1], offsets[layer, 0], offsets[layer, 1]
+    return values[weight : weight + inputs * outputs].reshape(outputs, inputs), values[bias : bias + outputs]
+
+
+def forward(sizes: Any, up: Any, biases: Any, blocks: Any, num_rows: int, is_tanh: bool) -> None:
+    """Outputs of every layer into `blocks[layer + 1]`, for the inputs in `blocks[0]`."""
+    num_layers = len(sizes) - 1
+    for layer in range(num_layers):
+        width = up_to_whole(sizes[layer + 1])
+        out = blocks[layer + 1]
+        multiply_all(blocks[layer], up[layer], out, up_to_whole(num_rows), sizes[layer], width, biases[layer], 0)
+        if layer < num_layers - 1:
+            for row in range(num_rows):
+                if is_tanh:
+                    tanh_all(out[row], width)
+                else:
+                    relu_all(out[row], width)
+
+
+def backward(
+    sizes: Any,
+    down: Any,
+    blocks: Any,
+    deltas: Any,
+    weights: Any,
+    biases: Any,
+    nothing: Any,
+    num_rows: int,
+    is_first: bool,
+    is_tanh: bool,
+) -> None:
+    """Add the gradients of weights and biases, from that of the outputs in `deltas[(L - 1) % 2]`.
+
+    Args:
+        sizes: `[L + 1]`.
+        down: of `pack`.
+        blocks: of `forward`.
+        deltas: `[2, rows, *]`; used by turns.
+        weights: `[L, *, *]`, added to.
+        biases: `[L, 1, *]`, added to.
+        nothing: `[1, *]` zeros.
+        num_rows: of the block.
+        is_first: whether there is nothing to add to yet.
+        is_tanh: whether hidden layers have tanh, and not ReLU.
+    """
+    for above in range(len(sizes) - 1):
+        layer = len(sizes) - 2 - above
+        inputs, outputs = up_to_whole(sizes[layer]), up_to_whole(sizes[layer + 1])
+        here, below, seen = deltas[layer % 2], deltas[(layer + 1) % 2], blocks[layer]
+        gradient = weights[layer]
+        if is_first:
+            biases[layer] = np.float32(0.0)
+            multiply_all(here.T, seen, gradient, outputs, num_rows, inputs, nothing, 0)
+        else:
+            multiply_all(here.T, seen, gradient, outputs, num_rows, inputs, gradient, gradient.shape[1])
+        add_rows(here, num_rows, outputs, biases[layer, 0])
+        if layer > 0:
+            multiply_all(here, down[layer], below, up_to_whole(num_rows), sizes[layer + 1], inputs, nothing, 0)
+            for row in range(num_rows):
+                if is_tanh:
+                    through_tanh(below[row], seen[row], inputs)
+                else:
+                    through_relu(below[row], seen[row], inputs)
+
+
+def add_rows(rows: Any, num_rows: int, width: int, out: Any) -> None:
+    """Add rows to `out`, in their order."""
+    for row in range(num_rows):
+        for o in range(width):
+            out[o] += rows[row, o]
+
+
+def through_tanh(gradient: Any, activation: Any, num: int) -> None:
+    """From the gradient of tanh(z) to that of z, in place."""
+    for o in range(num):
+        gradient[o] *= np.float32(1.0) - activation[o] * activation[o]
+
+
+def through_relu(gradient: Any, activation: Any, num: int) -> None:
+    """Likewise of ReLU."""
+    for o in range(num):
+        gradient[o] *= np.float32(activation[o] > np.float32(0.0))

@@ -12,6 +12,7 @@ from hybridppo.errors import (
     CheckpointError,
     ConfigurationError,
     DeviceError,
+    DistributionError,
     EnvError,
     HybridPPOError,
     OutOfMemoryError,
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
     from hybridppo.checking import check_env
+    from hybridppo.distribution.policies import (
+        Central,
+        Environments,
+        GPUOnly,
+        Local,
+        MultiLearner,
+        SingleLearnerCoarse,
+        SingleLearnerFine,
+    )
     from hybridppo.evaluating import evaluate, evaluate_agent
     from hybridppo.loading import load
     from hybridppo.placements.auto.auto import Auto
@@ -36,18 +46,26 @@ if TYPE_CHECKING:
 __all__ = [
     "PPO",
     "Auto",
+    "Central",
     "CheckpointError",
     "ConfigurationError",
     "DeviceError",
+    "DistributionError",
     "EnvError",
+    "Environments",
+    "GPUOnly",
     "HybridPPOError",
+    "Local",
     "Migrating",
     "Mirrored",
+    "MultiLearner",
     "OutOfMemoryError",
     "PPOConfig",
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
+    "SingleLearnerCoarse",
+    "SingleLearnerFine",
     "TrainResult",
     "TrainingError",
     "__version__",
@@ -69,6 +87,18 @@ __getattr__ = lazy_attributes(
         "Mirrored": "hybridppo.placements.mirrored",
         "Placement": "hybridppo.placements.base",
         "SingleDevice": "hybridppo.placements.single_device",
+        **dict.fromkeys(
+            (
+                "Central",
+                "Environments",
+                "GPUOnly",
+                "Local",
+                "MultiLearner",
+                "SingleLearnerCoarse",
+                "SingleLearnerFine",
+            ),
+            "hybridppo.distribution.policies",
+        ),
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
         "check_env": "hybridppo.checking",

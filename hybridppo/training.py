@@ -21,8 +21,9 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.memory import explaining_memory
 from hybridppo.agents.registry import agent_class
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.evaluating import evaluate_agent
@@ -38,7 +39,6 @@ from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
 from hybridppo.placements.base import Placement
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.runner import Runner
@@ -90,6 +90,7 @@ class Job:
     checkpoint: Checkpoint | None = None
     profile: bool = False
     reporting: Reporting = field(default_factory=Reporting)
+    team: Alone = field(default_factory=Alone)
 
 
 @takes_options(fields_of(*GROUPS))
@@ -136,11 +137,16 @@ def train(
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     config = _config(config, agent, loss, networks)
-    meant = resolve_placement(placement)
+    team = team_of(run, environment_options.worker_timeout)
+    team.check(config, environment_options, run)
+    meant = team.placement(resolve_placement(placement))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(team)
+        run = team.settled(run)
+        assert run.seed is not None  # given above, where there was none
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
         making = time.perf_counter()
-        environments = make_environments(env, config.num_envs, environment_options)
+        environments = team.environments(env, config.num_envs, environment_options)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
         table = None
@@ -172,9 +178,13 @@ def train(
             action_space=environments.action_space,
             own={what: name_of_source(value) for what, value in trained.own.items()},
         )
-        directory = RunDirectory.create(run_dir, settings.to_json()) if run_dir is not None else None
+        writes = run_dir is not None and team.rank == 0
+        directory = RunDirectory.create(run_dir, settings.to_json()) if run_dir is not None and writes else None
         reporting = Reporting(progress, on_iteration, loggers)
-        job = Job(env, settings, environments, trained, resolved, interruption, directory, None, profile, reporting)
+        profile = profile and writes
+        job = Job(
+            env, settings, environments, trained, resolved, interruption, directory, None, profile, reporting, team
+        )
         try:
             if directory is not None and table is not None:
                 directory.write_placements(table)
@@ -187,13 +197,15 @@ def train(
 
 def run_to_the_end(job: Job) -> TrainResult:
     """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
+    team = job.team
+    job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config, run = agent.config, settings.run
     memory = _explaining_memory(config, job.environments)
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), memory, products:
         placement.prepare(agent)
-        sampler = make_sampler(
+        sampler = team.sampler(
             job.env,
             job.environments,
             agent,
@@ -205,7 +217,7 @@ def run_to_the_end(job: Job) -> TrainResult:
             env_seed=seed_of(settings.seed, "environments"),
             noise=np.random.default_rng(seed_of(settings.seed, "noise")),
         )
-        runner = make_runner(
+        runner = team.runner(
             agent,
             sampler,
             placement,
@@ -226,6 +238,7 @@ def run_to_the_end(job: Job) -> TrainResult:
                 go_on(runner, job.checkpoint, settings.seed, directory)
             try:
                 metrics = runner.run()
+                team.end()
             finally:
                 if profiler is not None:
                     profiler.close()
@@ -241,7 +254,7 @@ def run_to_the_end(job: Job) -> TrainResult:
             sampler.close()
             if directory is not None:
                 directory.close()
-    run_dir = directory.path if directory is not None else None
+    run_dir = directory.path if directory is not None and team.rank == 0 else None
     return TrainResult(agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved)
 
 

@@ -41,6 +41,7 @@ class Runner:
         on_iteration: called with the metrics of each iteration; its errors end the training.
         loggers: called likewise, after the metrics are on disk; their errors are warned of, and training goes on.
         interruption: asks everybody to stop; None for nobody who does.
+        clock: in seconds, by which checkpoints are due.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Runner:
         on_iteration: Callable[[Metrics], object] = lambda metrics: None,
         loggers: Sequence[Callable[[Metrics], object]] = (),
         interruption: Interruption | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
         self.total_steps, self.total_episodes = total_steps, total_episodes
@@ -70,6 +72,7 @@ class Runner:
         """Whether the last checkpoint that was due is on the disk."""
         self._run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
+        self._clock = clock
         self._keep_checkpoints = keep_checkpoints
         self._progress = progress
         self._on_iteration = on_iteration
@@ -85,7 +88,7 @@ class Runner:
         """Train until `total_steps`, or until asked to stop; the metrics of the last iteration."""
         if self.iteration == 0:
             self.save()  # from here on, whatever happens, there is something to go on from
-        saved_at = time.perf_counter()
+        saved_at = self._clock()
         bar = ProgressBar(
             enabled=self._progress, total=self.total_steps, initial=self.sampler.env_steps, unit="step",
             unit_scale=True, dynamic_ncols=True,
@@ -100,9 +103,9 @@ class Runner:
                 self._on_iteration(self.metrics)
                 if self._run_directory is not None:
                     self._run_directory.log(self.metrics)
-                    if time.perf_counter() - saved_at > self._checkpoint_seconds:
+                    if self._clock() - saved_at > self._checkpoint_seconds:
                         self.save()
-                        saved_at = time.perf_counter()
+                        saved_at = self._clock()
                 self._report(self.metrics)
                 bar.move_to(min(self.sampler.env_steps, self.total_steps), _summary(self.metrics))
             self.interrupted = self.share_done < 1.0

@@ -11,8 +11,10 @@ import os
 import struct
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -85,6 +87,7 @@ class Team(Alone):
         self._timeout, self._joins = timeout, joins
         self._launched: Launched | None = None
         self._agreed = Interruption()
+        self._put_back: Callable[[], object] = bool
         self._seconds = 0.0
         self._fingerprint = (-1, 0)
 
@@ -126,6 +129,7 @@ class Team(Alone):
     ) -> None:
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(told_of(error))
+        self._put_back()
         if self._launched is not None:
             if error is None:
                 self._launched.close()
@@ -199,7 +203,8 @@ class Team(Alone):
         """Start the others, where that is not done; all then hold what the first does."""
         agent, settings = job.agent, job.settings
         self._agent, self._own = agent, job.interruption
-        self._spread_before, agent.spread = agent.spread, self._sharded
+        self._put_back = partial(setattr, agent, "spread", agent.spread)
+        agent.spread = self._sharded
         if self.link is None and self.size > 1:
             self._launch(job)
         tensors, state = agent.state()
@@ -269,7 +274,6 @@ class Team(Alone):
 
     def end(self) -> None:
         """Let go of each other."""
-        self._agent.spread = self._spread_before
         if self._joins:
             self.gather(b"")
 
@@ -281,14 +285,15 @@ class Team(Alone):
         """
         version = self._agent.version
         if self._fingerprint[0] != version:
-            self._fingerprint = version, zlib.crc32(memoryview(self._agent.parameters.values.detach().numpy()))
+            self._fingerprint = version, zlib.crc32(self._agent.parameters.values.detach().numpy().tobytes())
         header = _HEADER.pack(self._own.requested, time.monotonic(), self._fingerprint[1], version)
         parts = [header + data] if self.link is None else self.link.gather(header + data)
-        stops, clocks, *held = zip(*(_HEADER.unpack_from(part) for part in parts), strict=True)
+        stops, clocks, fingerprints, versions = zip(*(_HEADER.unpack_from(part) for part in parts), strict=True)
         self._agreed.requested |= any(stops)
         self._seconds = clocks[0]
-        for rank, (mine, first) in enumerate(zip(zip(*held, strict=True), itertools.repeat((held[0][0], held[1][0])))):
-            if mine != first:
+        held = list(zip(fingerprints, versions, strict=True))
+        for rank in range(len(held)):
+            if held[rank] != held[0]:
                 raise DistributionError(
                     f"after {version} updates learner {rank} does not hold the parameters that learner 0 does: their "
                     "processors or libraries round differently. Use machines alike, or learners of one machine"

@@ -28,6 +28,7 @@ SOME: dict[str, Any] = {
     "evaluation_episodes": 1,
     "checkpoint_seconds": 30.0,
     "keep_checkpoints": 2,
+    "distribution": "multi:1:2",
     "vectorization": "sync",
     "autoreset_mode": "next_step",
     "on_env_error": "restart",

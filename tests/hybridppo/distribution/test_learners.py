@@ -1,0 +1,249 @@
+"""Learners in processes of their own: the bits of one, and one clear error where one is lost."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+import torch
+from processes import start_python
+from torch import Tensor
+
+import hybridppo
+from hybridppo import DistributionError, MultiLearner, PPOConfig
+
+CONFIG = PPOConfig(
+    num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
+    normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
+)  # fmt: skip
+STEPS = 4 * 32 * 4
+SECONDS = 120
+"""Much longer than anything takes, on a machine that has other things to do."""
+MEASURED = ("seconds", "steps_per_second")
+"""How the names of metrics begin that measure time."""
+
+
+def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
+    options = {"config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False, **options}
+    return hybridppo.train(env, **options)
+
+
+def values_of(result: hybridppo.TrainResult) -> Tensor:
+    return result.agent.parameters.values.detach().clone()
+
+
+def counted(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
+
+
+def learners() -> list[psutil.Process]:
+    """The processes of learners that this one has started."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "hybridppo.distribution.process" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert learners() == []
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_any_number_of_learners_gives_the_same_bits(env: str) -> None:
+    """Returns, episode ends, normalisation, target_kl and explained variance are those of all environments."""
+    steps = STEPS if env == "CartPole-v1" else 4 * 32 * 8  # so that Pendulum's episodes are cut, after 200 steps
+    alone = train(env, distribution=MultiLearner(1, shards=4), total_steps=steps)
+    assert alone.metrics["episodes"] > 0
+    for learners in (2, 4) if env == "CartPole-v1" else (2,):
+        several = train(env, distribution=MultiLearner(learners, shards=4), total_steps=steps)
+        assert torch.equal(values_of(several), values_of(alone))
+        assert counted(several.metrics) == counted(alone.metrics)
+
+
+def test_one_learner_in_shards_is_the_local_training_up_to_rounding() -> None:
+    local, sharded = train(vectorization="sync"), train(distribution=MultiLearner(1, shards=4))
+    assert not torch.equal(values_of(sharded), values_of(local))
+    assert (values_of(sharded) - values_of(local)).abs().max() <= 3e-6
+
+
+class Failing(gym.Wrapper):  # type: ignore[type-arg]
+    """CartPole that does something else in its 20th step, in any process but that of `here`."""
+
+    def __init__(self, here: int, what: Callable[[], object]) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self._here, self._what, self._steps = here, what, 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 20 and os.getpid() != self._here:
+            self._what()
+        return super().step(action)
+
+
+def failing(what: Callable[[], object]) -> Callable[[], gym.Env[Any, Any]]:
+    here = os.getpid()
+    return lambda: Failing(here, what)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def silent() -> None:
+    threading.Event().wait()
+
+
+def raising() -> None:
+    raise ValueError("no more of this")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        (killed, {}, r"learner 1 of 2 has died: killed by SIGKILL.*resume goes on from the last checkpoint"),
+        (silent, {"worker_timeout": 3.0}, r"learner 1 of 2 died, or did not answer for 3 s \(worker_timeout\)"),
+        (raising, {}, r"learner 1 of 2 failed: EnvError: environment 2 \(seed \d+\) failed .*no more of this"),
+    ],
+    ids=["killed", "silent", "raising"],
+)
+def test_a_learner_that_is_lost_ends_the_training_in_one_error_and_what_was_saved_goes_on_locally(
+    what: Callable[[], None], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DistributionError) as lost:
+        train(failing(what), distribution=MultiLearner(2), run_dir=tmp_path / "run", **options)
+    assert re.search(message, str(lost.value), re.DOTALL), str(lost.value)
+    env = failing(what)  # made in this process alone, which does nothing of the kind
+    result = hybridppo.resume(tmp_path / "run", env=env, distribution="local", progress=False)
+    assert result.metrics["env_steps"] == STEPS
+
+
+def test_an_error_of_the_first_learner_is_raised_as_it_is_and_the_others_go() -> None:
+    def stop(metrics: dict[str, float]) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        train(distribution=MultiLearner(2), on_iteration=stop)
+
+
+def test_a_learner_that_cannot_begin_is_named_with_its_reason() -> None:
+    here = os.getpid()
+
+    def make() -> gym.Env[Any, Any]:
+        if os.getpid() != here:
+            raise OSError("no licence here")
+        return gym.make("CartPole-v1")
+
+    with pytest.raises(DistributionError, match=r"learner 1 of 2 failed: OSError: no licence here"):
+        train(make, distribution=MultiLearner(2))
+
+
+def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = train(distribution="multi:1:2")
+
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    stopped = train(distribution="multi:2", run_dir=tmp_path / "run", on_iteration=stop)
+    assert stopped.interrupted
+    assert stopped.saved
+    assert stopped.metrics["iteration"] == 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == "multi:2:2"
+
+    def stop_again(metrics: dict[str, float]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    again = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", on_iteration=stop_again, progress=False)
+    assert again.metrics["iteration"] == 3
+    last = hybridppo.resume(tmp_path / "run", distribution="multi:2:2", progress=False)
+    assert torch.equal(values_of(last), values_of(whole))
+    assert counted(last.metrics) == counted(whole.metrics)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+
+
+DRIVER = """
+import hybridppo, sys
+if __name__ == "__main__":
+    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="multi:2", progress=False,
+                    on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
+"""
+
+
+def test_no_learner_outlives_the_first(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    driver = start_python(script, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "1\n"
+        others = psutil.Process(driver.pid).children(recursive=True)
+        assert len(others) == 1
+    finally:
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(others, timeout=10)
+    assert alive == []
+
+
+def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "hybridppo", *arguments]
+    process = start_python(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=SECONDS)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", STEPS, "--no-progress"]
+    ran = torchrun("train", "CartPole-v1", "--distribution", "multi", "--run-dir", tmp_path / "run", *flags)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("training: return") == ran.stdout.count("run directory: ") == 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["distribution"] == "multi:2:2"
+    agent = hybridppo.load(tmp_path / "run")
+    same = train(config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
+                 distribution="multi:1:2")  # fmt: skip
+    assert torch.equal(agent.parameters.values, same.agent.parameters.values)
+
+
+def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both() -> None:
+    ran = torchrun("train", "CartPole-v1", "--distribution", "multi:3", "--no-progress")
+    assert ran.returncode != 0
+    assert "distribution multi:3 has 3 learners, torchrun started 2" in ran.stderr
+
+
+def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridppo.distribution import team
+
+    monkeypatch.setattr(team, "SECONDS_TO_START", 1.0)
+    port = free_port()
+    environment = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DistributionError, match="learners 1, 2 did not come within 1 s, of 3"):
+        train(distribution="multi", worker_timeout=1.0, config=PPOConfig(num_envs=3))
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def resume(
     checkpoint = None if directory.is_untouched else directory.load_checkpoint()
     with contextlib.ExitStack() as stack:
         stack.enter_context(team)
+        settings = replace(settings, run=team.settled(settings.run))
         interruption = stack.enter_context(Interruption())
         environments = _environments(settings, env, team)
         stack.callback(environments.close)

@@ -25,7 +25,6 @@ import torch
 from gymnasium.vector import VectorEnv
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps
@@ -114,13 +113,9 @@ class Team(Alone):
 
     def __enter__(self) -> "Team":
         if self._joins:
-            seconds = timedelta(seconds=start_timeout(self._timeout))
-            store, _, _ = next(rendezvous("env://", timeout=seconds))
-            # The store may outlive a training, and with --max-restarts its processes.
-            name = f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}"
-            store = PrefixStore(name, store)
+            seconds = start_timeout(self._timeout)
             self.link = Link(
-                store, self.rank, self.size, timeout=self._timeout, start_timeout=start_timeout(self._timeout)
+                _store(self.rank, seconds), self.rank, self.size, timeout=self._timeout, start_timeout=seconds
             )
         return self
 
@@ -314,6 +309,21 @@ class Team(Alone):
 
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)
+
+
+def _store(rank: int, seconds: float) -> Any:
+    """Where learners that torchrun has started meet: at torchrun's own store, or at the first's."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    options = {"is_master": is_master, "wait_for_workers": False, "multi_tenant": True}
+    try:
+        store = TCPStore(host, port, timeout=timedelta(seconds=seconds), **options)
+    except RuntimeError as error:
+        raise DistributionError(
+            f"learner {rank} does not reach the first at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
+        ) from error
+    # The store may outlive a training, and with --max-restarts its processes.
+    return PrefixStore(f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}", store)
 
 
 class Elsewhere(RunDirectory):

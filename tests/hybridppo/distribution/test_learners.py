@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from processes import start_python
 from torch import Tensor
 
 import hybridppo
-from hybridppo import DistributionError, MultiLearner, PPOConfig
+from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
 
 CONFIG = PPOConfig(
     num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
@@ -223,27 +224,52 @@ def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
     assert torch.equal(agent.parameters.values, same.agent.parameters.values)
 
 
-def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both() -> None:
-    ran = torchrun("train", "CartPole-v1", "--distribution", "multi:3", "--no-progress")
-    assert ran.returncode != 0
-    assert "distribution multi:3 has 3 learners, torchrun started 2" in ran.stderr
-
-
-def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let this process be one of those that it has started; the port at which they meet."""
     from hybridppo.distribution import team
 
     monkeypatch.setattr(team, "SECONDS_TO_START", 1.0)
     port = free_port()
-    environment = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, value in environment.items():
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
+    return port
+
+
+def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_torchrun_would(0, 2, monkeypatch)
+    with pytest.raises(ConfigurationError, match="distribution multi:3 has 3 learners, torchrun started 2"):
+        train(distribution="multi:3")
+
+
+def test_a_run_is_not_resumed_by_learners_of_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(distribution="multi:1", run_dir=tmp_path / "run")
+    as_torchrun_would(0, 1, monkeypatch)
+    with pytest.raises(ConfigurationError, match="cannot be resumed by learners that torchrun has started"):
+        hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS)
+
+
+def test_a_learner_says_where_it_does_not_find_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = as_torchrun_would(1, 2, monkeypatch)
+    with pytest.raises(DistributionError, match=rf"learner 1 does not reach the first at 127.0.0.1:{port}"):
+        train(distribution="multi", worker_timeout=1.0)
+
+
+def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: pytest.fail("not ours"))
+    with pytest.raises(ConfigurationError, match="in use already"):
+        train(distribution="multi:2")
+    monkeypatch.undo()
+
+
+def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_torchrun_would(0, 3, monkeypatch)
     with pytest.raises(DistributionError, match="learners 1, 2 did not come within 1 s, of 3"):
         train(distribution="multi", worker_timeout=1.0, config=PPOConfig(num_envs=3))
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         return int(bound.getsockname()[1])

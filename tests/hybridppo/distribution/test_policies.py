@@ -1,6 +1,7 @@
 """The policies: their texts, their fragments, and what is refused before anything begins."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import gymnasium as gym
@@ -32,6 +33,18 @@ def test_every_policy_has_a_text_and_fragments(text: str, policy: Distribution) 
     assert {part for fragment in policy.fragments() for part in fragment.holds} >= {"environments", "actor", "learner"}
     if policy.instead is None:
         assert distribution_of(text) == distribution_of(policy) == policy
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("kind", POLICIES.values(), ids=POLICIES)
+def test_the_documents_say_of_each_what_it_says_itself(kind: type[Distribution]) -> None:
+    policy = kind(*[{"samplers": 8, "env_workers": 8, "workers": 8, "learners": 4}[f.name] for f in fields(kind)[:1]])
+    fragments = [f"{part.count} of {', '.join(part.holds)} ({part.crosses})" for part in policy.fragments()]
+    can_be_run = "yes" if policy.instead is None else "no"
+    row = f"| `{policy!r}` | `{policy}` | {'; '.join(fragments)} | {can_be_run} |"
+    assert row in (ROOT / "docs" / "distribution.md").read_text(encoding="utf-8").splitlines()
 
 
 def test_there_is_one_of_each_kind() -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import psutil
 import pytest
 import torch
 from processes import start_python
-from torch import Tensor
+from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
+from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 
 CONFIG = PPOConfig(
     num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
@@ -80,6 +82,34 @@ def test_one_learner_in_shards_is_the_local_training_up_to_rounding() -> None:
     local, sharded = train(vectorization="sync"), train(distribution=MultiLearner(1, shards=4))
     assert not torch.equal(values_of(sharded), values_of(local))
     assert (values_of(sharded) - values_of(local)).abs().max() <= 3e-6
+
+
+class Own(hybridppo.PPO):
+    """An agent of one's own."""
+
+
+def own_loss(inputs: LossInputs, config: PPOConfig, clip_range: Any) -> Loss:
+    loss = ppo_loss(inputs, config, clip_range)
+    return replace(loss, total=loss.total + 0.01 * inputs.log_ratio.square().mean())
+
+
+def own_networks(*arguments: Any) -> tuple[nn.Module, nn.Module]:
+    return nn.Linear(4, 2), nn.Linear(4, 1)
+
+
+def test_learners_take_what_is_ones_own_and_an_agent_that_has_learned_already() -> None:
+    own = {"agent": Own, "loss": own_loss, "networks": own_networks, "evaluation_episodes": 1}
+    config = replace(CONFIG, normalize_observations=False)
+    alone, several = (train(distribution=f"multi:{size}:2", config=config, **own) for size in (1, 2))
+    assert type(several.agent) is Own
+    assert torch.equal(values_of(several), values_of(alone))
+    assert several.evaluation is not None
+    assert alone.evaluation is not None
+    assert several.evaluation.returns == alone.evaluation.returns
+    for result, size in ((alone, 1), (several, 2)):
+        train(distribution=f"multi:{size}:2", agent=result.agent, config=None, seed=6)
+    assert torch.equal(values_of(several), values_of(alone))
+    assert several.agent.version > 4
 
 
 class Failing(gym.Wrapper):  # type: ignore[type-arg]

@@ -135,7 +135,7 @@ class Link:
             silent = [0]
         who = _names(silent or others)
         return DistributionError(
-            f"{who} of {self.size} died, or did not answer for {self.timeout:g} s (worker_timeout): {error}. {_REMEDY}"
+            f"{who} of {self.size} died, or did not answer for {self.timeout:g} s (worker_timeout). {_REMEDY}"
         )
 
     def close(self) -> None:

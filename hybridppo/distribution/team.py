@@ -344,7 +344,7 @@ class Elsewhere(RunDirectory):
 
 def _packed(tensors: dict[str, Tensor], state: dict[str, Any]) -> bytes:
     text = json.dumps(state).encode()
-    host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    host = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     return len(text).to_bytes(8, "little") + text + safetensors.torch.save(host)
 
 

@@ -17,6 +17,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hybridppo.distribution.policies import distribution_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.reporting.trackers.registry import names_of_trackers
@@ -58,7 +59,11 @@ class RunOptions:
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE)
     """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
 
+    distribution: str = field(default="local", metadata=CHANGEABLE)
+    """Who runs where: a policy such as MultiLearner(2), or its text: local, or multi:LEARNERS:SHARDS."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
         self._require_whole("total_steps", "keep_checkpoints")
         for name in ("evaluate_every", "evaluation_episodes"):
             if getattr(self, name) is None:  # which says never, too

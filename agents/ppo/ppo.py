@@ -107,8 +107,11 @@ class PPO:
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
         self.version = 0
         self.should_stop: Callable[[], bool] = _never
+        self.spread: Callable[[Any], OptimizerSteps] = _as_they_are
+        """What is made of the form of its steps, where others share them."""
         self._clip_range = config.clip_range
         self._steps: OptimizerSteps | None = None
+        self._form: OptimizerSteps | None = None
         self._steps_binding = 0
         self._has_agreed = False
 
@@ -222,9 +225,9 @@ class PPO:
         before = self._snapshot()
         batch = self._experience.batch(self, rollout, steps)
         sizes = self._minibatch_sizes(batch)
-        if isinstance(steps, NumpySteps) and not self._has_agreed:
+        if isinstance(self._form, NumpySteps) and not self._has_agreed:
             # Once a run: the gradient by hand is that of the loss as it is written.
-            require_same_gradient(self._plain_steps(), steps, self.parameters, batch, self.config)
+            require_same_gradient(self._plain_steps(), self._form, self.parameters, batch, self.config)
             self._has_agreed = True
         epochs: list[Tensor] = []
         device = self.parameters.values.device
@@ -274,7 +277,8 @@ class PPO:
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)
             self.optimizer.keep_learning_rates_on_host()  # but for the form that asks for something else
-            self._steps = self._form_of_steps()(self)
+            self._form = self._form_of_steps()(self)
+            self._steps = self.spread(self._form)
             self._steps_binding = self.parameters.binding
         return self._steps
 
@@ -378,3 +382,7 @@ class PPO:
 
 def _never() -> bool:
     return False
+
+
+def _as_they_are(steps: OptimizerSteps) -> OptimizerSteps:
+    return steps

@@ -1,0 +1,15 @@
+"""Which team a distribution calls for."""
+
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.policies import MultiLearner, distribution_of
+from hybridppo.options import RunOptions
+
+
+def team_of(run: RunOptions, timeout: float) -> Alone:
+    """Who trains, by the run's distribution; `timeout` seconds without an answer are too long."""
+    policy = distribution_of(run.distribution)
+    if not isinstance(policy, MultiLearner):
+        return Alone()
+    from hybridppo.distribution.team import Team  # which loads torch.distributed
+
+    return Team.of(policy, timeout)

@@ -60,7 +60,10 @@ class RunOptions:
     """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
 
     distribution: str = field(default="local", metadata=CHANGEABLE)
-    """Who runs where: a policy such as MultiLearner(2), or its text: local, or multi:LEARNERS:SHARDS."""
+    """Who runs where: a policy such as MultiLearner(2), or its text: local, multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
+    address: str | None = field(default=None, metadata=CHANGEABLE)
+    """Of a Ray cluster that is there already, auto or HOST:PORT, for policies that run on Ray; without it, they start
+    one on this machine."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
@@ -79,6 +82,8 @@ class RunOptions:
         if self.target_return is not None and not is_number(self.target_return):
             raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
         names_of_trackers(self.track)
+        if self.address is not None and not isinstance(self.address, str):
+            raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
         start_from: Any = self.start_from
         if start_from is not None and not isinstance(start_from, (str, Path)):
             raise ConfigurationError(

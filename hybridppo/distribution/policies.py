@@ -64,7 +64,6 @@ class SingleLearnerCoarse(Distribution):
 
     samplers: int
     name = "coarse"
-    instead = "num_workers={samplers}, which does the same with processes of this machine"
 
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
         return (

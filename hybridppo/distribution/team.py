@@ -19,10 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
 import safetensors.torch
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -30,6 +28,7 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.launching import Launched
 from hybridppo.distribution.link import Link, told_of
 from hybridppo.distribution.policies import MultiLearner
@@ -187,21 +186,8 @@ class Team(Alone):
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""
         share = num_envs // self.size
-        if options.vectorization == "compiled":  # environments that are seeded by their number
-            return make_environments(source, share, options, first=self.rank * share)
-        if isinstance(source, str):
-            has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
-            if has_own and options.vectorization == "auto" and self.rank == 0:
-                logger.info("%s: its own vectorised form cannot be divided among learners, copies are stepped", source)
-        elif callable(source):
-            made = source(**(options.env_kwargs or {}))
-            made.close()
-            if isinstance(made, VectorEnv):
-                raise ConfigurationError(
-                    f"the function made a {type(made).__name__}, which is seeded as a whole and cannot be divided "
-                    "among learners: let it make one environment, or use distribution='local'"
-                )
-        return make_environments(source, share, options, first=self.rank * share, vectorization="sync")
+        options = as_copies(source, options, "learners", tells=self.rank == 0)
+        return make_environments(source, share, options, first=self.rank * share)
 
     def begin(self, job: "Job") -> "Job":
         """Start the others, where that is not done; all then hold what the first does."""

@@ -1,15 +1,19 @@
 """Which team a distribution calls for."""
 
 from hybridppo.distribution.alone import Alone
-from hybridppo.distribution.policies import MultiLearner, distribution_of
+from hybridppo.distribution.policies import MultiLearner, SingleLearnerCoarse, distribution_of
 from hybridppo.options import RunOptions
 
 
 def team_of(run: RunOptions, timeout: float) -> Alone:
     """Who trains, by the run's distribution; `timeout` seconds without an answer are too long."""
     policy = distribution_of(run.distribution)
-    if not isinstance(policy, MultiLearner):
-        return Alone()
-    from hybridppo.distribution.team import Team  # which loads torch.distributed
+    if isinstance(policy, MultiLearner):
+        from hybridppo.distribution.team import Team  # which loads torch.distributed
 
-    return Team.of(policy, timeout)
+        return Team.of(policy, timeout)
+    if isinstance(policy, SingleLearnerCoarse):
+        from hybridppo.distribution.coarse import Coarse
+
+        return Coarse(policy, run.address)
+    return Alone()

@@ -4,12 +4,15 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from hybridppo.errors import ConfigurationError, DistributionError
 
+SECONDS_TO_CONNECT = 10.0
+"""How long a cluster may take to answer."""
 MOST_BYTES = 2**30
 """What a store of objects that is started here may hold; what does not fit goes to the disk."""
 
@@ -37,7 +40,9 @@ class Cluster:
             ) from error
         self._ray = ray
         self._is_own = not ray.is_initialized()
+        self._put_back: Any = None
         if not self._is_own:
+            self._put_back = _taken_from_ray()
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody unless it is asked for
         options: dict[str, Any] = {"logging_level": logging.ERROR}
@@ -47,9 +52,10 @@ class Cluster:
         else:
             options["address"] = address
         try:
+            _require_somebody_at(address)
             with _handlers_kept():
                 ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             where = "could not be started on this machine" if address is None else f"does not answer at {address}"
             raise DistributionError(
                 f"Ray {where} ({type(error).__name__}: {error}). A cluster is started by ray start --head, and joined "
@@ -61,6 +67,29 @@ class Cluster:
         if self._is_own:
             with _handlers_kept():
                 self._ray.shutdown()
+        elif self._put_back is not None:
+            signal.signal(signal.SIGTERM, self._put_back)
+            self._put_back = None
+
+
+def _taken_from_ray() -> Any:
+    """Ray's handler of SIGTERM, which leaves the process, taken away for as long as a training saves and ends by it.
+
+    None where there is none, or somebody else's.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    is_rays = str(getattr(handler, "__module__", "")).partition(".")[0] == "ray"
+    if not is_rays or threading.current_thread() is not threading.main_thread():
+        return None
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return handler
+
+
+def _require_somebody_at(address: str | None) -> None:
+    """Raise an OSError where nobody listens: Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
 
 
 @contextlib.contextmanager

@@ -1,13 +1,11 @@
 """One learner, and samplers anywhere that Ray reaches (`SingleLearnerCoarse`)."""
 
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from hybridppo.agents.registry import AnyConfig
-from hybridppo.distribution.alone import Alone
-from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.copies import as_copies
+from hybridppo.distribution.over_ray import OverRay
 from hybridppo.distribution.policies import SingleLearnerCoarse
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -17,51 +15,8 @@ from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
-
-
-class OverRay(Alone):
-    """The learner of a training whose environments are elsewhere; while it is entered, Ray is there.
-
-    Args:
-        policy: which one, for messages.
-        address: of a cluster that is there already; None starts one on this machine.
-        count: how many workers there are.
-        what: what they are called.
-    """
-
-    def __init__(self, policy: str, address: str | None, count: int, what: str) -> None:
-        self._policy, self._address, self._count, self._what = policy, address, count, what
-        self._cluster: Cluster | None = None
-
-    def __enter__(self) -> "OverRay":
-        self._cluster = Cluster(self._policy, self._address, self._count)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-
-    def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        whom = f"with distribution {self._policy}"
-        if self._count > config.num_envs:
-            raise ConfigurationError(
-                f"{self._what} must be at most num_envs = {config.num_envs}, got {self._count}: each steps at least one"
-            )
-        if run.num_workers:
-            raise ConfigurationError(
-                f"num_workers={run.num_workers} cannot be had {whom}, whose workers are elsewhere: leave it out"
-            )
-        if options.vectorization == "async":
-            raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
-
-    def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The CPU, where it was to be chosen."""
-        return SingleDevice("cpu") if isinstance(meant, Auto) else meant
 
 
 class Coarse(OverRay):

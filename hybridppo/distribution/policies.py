@@ -78,7 +78,6 @@ class SingleLearnerFine(Distribution):
 
     env_workers: int
     name = "fine"
-    instead = "vectorization='async', which steps each environment in a process of this machine"
 
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
         return (
@@ -93,7 +92,6 @@ class Environments(Distribution):
 
     workers: int
     name = "environments"
-    instead = SingleLearnerFine.instead
 
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
         return (

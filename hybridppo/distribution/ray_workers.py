@@ -12,8 +12,7 @@ import ray
 import ray.exceptions
 from numpy.typing import NDArray
 
-from hybridppo._version import __version__
-from hybridppo.distribution.remote_share import CONTROL, Fill, RemoteShare, new_rows
+from hybridppo.distribution.remote_share import CONTROL, Fill, RemoteShare, new_rows, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
 from hybridppo.runners.samplers.stepping import Flag
@@ -69,7 +68,7 @@ class RayWorkers:
         self._memory = work.setup["memory"]
         setup = pack({**work.setup, "layout": work.layout})
         self._kind = ray.remote(num_cpus=1, concurrency_groups=CONTROL)(RemoteShare)
-        with _explained():
+        with explained():
             self._setup = ray.put(setup)
         self._handles: dict[int, Any] = {}
         self._places: dict[int, str] = {}
@@ -99,14 +98,11 @@ class RayWorkers:
                 raise answer
             about = answer[0]
             self._places[worker] = f", process {about['pid']} of {about['host']}"
-            here = {"hybridppo": __version__, "numpy": np.__version__}
-            there = {name: about["versions"][name] for name in here}
-            if here != there:
-                raise DistributionError(f"{self.name(worker)} has {there}, and the trainer {here}: install the same")
+            require_versions(self.name(worker), about["versions"])
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
         self._version, self._rollout = version, self._rollout + 1
-        with _explained():
+        with explained():
             flat = np.concatenate([parameter.reshape(-1) for parameter in parameters]).astype(np.float32, copy=False)
             self._parameters = ray.put(flat)
 
@@ -116,12 +112,12 @@ class RayWorkers:
         noise = None
         if end is None:
             noise = np.ascontiguousarray(self.buffers[turn].noise[first:, self._work.columns[worker]])
-        with _explained():
+        with explained():
             ref = self._handles[worker].fill.remote(task, self._parameters if end is None else None, noise)
         self._awaited[worker] = Awaited(ref, task, turn)
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
-        with _explained():
+        with explained():
             self._awaited[worker] = Awaited(self._handles[worker].ask.remote(kind, value))
 
     def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:  # noqa: D102
@@ -193,7 +189,7 @@ class RayWorkers:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:
             self._kill(worker)
-            return WorkerLostError(f"{self.name(worker)} is lost: {_reason(error)}")
+            return WorkerLostError(f"{self.name(worker)} is lost: {reason_of(error)}")
         if kind == "error":
             raise EnvError(f"{self.name(worker)} failed: {value}")
         if awaited.task is None:
@@ -234,7 +230,7 @@ class RayWorkers:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Within it, what Ray cannot send is told of with what can be done."""
     try:
         yield
@@ -244,10 +240,16 @@ def _explained() -> Iterator[None]:
             "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps"
         ) from error
     except ray.exceptions.RayError as error:
-        raise DistributionError(f"Ray failed: {_reason(error)}") from error
+        raise DistributionError(f"Ray failed: {reason_of(error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def require_versions(who: str, there: dict[str, str]) -> None:
+    """Refuse a worker with other versions than here."""
+    if there != (here := versions_here()):
+        raise DistributionError(f"{who} has {there}, and the trainer {here}: install the same")
+
+
+def reason_of(error: Exception) -> str:
     """The one sentence of Ray's many that says what happened."""
     text = str(error)
     for mark in ("Worker exit detail: ", "Death cause: ", "died because "):

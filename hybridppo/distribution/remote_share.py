@@ -71,10 +71,9 @@ class RemoteShare:
                     for name, (shape, dtype) in told["layout"].items()
                 }
             )
-            versions = {"hybridppo": __version__, "numpy": np.__version__, "python": platform.python_version()}
-            return {"pid": os.getpid(), "host": platform.node(), "versions": versions}
+            return {"pid": os.getpid(), "host": platform.node(), "versions": versions_here()}
 
-        return _answer(make)
+        return answered(make)
 
     def fill(self, task: Fill, parameters: Array | None, noise: Array | None) -> Answer:
         """Fill a part: how many rows there are then, the final observations, and the new rows of each array.
@@ -105,12 +104,12 @@ class RemoteShare:
             }
             return task, filled, finals, rows
 
-        return _answer(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
+        return answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
 
     def ask(self, kind: str, value: Any) -> Answer:
         """As `Share.answer`."""
         assert self._share is not None
-        return _answer(lambda: self._share.answer(kind, value) if self._share is not None else None)
+        return answered(lambda: self._share.answer(kind, value) if self._share is not None else None)
 
     @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
     def rows(self) -> int:
@@ -145,7 +144,13 @@ def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) ->
     return slice(first, filled)
 
 
-def _answer(act: Callable[[], Any], seconds: Callable[[], float] = lambda: 0.0) -> Answer:
+def versions_here() -> dict[str, str]:
+    """Of what must be the same everywhere."""
+    return {"hybridppo": __version__, "numpy": np.__version__}
+
+
+def answered(act: Callable[[], Any], seconds: Callable[[], float] = lambda: 0.0) -> Answer:
+    """What comes of it, or what is to be said of what it raises."""
     try:
         value = act()
     except EnvError as error:  # which says all there is to say

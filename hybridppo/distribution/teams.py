@@ -1,7 +1,13 @@
 """Which team a distribution calls for."""
 
 from hybridppo.distribution.alone import Alone
-from hybridppo.distribution.policies import MultiLearner, SingleLearnerCoarse, distribution_of
+from hybridppo.distribution.policies import (
+    Environments,
+    MultiLearner,
+    SingleLearnerCoarse,
+    SingleLearnerFine,
+    distribution_of,
+)
 from hybridppo.options import RunOptions
 
 
@@ -16,4 +22,8 @@ def team_of(run: RunOptions, timeout: float) -> Alone:
         from hybridppo.distribution.coarse import Coarse
 
         return Coarse(policy, run.address)
+    if isinstance(policy, (SingleLearnerFine, Environments)):
+        from hybridppo.distribution.fine import Fine
+
+        return Fine(policy, run.address)
     return Alone()

@@ -5,8 +5,11 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hybridppo.errors import ConfigurationError, DistributionError
@@ -41,6 +44,7 @@ class Cluster:
         self._ray = ray
         self._is_own = not ray.is_initialized()
         self._put_back: Any = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         if not self._is_own:
             self._put_back = _taken_from_ray()
             return
@@ -55,6 +59,8 @@ class Cluster:
             _require_somebody_at(address)
             with _handlers_kept():
                 ray.init(**options)
+                if address is None and sys.platform == "linux":
+                    self._watcher = _watched()
         except (OSError, RuntimeError, ValueError) as error:
             where = "could not be started on this machine" if address is None else f"does not answer at {address}"
             raise DistributionError(
@@ -67,6 +73,9 @@ class Cluster:
         if self._is_own:
             with _handlers_kept():
                 self._ray.shutdown()
+            if self._watcher is not None:
+                self._watcher.communicate()
+                self._watcher = None
         elif self._put_back is not None:
             signal.signal(signal.SIGTERM, self._put_back)
             self._put_back = None
@@ -83,6 +92,15 @@ def _taken_from_ray() -> Any:
         return None
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return handler
+
+
+def _watched() -> "subprocess.Popen[bytes]":
+    """What ends Ray where this process is killed; it ends when its standard input does."""
+    command = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watcher.py")), str(os.getpid())]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    return process
 
 
 def _require_somebody_at(address: str | None) -> None:

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from hybridppo.agents.registry import AnyConfig
 from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.distribution.policies import SingleLearnerCoarse
@@ -12,7 +11,6 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
@@ -24,14 +22,6 @@ class Coarse(OverRay):
 
     def __init__(self, policy: SingleLearnerCoarse, address: str | None) -> None:
         super().__init__(str(policy), address, policy.samplers, "samplers")
-
-    def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        super().check(config, options, run)
-        if (episodes := getattr(config, "episodes_per_rollout", None)) is not None:
-            raise ConfigurationError(
-                f"episodes_per_rollout={episodes} cannot be had with distribution {self._policy}: whole episodes are "
-                "sampled in one process"
-            )
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
         placement = super().placement(meant)

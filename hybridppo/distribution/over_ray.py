@@ -47,6 +47,10 @@ class OverRay(Alone):
             raise ConfigurationError(
                 f"num_workers={run.num_workers} cannot be had {whom}, whose workers are elsewhere: leave it out"
             )
+        if (episodes := getattr(config, "episodes_per_rollout", None)) is not None:  # not every agent has it
+            raise ConfigurationError(
+                f"episodes_per_rollout={episodes} cannot be had {whom}: whole episodes are sampled in one process"
+            )
         if options.vectorization == "async":
             raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
 

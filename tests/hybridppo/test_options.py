@@ -34,6 +34,7 @@ SOME: dict[str, Any] = {
     "checkpoint_seconds": 30.0,
     "keep_checkpoints": 2,
     "distribution": "multi:1:2",
+    "address": "auto",
     "vectorization": "sync",
     "env_threads": 2,
     "autoreset_mode": "next_step",

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,8 @@ from hybridppo import DistributionError, EnvError, Mirrored, PPOConfig, SingleLe
 ray = pytest.importorskip("ray")
 
 from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster  # noqa: E402
+
+from hybridppo.distribution.remote_share import Fill  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
@@ -221,6 +224,38 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
     assert alive == []
 
 
+def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--seed", 3, "--placement", "cpu",
+             "--distribution", "coarse:2"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    train = start_python(
+        "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", run_dir, "--no-progress",
+        *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    metrics = run_dir / "metrics.jsonl"
+    deadline = time.monotonic() + SECONDS
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert train.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    others = psutil.Process(train.pid).children(recursive=True)
+    os.killpg(train.pid, signal.SIGINT)  # as a terminal does: to all that are of its group
+    _, err = train.communicate(timeout=SECONDS)
+    assert train.returncode == 130, err
+    assert "Traceback" not in err
+    _, alive = psutil.wait_procs(others, timeout=20)
+    assert alive == []
+    steps = json.loads(metrics.read_text().splitlines()[-1])["env_steps"] + 256
+    again = start_python(
+        "-m", "hybridppo", "resume", run_dir, "--total-steps", steps, "--distribution", "local", "--no-progress",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    _, err = again.communicate(timeout=SECONDS)
+    assert again.returncode == 0, err
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert last["env_steps"] == steps
+
+
 def test_an_address_where_nobody_answers_is_an_error_that_says_how_to_start_one(tmp_path: Path) -> None:
     command = start_python(
         "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 100, "--distribution", "coarse:2", "--address",
@@ -231,6 +266,22 @@ def test_an_address_where_nobody_answers_is_an_error_that_says_how_to_start_one(
     assert "Ray does not answer at 127.0.0.1:1" in err
     assert "ray start --head" in err
     assert not (tmp_path / "run").exists()
+
+
+def test_an_answer_for_other_parameters_than_were_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_answer = ray.get
+
+    def stale(ref: Any, **options: Any) -> Any:
+        answer = true_answer(ref, **options)
+        if isinstance(answer, tuple) and isinstance(answer[1], tuple) and isinstance(answer[1][0], Fill):
+            kind, (task, *others), seconds = answer
+            if task.version == 2:
+                return kind, (replace(task, version=1), *others), seconds
+        return answer
+
+    monkeypatch.setattr(ray, "get", stale)
+    with pytest.raises(DistributionError, match=r"answered for Fill.*version=1.*was asked for Fill.*version=2.*used"):
+        train(distribution="coarse:2")
 
 
 def test_a_store_of_objects_that_is_full_is_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

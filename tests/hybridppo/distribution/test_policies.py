@@ -1,6 +1,7 @@
 """The policies: their texts, their fragments, and what is refused before anything begins."""
 
 import json
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -101,6 +102,30 @@ def test_what_cannot_be_spread_is_refused_before_anything_is_started(
     options = {"total_steps": 64, "distribution": MultiLearner(2), "config": of_ppo, **options}
     with pytest.raises(ConfigurationError, match=message):
         hybridppo.train("CartPole-v1", **options)
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"num_envs": 1}, {}, r"(samplers|env_workers|workers) must be at most num_envs = 1, got 2"),
+        ({"num_envs": 4}, {"num_workers": 2}, "num_workers=2 cannot be had with distribution .*:2"),
+        ({"num_envs": 4}, {"vectorization": "async"}, "vectorization='async' cannot be had"),
+        ({"num_envs": 4}, {"address": 7}, "address must be auto or HOST:PORT, got 7"),
+    ],
+)
+def test_what_cannot_be_had_over_ray_is_refused_before_it_is_started(
+    distribution: str, config: dict[str, int], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        hybridppo.train("CartPole-v1", total_steps=64, config=PPOConfig(**config), distribution=distribution, **options)
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])
+def test_without_ray_its_policies_say_how_to_get_it(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=rf"{distribution} needs Ray.*pip install 'hybridppo\[ray\]'"):
+        hybridppo.train("CartPole-v1", total_steps=64, config=CONFIG, distribution=distribution)
 
 
 def test_a_vector_that_is_seeded_as_a_whole_is_refused() -> None:

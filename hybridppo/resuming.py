@@ -97,6 +97,7 @@ def resume(
     team = team_of(settings.run, settings.environment.worker_timeout)
     team.check_resuming()
     team.check(settings.config, settings.environment, settings.run)
+    settings = replace(settings, environment=team.dividing(env, settings.environment))
     meant = team.placement(_own_placement(settings) if placement is None else resolve_placement(placement))
     checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
     with contextlib.ExitStack() as stack:

@@ -151,12 +151,12 @@ def train(
     )
     options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
     run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
-    assert run.seed is not None
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     config = _config(config, agent, loss, networks)
     team = team_of(run, environment_options.worker_timeout)
     team.check(config, environment_options, run)
+    environment_options = team.dividing(env, environment_options)
     meant = team.placement(resolve_placement(placement))
     with contextlib.ExitStack() as stack:
         stack.enter_context(team)

@@ -44,6 +44,10 @@ class Alone:
             ConfigurationError: with the option, and what to do.
         """
 
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
+        """The options with which the environments are made, wherever they are; a run keeps them."""
+        return options
+
     def check_resuming(self) -> None:
         """Refuse to go on with a run where this cannot.
 

@@ -3,12 +3,10 @@
 from functools import partial
 from typing import Any
 
-from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.distribution.policies import SingleLearnerCoarse
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.placements.auto.auto import Auto
@@ -33,10 +31,6 @@ class Coarse(OverRay):
             )
         return placement
 
-    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
-        """For their spaces; those that are stepped are the samplers'."""
-        return make_environments(source, num_envs, as_copies(source, options, "samplers"))
-
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
@@ -44,5 +38,4 @@ class Coarse(OverRay):
         from hybridppo.distribution.ray_workers import RayWorkers  # which loads Ray
 
         options |= {"num_workers": self._count, "transport": partial(RayWorkers, role="sampler")}
-        options["options"] = as_copies(source, options["options"], "samplers", tells=False)
         return make_sampler(source, environments, agent, placement, **options)

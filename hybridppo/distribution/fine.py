@@ -3,7 +3,6 @@
 from typing import Any
 
 from hybridppo.distribution import policies
-from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -40,7 +39,6 @@ class Fine(OverRay):
         """All of them, elsewhere; one is made here, for the spaces."""
         from hybridppo.distribution.remote_environments import RemoteEnvironments  # which loads Ray
 
-        options = as_copies(source, options, "environment workers")
         template = make_environments(source, 1, options)
         try:
             return RemoteEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
@@ -51,5 +49,4 @@ class Fine(OverRay):
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
     ) -> BaseSampler:
         """One of this process: it acts, and the environments are stepped elsewhere."""
-        options["options"] = as_copies(source, options["options"], "environment workers", tells=False)
         return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})

@@ -5,7 +5,8 @@ from types import TracebackType
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.cluster import Cluster
-from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.distribution.copies import as_copies
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
@@ -53,6 +54,9 @@ class OverRay(Alone):
             )
         if options.vectorization == "async":
             raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
+
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
+        return as_copies(source, options, self._what)
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """The CPU, where it was to be chosen."""

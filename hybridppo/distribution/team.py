@@ -165,6 +165,9 @@ class Team(Alone):
         if options.vectorization == "async":
             raise ConfigurationError(f"vectorization='async' cannot be had {learners}: leave it out")
 
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
+        return as_copies(source, options, "learners", tells=self.rank == 0)
+
     def check_resuming(self) -> None:  # noqa: D102 - as in the base
         if self._joins:
             raise ConfigurationError(
@@ -186,7 +189,6 @@ class Team(Alone):
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""
         share = num_envs // self.size
-        options = as_copies(source, options, "learners", tells=self.rank == 0)
         return make_environments(source, share, options, first=self.rank * share)
 
     def begin(self, job: "Job") -> "Job":

@@ -226,22 +226,22 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
     flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--seed", 3, "--placement", "cpu",
-             "--distribution", "coarse:2"]  # fmt: skip
+             "--distribution", "coarse:2", "--no-anneal-learning-rate"]  # fmt: skip
     run_dir = tmp_path / "run"
-    train = start_python(
+    driver = start_python(
         "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", run_dir, "--no-progress",
         *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     metrics = run_dir / "metrics.jsonl"
     deadline = time.monotonic() + SECONDS
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert train.poll() is None
+        assert driver.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    others = psutil.Process(train.pid).children(recursive=True)
-    os.killpg(train.pid, signal.SIGINT)  # as a terminal does: to all that are of its group
-    _, err = train.communicate(timeout=SECONDS)
-    assert train.returncode == 130, err
+    others = psutil.Process(driver.pid).children(recursive=True)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to all that are of its group
+    _, err = driver.communicate(timeout=SECONDS)
+    assert driver.returncode == 130, err
     assert "Traceback" not in err
     _, alive = psutil.wait_procs(others, timeout=20)
     assert alive == []
@@ -253,7 +253,12 @@ def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path
     _, err = again.communicate(timeout=SECONDS)
     assert again.returncode == 0, err
     last = json.loads(metrics.read_text().splitlines()[-1])
-    assert last["env_steps"] == steps
+    same = train(
+        config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8), anneal_learning_rate=False),
+        seed=3,
+        total_steps=steps,
+    )
+    assert counted(last) == json.loads(json.dumps(counted(same.metrics)))
 
 
 def test_an_address_where_nobody_answers_is_an_error_that_says_how_to_start_one(tmp_path: Path) -> None:

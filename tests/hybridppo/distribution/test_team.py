@@ -90,7 +90,8 @@ def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:
 
 
 def test_each_learner_makes_its_share_of_the_environments_as_copies() -> None:
-    environments = Team(1, 2, 2, 5.0).environments("CartPole-v1", 6, EnvironmentOptions())
+    learner = Team(1, 2, 2, 5.0)
+    environments = learner.environments("CartPole-v1", 6, learner.dividing("CartPole-v1", EnvironmentOptions()))
     assert isinstance(environments, SyncEnvironments)
     assert [each.index for each in environments.sub_environments] == [3, 4, 5]
     environments.close()

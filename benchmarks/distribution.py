@@ -48,7 +48,7 @@ def main() -> None:
     if any(name.startswith(OVER_RAY) for name in arguments.distributions):
         import ray
 
-        ray.init(num_cpus=16, include_dashboard=False, logging_level="ERROR")
+        ray.init("local", num_cpus=16, include_dashboard=False, logging_level="ERROR")
     rows = []
     for width in arguments.hidden_sizes:
         speeds: dict[str, list[float]] = {name: [] for name in arguments.distributions}

@@ -9,6 +9,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
+from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
@@ -37,5 +38,11 @@ class Coarse(OverRay):
         """One whose workers are Ray's."""
         from hybridppo.distribution.ray_workers import RayWorkers  # which loads Ray
 
+        if numpy_form(agent.actor) is None:
+            raise ConfigurationError(
+                "samplers act in NumPy, with the library's own networks of tanh or relu only, without layer_norm and "
+                f"impala convolutions: choose such a network, or distribution='environments:{self._count}', whose "
+                "actor is here"
+            )
         options |= {"num_workers": self._count, "transport": partial(RayWorkers, role="sampler")}
         return make_sampler(source, environments, agent, placement, **options)

@@ -11,6 +11,7 @@ import gymnasium as gym
 import psutil
 
 SMALL: dict[str, Any] = {
+    "address": "local",  # whatever other tests have started
     "num_cpus": 6, "include_dashboard": False, "object_store_memory": 200 * 2**20, "logging_level": "ERROR",
     "log_to_driver": False,
 }  # fmt: skip
@@ -74,6 +75,11 @@ def killed() -> None:
 
 def silent() -> None:
     time.sleep(600.0)
+
+
+def stopped() -> None:
+    """As where the machine hangs or its network is down: nothing of the process answers any more."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def raising() -> None:

@@ -22,14 +22,16 @@ import torch
 from processes import start_python
 from torch import Tensor
 from toy_agents import ScriptedAgents
+from toy_environments import Catch, HighestAllowed
 
 import hybridppo
-from hybridppo import DistributionError, EnvError, Mirrored, PPOConfig, SingleLearnerCoarse
+from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored, PPOConfig, SingleLearnerCoarse
 
 ray = pytest.importorskip("ray")
 
-from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster  # noqa: E402
+from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster, stopped  # noqa: E402
 
+from hybridppo.distribution import ray_workers  # noqa: E402
 from hybridppo.distribution.remote_share import Fill  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
@@ -96,8 +98,11 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
         ("Pendulum-v1", {"config": hybridppo.TD3Config(num_envs=5, hidden_sizes=(8,), learning_starts=64),
                              "total_steps": 2000}),
         (partial(torch_free_elsewhere, os.getpid()), {}),
+        (HighestAllowed, {"action_masks": True}),
+        (Catch, {"total_steps": 5 * 32 * 2}),
     ],
-    ids=["in turns", "overlapping", "normalised", "recurrent", "several agents", "off policy", "without torch"],
+    ids=["in turns", "overlapping", "normalised", "recurrent", "several agents", "off policy", "without torch",
+         "masks", "images"],
 )  # fmt: skip
 def test_any_number_of_samplers_gives_the_bits_of_one_process(env: Any, options: dict[str, Any]) -> None:
     alone = train(env, **options)
@@ -146,9 +151,10 @@ def test_a_signal_ends_a_training_also_where_ray_would_end_the_process(rays_hand
     [
         (killed, {}, EnvError, r"sampler \d \(environments \d to \d\), process \d+ of \S+ is lost: ActorDiedError"),
         (silent, {"worker_timeout": 3.0}, EnvError, r"sampler \d .* has made no step for 3 s.*--worker-timeout"),
+        (stopped, {"worker_timeout": 3.0}, EnvError, r"sampler \d .* has made no step for 3 s.*network is down"),
         (raising, {}, EnvError, r"sampler \d .* failed: environment \d \(seed \d+\) failed .*no more of this"),
     ],
-    ids=["killed", "silent", "raising"],
+    ids=["killed", "silent", "stopped", "raising"],
 )
 def test_a_sampler_that_is_lost_ends_the_training_in_one_error_and_what_was_saved_goes_on(
     what: Callable[[], None], options: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path
@@ -162,7 +168,9 @@ def test_a_sampler_that_is_lost_ends_the_training_in_one_error_and_what_was_save
     assert result.metrics["env_steps"] == STEPS
 
 
-@pytest.mark.parametrize(("what", "timeout"), [(killed, 60.0), (silent, 3.0)], ids=["killed", "silent"])
+@pytest.mark.parametrize(
+    ("what", "timeout"), [(killed, 60.0), (silent, 3.0), (stopped, 3.0)], ids=["killed", "silent", "stopped"]
+)
 @pytest.mark.parametrize("placement", ["cpu", OVERLAP], ids=["in turns", "overlapping"])
 def test_another_takes_the_place_of_a_sampler_that_is_lost_where_that_is_asked_for(
     what: Callable[[], None], timeout: float, placement: Any, tmp_path: Path
@@ -287,6 +295,17 @@ def test_an_answer_for_other_parameters_than_were_asked_for_is_an_error(monkeypa
     monkeypatch.setattr(ray, "get", stale)
     with pytest.raises(DistributionError, match=r"answered for Fill.*version=1.*was asked for Fill.*version=2.*used"):
         train(distribution="coarse:2")
+
+
+def test_a_cluster_without_a_free_cpu_is_an_error_that_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_workers, "SECONDS_TO_START", 3.0)
+    with pytest.raises(EnvError, match=r"sampler \d .* has not begun within 3 s.*a CPU; the cluster has {'CPU': 6"):
+        train(distribution="coarse:8", config=replace(CONFIG, num_envs=8), worker_timeout=3.0)
+
+
+def test_networks_that_no_sampler_knows_are_refused_with_what_can_have_them() -> None:
+    with pytest.raises(ConfigurationError, match=r"samplers act in NumPy.*distribution='environments:2'"):
+        train(distribution="coarse:2", config=replace(CONFIG, layer_norm=True))
 
 
 def test_a_store_of_objects_that_is_full_is_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

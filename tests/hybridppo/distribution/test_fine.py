@@ -24,7 +24,7 @@ from hybridppo import ConfigurationError, EnvError, Environments, Mirrored, PPOC
 
 pytest.importorskip("ray")
 
-from clusters import failing, killed, raising, silent, small_cluster
+from clusters import failing, killed, raising, silent, small_cluster, stopped
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
@@ -140,7 +140,9 @@ def test_a_worker_that_is_lost_ends_the_training_in_one_error_and_what_was_saved
     assert result.metrics["env_steps"] == STEPS
 
 
-@pytest.mark.parametrize(("what", "timeout"), [(killed, 60.0), (silent, 3.0)], ids=["killed", "silent"])
+@pytest.mark.parametrize(
+    ("what", "timeout"), [(killed, 60.0), (silent, 3.0), (stopped, 3.0)], ids=["killed", "silent", "stopped"]
+)
 def test_another_takes_the_place_of_a_worker_that_is_lost_where_that_is_asked_for(
     what: Callable[[], None], timeout: float, tmp_path: Path
 ) -> None:

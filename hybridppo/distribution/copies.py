@@ -32,7 +32,8 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
             logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", source, whom)
     elif callable(source):
         made = source(**(options.env_kwargs or {}))
-        made.close()
+        if callable(getattr(made, "close", None)):  # not all of several agents have it
+            made.close()
         if isinstance(made, VectorEnv):
             raise ConfigurationError(
                 f"the function made a {type(made).__name__}, which is seeded as a whole and cannot be divided among "

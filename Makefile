@@ -85,12 +85,13 @@ $(VENV)/installed-docs: $(VENV)/installed-dev
 
 # What `make extras` installs, extras of setup.cfg, a line for each kind of part; mpe2 has environments of several agents.
 COMPILED := compiled
+CLUSTERS := ray
 TOOLS := plot,video,onnx,tune,docs
 TRACKERS := tensorboard,wandb,trackio,mlflow
 ENVIRONMENTS := atari,box2d,envpool,minatar,minigrid,mujoco,pettingzoo
 
 $(VENV)/installed-extras: $(VENV)/installed-dev
-	$(INSTALL) --editable ".[$(COMPILED),$(ENVIRONMENTS),$(TOOLS),$(TRACKERS)]" mpe2
+	$(INSTALL) --editable ".[$(COMPILED),$(CLUSTERS),$(ENVIRONMENTS),$(TOOLS),$(TRACKERS)]" mpe2
 	touch $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev

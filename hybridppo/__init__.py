@@ -13,6 +13,7 @@ from hybridppo.errors import (
     CheckpointError,
     ConfigurationError,
     DeviceError,
+    DistributionError,
     EnvError,
     HybridPPOError,
     OutOfMemoryError,
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
     from hybridppo.checking import check_env
+    from hybridppo.distribution.policies import (
+        Central,
+        Environments,
+        GPUOnly,
+        Local,
+        MultiLearner,
+        SingleLearnerCoarse,
+        SingleLearnerFine,
+    )
     from hybridppo.environments.named import make_env
     from hybridppo.evaluating import evaluate, evaluate_agent
     from hybridppo.loading import load
@@ -55,19 +65,27 @@ __all__ = [
     "Auto",
     "Callback",
     "CallbackError",
+    "Central",
     "CheckpointError",
     "ConfigurationError",
     "DDPGConfig",
     "DeviceError",
+    "DistributionError",
     "EnvError",
+    "Environments",
+    "GPUOnly",
     "HybridPPOError",
+    "Local",
     "Migrating",
     "Mirrored",
+    "MultiLearner",
     "OutOfMemoryError",
     "PPOConfig",
     "Placement",
     "RunDirectoryError",
     "SingleDevice",
+    "SingleLearnerCoarse",
+    "SingleLearnerFine",
     "TD3Config",
     "Tracker",
     "TrainResult",
@@ -104,6 +122,18 @@ __getattr__ = lazy_attributes(
         "Mirrored": "hybridppo.placements.mirrored",
         "Placement": "hybridppo.placements.base",
         "SingleDevice": "hybridppo.placements.single_device",
+        **dict.fromkeys(
+            (
+                "Central",
+                "Environments",
+                "GPUOnly",
+                "Local",
+                "MultiLearner",
+                "SingleLearnerCoarse",
+                "SingleLearnerFine",
+            ),
+            "hybridppo.distribution.policies",
+        ),
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
         "Callback": "hybridppo.reporting.callbacks",

@@ -27,6 +27,10 @@ class TrainingError(HybridPPOError, ArithmeticError):
     """A loss or a gradient that is no finite number any more: nothing can be learned from there on."""
 
 
+class DistributionError(HybridPPOError, RuntimeError):
+    """Processes that train together, of which one is lost."""
+
+
 class OutOfMemoryError(HybridPPOError, MemoryError):
     """A device or the machine has not the memory that the configuration needs."""
 

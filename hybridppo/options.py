@@ -17,6 +17,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hybridppo.distribution.policies import distribution_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.reporting.trackers.registry import names_of_trackers
@@ -58,7 +59,14 @@ class RunOptions:
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE)
     """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
 
+    distribution: str = field(default="local", metadata=CHANGEABLE)
+    """Who runs where: a policy such as MultiLearner(2), or its text: local, multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
+    address: str | None = field(default=None, metadata=CHANGEABLE)
+    """Of a Ray cluster that is there already, auto or HOST:PORT, for policies that run on Ray; without it, they start
+    one on this machine."""
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
         self._require_whole("total_steps", "keep_checkpoints")
         for name in ("evaluate_every", "evaluation_episodes"):
             if getattr(self, name) is None:  # which says never, too
@@ -74,6 +82,8 @@ class RunOptions:
         if self.target_return is not None and not is_number(self.target_return):
             raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
         names_of_trackers(self.track)
+        if self.address is not None and not isinstance(self.address, str):
+            raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
         start_from: Any = self.start_from
         if start_from is not None and not isinstance(start_from, (str, Path)):
             raise ConfigurationError(

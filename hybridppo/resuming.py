@@ -3,14 +3,16 @@
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.blas import VARIABLE, has_both, kernels_taken
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, RunDirectoryError
 from hybridppo.interfaces import Metrics
@@ -93,11 +95,17 @@ def resume(
     )
     settings.require_own(agent=agent, loss=loss, networks=networks)
     env = settings.source(env)
-    meant = _own_placement(settings) if placement is None else resolve_placement(placement)
+    team = team_of(settings.run, settings.environment.worker_timeout)
+    team.check_resuming()
+    team.check(settings.config, settings.environment, settings.run)
+    settings = replace(settings, environment=team.dividing(env, settings.environment))
+    meant = team.placement(_own_placement(settings) if placement is None else resolve_placement(placement))
     checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(team)
+        settings = replace(settings, run=team.settled(settings.run))
         interruption = stack.enter_context(Interruption())
-        environments = _environments(settings, env)
+        environments = _environments(settings, env, team)
         stack.callback(environments.close)
         trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
         if isinstance(meant, Auto):
@@ -119,7 +127,9 @@ def resume(
                 told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
             directory.rewind(iteration, number, told)
             _tell_of_schedules(before, settings, sampler["env_steps"])
-        job = Job(env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting)
+        job = Job(
+            env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting, team
+        )
         return run_to_the_end(job)
 
 
@@ -182,9 +192,9 @@ def _chosen_anew(
     ).placement
 
 
-def _environments(settings: Settings, env: EnvSource) -> Environments:
+def _environments(settings: Settings, env: EnvSource, team: Alone) -> Environments:
     """The environments of a run, refused where their spaces are not those it was trained with."""
-    environments = make_environments(env, settings.config.num_envs, settings.environment)
+    environments = team.environments(env, settings.config.num_envs, settings.environment)
     differences = [
         f"{name} was {was} and is {found}"
         for name in ("observation_space", "action_space")

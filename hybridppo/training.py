@@ -20,8 +20,9 @@ import numpy as np
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, explaining_memory, make_agent
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, TrainingInterrupted
 from hybridppo.evaluating import evaluate_agent
@@ -39,7 +40,6 @@ from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, StopAtReturn, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of
 from hybridppo.runners.evaluators.making import make_evaluator
@@ -87,6 +87,7 @@ class Job:
     checkpoint: Checkpoint | None = None
     profile: bool = False
     reporting: Reporting = field(default_factory=Reporting)
+    team: Alone = field(default_factory=Alone)
 
 
 @takes_options(fields_of(*GROUPS))
@@ -150,15 +151,20 @@ def train(
     )
     options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
     run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
-    assert run.seed is not None
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     config = _config(config, agent, loss, networks)
-    meant = resolve_placement(placement)
+    team = team_of(run, environment_options.worker_timeout)
+    team.check(config, environment_options, run)
+    environment_options = team.dividing(env, environment_options)
+    meant = team.placement(resolve_placement(placement))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(team)
+        run = team.settled(run)
+        assert run.seed is not None  # given above, where there was none
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
         making = time.perf_counter()
-        environments = make_environments(env, config.num_envs, environment_options)
+        environments = team.environments(env, config.num_envs, environment_options)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
         table = None
@@ -193,8 +199,13 @@ def train(
             action_space=environments.action_space,
             own={what: name_of_source(value) for what, value in trained.own.items()},
         )
-        directory = RunDirectory.create(run_dir, settings.to_json()) if run_dir is not None else None
-        job = Job(env, settings, environments, trained, resolved, interruption, directory, None, profile, reporting)
+        directory = None
+        if run_dir is not None and team.rank == 0:
+            directory = RunDirectory.create(run_dir, settings.to_json())
+        profile = profile and team.rank == 0
+        job = Job(
+            env, settings, environments, trained, resolved, interruption, directory, None, profile, reporting, team
+        )
         try:
             if directory is not None and table is not None:
                 directory.write_placements(table)
@@ -207,13 +218,15 @@ def train(
 
 def run_to_the_end(job: Job) -> TrainResult:
     """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
+    team = job.team
+    job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config, run = agent.config, settings.run
     memory = _explaining_memory(config, job.environments)
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
     with limit_threads(config.torch_threads or 1), memory, products:
         placement.prepare(agent)
-        sampler = make_sampler(
+        sampler = team.sampler(
             job.env,
             job.environments,
             agent,
@@ -235,7 +248,7 @@ def run_to_the_end(job: Job) -> TrainResult:
             evaluation_meanwhile = _evaluation_during(job, callbacks) if run.evaluate_every else None
             if evaluation_meanwhile is not None:
                 stack.callback(evaluation_meanwhile.close)
-            runner = make_runner(
+            runner = team.runner(
                 agent,
                 sampler,
                 placement,
@@ -254,6 +267,7 @@ def run_to_the_end(job: Job) -> TrainResult:
             seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
             with callbacks.told():
                 metrics = _run(runner, job)
+                team.end()
                 evaluation, interrupted = None, runner.interrupted
                 if run.evaluation_episodes > 0 and not interrupted:
                     try:
@@ -264,7 +278,7 @@ def run_to_the_end(job: Job) -> TrainResult:
                         callbacks.evaluation(line_of(runner, evaluation))
                 if directory is not None and not interrupted:
                     directory.write_result(_result(settings, runner, evaluation, placement))
-    run_dir = directory.path if directory is not None else None
+    run_dir = directory.path if directory is not None and team.rank == 0 else None
     result = TrainResult(
         agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, runner.stopped_by
     )

@@ -1,5 +1,6 @@
 """Which sampler and which loop a placement calls for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.runners.workers.transport import Transport, Work
 
 
 def make_sampler(
@@ -32,6 +35,7 @@ def make_sampler(
     options: EnvironmentOptions,
     env_seed: int,
     noise: np.random.Generator,
+    transport: Callable[[Work], Transport] = Processes,
 ) -> BaseSampler:
     """In this process, where nothing overlaps; in workers, where they are asked for; else in one, or in a thread.
 
@@ -47,6 +51,7 @@ def make_sampler(
         options: how the environments are made and stepped.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
+        transport: where workers are.
     """
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
@@ -84,6 +89,7 @@ def make_sampler(
             options=options,
             pin_for=pin_for,
             memory=agent.memory,
+            transport=transport,
         )
     return Sampler(
         environments,

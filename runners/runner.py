@@ -1,8 +1,8 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -45,6 +45,7 @@ class Runner:
         callbacks: told of each iteration when its metrics are on disk, and of each checkpoint; None for nobody.
         evaluation: evaluates the agent from time to time; None for never.
         interruption: asks everybody to stop; None for nobody who does.
+        clock: in seconds, by which checkpoints are due.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Runner:
         callbacks: Callbacks | None = None,
         evaluation: "EvaluationDuringTraining | None" = None,
         interruption: Interruption | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
         self.total_steps, self.total_episodes = total_steps, total_episodes
@@ -74,6 +76,7 @@ class Runner:
         """Whether the last checkpoint that was due is on the disk."""
         self._run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
+        self._clock = clock
         self._keep_checkpoints = keep_checkpoints
         self._progress = progress
         self._callbacks = callbacks if callbacks is not None else Callbacks((), TrainingRun(agent, {}))
@@ -90,34 +93,41 @@ class Runner:
         """Train until `total_steps`, or until asked to stop; the metrics of the last iteration."""
         if self.iteration == 0:
             self.save()  # from here on, whatever happens, there is something to go on from
-        saved_at = time.perf_counter()
+        saved_at = self._clock()
         bar = ProgressBar(
             enabled=self._progress, total=self.total_steps, initial=self.sampler.env_steps, unit="step",
             unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
         self._ended_at = time.perf_counter()
         with bar:
-            if self._evaluation is not None:
-                self._evaluation.go_on(self)
+            with self._apart():
+                if self._evaluation is not None:
+                    self._evaluation.go_on(self)
             while self.share_done < 1.0 and not self.is_stopping:
                 try:
                     self.metrics = self.iterate()
                 except Stopped:
                     break
-                self._account()
-                if time.perf_counter() - saved_at > self._checkpoint_seconds:
+                with self._apart():
+                    self._account()
+                if self._clock() - saved_at > self._checkpoint_seconds:
                     self.save()
-                    saved_at = time.perf_counter()
+                    saved_at = self._clock()
                 bar.move_to(min(self.sampler.env_steps, self.total_steps), _summary(self.metrics))
             self.interrupted = self.share_done < 1.0 and self.stopped_by is None
-            if self._evaluation is not None and not self.interrupted:
-                try:
-                    with self._losing_nothing():
-                        self.metrics |= self._evaluation.finish(self)
-                except Stopped:
-                    self.interrupted = True
+            with self._apart():
+                if self._evaluation is not None and not self.interrupted:
+                    try:
+                        with self._losing_nothing():
+                            self.metrics |= self._evaluation.finish(self)
+                    except Stopped:
+                        self.interrupted = True
             self.save()
         return self.metrics
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """Around what only one of several that train together does, and the others wait for."""
+        return nullcontext()
 
     def _account(self) -> None:
         """Evaluate where that is due, write an iteration's metrics, and tell who wants to know."""

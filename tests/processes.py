@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 CAN_FORK = sys.platform == "linux"
 """Forked processes of macOS may not use its own libraries."""
@@ -77,10 +77,12 @@ class _WarmProcess:
     ) -> None:
         self.args, self.returncode = arguments, None
         with contextlib.ExitStack() as stack:
-            self._said = [_Said(stream, inherited) for stream, inherited in ((stdout, 1), (stderr, 2))]
-            for said in self._said:
-                stack.callback(said.handed_over)
-            handles = [stdin, *(said.handle for said in self._said)]
+            streams = [_Stream(stream, inherited) for stream, inherited in ((stdout, 1), (stderr, 2))]
+            for stream in streams:
+                stack.callback(stream.handed_over)
+            self.stdout, self.stderr = (stream.pipe for stream in streams)
+            self._readers: list[_Reader] = []
+            handles = [stdin, *(stream.handle for stream in streams)]
             self._connection = _connect()
             asked = {
                 "arguments": arguments,
@@ -114,8 +116,9 @@ class _WarmProcess:
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str | None, str | None]:
+        self._readers = self._readers or [_Reader(pipe) for pipe in (self.stdout, self.stderr)]
         self.wait(timeout)
-        output, errors = (said.text(timeout) for said in self._said)
+        output, errors = (reader.text(timeout) for reader in self._readers)
         return output, errors
 
     def send_signal(self, number: int) -> None:
@@ -129,27 +132,20 @@ class _WarmProcess:
         self.send_signal(15)
 
 
-class _Said:
-    """Where a stream of a process goes, as `Popen` is told: to be read later, nowhere, or where ours goes."""
+class _Stream:
+    """Where a stream of a process goes, as `Popen` is told: to be read here, nowhere, or where ours goes."""
 
     def __init__(self, stream: Any, inherited: int) -> None:
-        self._parts: list[bytes] = []
-        self._reader: threading.Thread | None = None
+        self.pipe: IO[str] | None = None
         self._owned: int | None = None
         if stream == subprocess.PIPE:
             here, self.handle = os.pipe()
             self._owned = self.handle
-            self._reader = threading.Thread(target=self._read, args=(here,), daemon=True)
-            self._reader.start()
+            self.pipe = open(here, encoding="utf-8")  # noqa: SIM115
         elif stream == subprocess.DEVNULL:
             self._owned = self.handle = os.open(os.devnull, os.O_RDWR)
         else:
             self.handle = inherited if stream is None else stream.fileno()
-
-    def _read(self, here: int) -> None:
-        with open(here, "rb", buffering=0) as pipe:
-            while part := pipe.read(65536):
-                self._parts.append(part)
 
     def handed_over(self) -> None:
         """The process has it: what is ours of it is closed, so that the end can be seen."""
@@ -157,13 +153,25 @@ class _Said:
             os.close(self._owned)
             self._owned = None
 
+
+class _Reader:
+    """Reads a stream to its end while others are read."""
+
+    def __init__(self, pipe: IO[str] | None) -> None:
+        self._pipe, self._parts = pipe, [""]
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        if self._pipe is not None and not self._pipe.closed:
+            with self._pipe:
+                self._parts.append(self._pipe.read())
+
     def text(self, timeout: float | None) -> str | None:
-        if self._reader is None:
-            return None
-        self._reader.join(timeout)
-        if self._reader.is_alive():
+        self._thread.join(timeout)
+        if self._thread.is_alive():
             raise subprocess.TimeoutExpired("what a process says", timeout or 0.0)
-        return b"".join(self._parts).decode()
+        return None if self._pipe is None else "".join(self._parts)
 
 
 _warm: "list[tuple[subprocess.Popen[bytes], str]]" = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ class Batch:
     values: Tensor
     advantages: Tensor
     returns: Tensor
+
+    is_normalized: ClassVar[bool] = False
+    """Whether the advantages are, as what they are a part of."""
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -67,6 +70,23 @@ class Batch:
         return type(self)(*(function(getattr(self, field.name)) for field in fields(self)))
 
 
+@dataclass(frozen=True)
+class NormalizedBatch(Batch):
+    """Steps whose advantages are what is learned from: a part of a minibatch that was normalised as a whole."""
+
+    is_normalized = True
+
+    @classmethod
+    def of(cls, batch: Batch, normalizes: bool) -> "NormalizedBatch":
+        """A minibatch."""
+        advantages = batch.weighed_advantages(normalizes)
+        return cls(batch.observations, batch.actions, batch.log_probs, batch.values, advantages, batch.returns)
+
+    def weighed_advantages(self, normalizes: bool) -> Tensor:
+        """As they are."""
+        return self.advantages
+
+
 class PackedBatch:
     """A batch in two arrays and its actions, so that a shuffle is few gathers.
 
@@ -79,6 +99,7 @@ class PackedBatch:
 
     def __init__(self, observations: Array, actions: Array, columns: Array, batch: Batch | None = None) -> None:
         self.observations, self.actions, self.batch = observations, actions, batch
+        self.is_normalized = batch is not None and batch.is_normalized
         self._columns = columns
         self.log_probs, self.values, self.advantages, self.returns = columns
         self.input_gradients: Array | None = None

@@ -122,13 +122,20 @@ class NumpySteps:
 
     def _step(self, minibatch: Any, clip_range: float, out: Array) -> None:
         """Gradient, clipping, step; `STATISTICS` into `out`."""
-        limit = self._config.max_grad_norm
         self._fill_gradient(minibatch, clip_range, out)
+        out[-1] = self._descend()
+
+    def descend(self) -> Tensor:
+        """As `AutogradSteps.descend`."""
+        return torch.tensor([self._descend()], dtype=torch.float32)
+
+    def _descend(self) -> float:
+        limit = self._config.max_grad_norm
         norm = math.sqrt(np.dot(self._gradient, self._gradient))
         if norm + 1e-6 > limit:
             self._gradient *= np.float32(limit / (norm + 1e-6))
         self._optimizer.step()
-        out[-1] = norm
+        return norm
 
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
@@ -140,7 +147,7 @@ class NumpySteps:
     def _fill_gradient(self, minibatch: Any, clip_range: float, out: Array) -> None:
         """Forward, the loss's gradient by hand, backward; `STATISTICS` but the last into `out`."""
         size = len(minibatch.returns)
-        if self._config.normalize_advantage:
+        if self._config.normalize_advantage and not minibatch.is_normalized:
             _normalize(minibatch.advantages)
         if size <= self._block_size:
             out[:-1] = self._block(minibatch, clip_range, size)

@@ -114,11 +114,15 @@ class AutogradSteps:
     def step(self, batch: Any, clip_range: float | Tensor) -> Tensor:
         """Gradient, clipping, step; `STATISTICS`."""
         statistics = self.gradient(batch, clip_range)
+        return torch.cat((statistics, self.descend()))
+
+    def descend(self) -> Tensor:
+        """Clip the parameters' gradient, and step along it; its norm `[1]`, the last of `STATISTICS`."""
         gradient = self._parameters.gradient
-        norm = gradient.norm()
+        norm: Tensor = gradient.norm()
         gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         self._optimizer.step()
-        return torch.cat((statistics, norm.reshape(1)))
+        return norm.reshape(1)
 
     def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""

@@ -107,6 +107,8 @@ class PPO:
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
         self.version = 0
         self.should_stop: Callable[[], bool] = _never
+        self.spread: Callable[[Any], OptimizerSteps] = _as_they_are
+        """What is made of the form of its steps, where others share them."""
         self._clip_range = config.clip_range
         self._steps: OptimizerSteps | None = None
         self._steps_binding = 0
@@ -274,7 +276,7 @@ class PPO:
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)
             self.optimizer.keep_learning_rates_on_host()  # but for the form that asks for something else
-            self._steps = self._form_of_steps()(self)
+            self._steps = self.spread(self._form_of_steps()(self))
             self._steps_binding = self.parameters.binding
         return self._steps
 
@@ -383,3 +385,7 @@ class PPO:
 
 def _never() -> bool:
     return False
+
+
+def _as_they_are(steps: OptimizerSteps) -> OptimizerSteps:
+    return steps

@@ -9,7 +9,7 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
-from hybridppo.commands.exits import report
+from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError
 from hybridppo.options import RunOptions
@@ -83,6 +83,8 @@ class Train:
             on_interrupt="return",
             **{**asdict(self.options), **asdict(self.environment), "seed": seed},
         )
+        if result.run_dir is None:  # of learners that torchrun has started, the first says it
+            return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
         if self.plot and result.run_dir is not None:
             if has_matplotlib():
                 print(f"learning curve: {plot_learning_curve(result.run_dir)}")

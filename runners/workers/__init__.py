@@ -1,4 +1,6 @@
-"""Sampling in worker processes, which write straight into a rollout in shared memory.
+"""Sampling in worker processes.
 
-`sampler.py` is the trainer's side, `process.py` a worker's own. Begin with `sampler.py`.
+`sampler.py` is the trainer's side, which asks a `transport.py` for workers; `processes.py` has them on this machine,
+where they write straight into a rollout in shared memory, and `process.py` is one of these. What a worker does with its
+environments, wherever it is, is in `share.py`. Begin with `sampler.py`.
 """

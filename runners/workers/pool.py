@@ -21,17 +21,12 @@ from typing import Any, cast
 import hybridppo
 from hybridppo.errors import EnvError
 from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
+from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
 
 _PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
 SECONDS_TO_CLOSE = 5.0
 """How long workers may take to end in good order before they are killed."""
-SECONDS_TO_START = 120.0
-"""How long workers may at least take to start, load what they need, and make and reset their environments."""
-
-
-class WorkerLostError(EnvError):
-    """A worker that has died or hangs; which one, and how it ended."""
 
 
 class WorkerPool:

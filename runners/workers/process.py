@@ -17,17 +17,12 @@ from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import cloudpickle
-import numpy as np
-from numpy.typing import NDArray
 
-from hybridppo.environments.base import EnvState
-from hybridppo.environments.checks import require_same_spaces
-from hybridppo.environments.making import make_environments
-from hybridppo.environments.registration import source_here
-from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.errors import EnvError
 from hybridppo.interruption import requests_to_end
 from hybridppo.rollouts.buffer import RolloutBuffer
-from hybridppo.runners.samplers.stepping import NEVER, Stepper
+from hybridppo.runners.samplers.stepping import NEVER
+from hybridppo.runners.workers.share import Share, parameters_of
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
@@ -97,75 +92,30 @@ def serve(connection: "Connection[Any, Any]") -> None:
     sys.path[:] = connection.recv()
     mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
-    source = source_here(setup["source"], setup["options"].imports)
-    envs: slice = mine["envs"]
-    num_envs = envs.stop - envs.start
-    # One thread each: the processes are the parallelism.
-    environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+    share = Share(setup, mine["envs"], mine["seed"])
     try:
-        require_same_spaces(
-            environments,
-            setup["spaces"],
-            f"environments {envs.start} to {envs.stop - 1}, made in a worker process,",
-            "those made in the trainer",
-            setup["num_envs"],
-        )
         arrays = SharedArrays(setup["layout"], setup["path"])
-        # An environment is a column of a rollout, or as many as it has agents.
-        columns = slice(envs.start * environments.num_agents, envs.stop * environments.num_agents)
         whole = [RolloutBuffer(**{name: arrays[f"{name}{i}"] for name in setup["fields"]}) for i in range(2)]
-        buffers = [buffer.of(columns) for buffer in whole]
+        buffers = [buffer.of(share.columns) for buffer in whole]
         # Views of one flat array that the trainer writes before each rollout.
-        ends = np.cumsum([int(np.prod(shape)) for shape in setup["shapes"]])[:-1]
-        flat = np.split(arrays["parameters"], ends)
-        parameters = [part.reshape(shape) for part, shape in zip(flat, setup["shapes"], strict=True)]
+        parameters = parameters_of(arrays["parameters"], setup["shapes"])
         stop = arrays["stop"].data
-        stepper = Stepper(environments, setup["distribution"], mine["seed"], setup["memory"])
-        stepper.heartbeat = arrays[f"heartbeat{mine['worker']}"].data
+        share.stepper.heartbeat = arrays[f"heartbeat{mine['worker']}"].data
         connection.send(("ready", None, None))
         while True:
             kind, value = connection.recv()
             if kind == "close":
                 return
-            if kind == "restart":
-                stepper.restart(value)
-                connection.send(("done", [], 0.0))
-                continue
-            if kind == "state":
-                connection.send(("done", _state(stepper), 0.0))
-                continue
-            if kind == "load_state":
-                connection.send(("done", _load_state(stepper, *value), 0.0))
+            if kind != "fill":
+                connection.send(("done", share.answer(kind, value), 0.0))
                 continue
             turn, first, end = value
             # Those that go on to where others have stopped do not stop before.
             flag = stop if end is None else NEVER
-            actor = setup["form"].actor(parameters)
-            answer = stepper.fill(buffers[turn], actor, flag, first, end)
-            connection.send(("done", answer, stepper.seconds))
+            answer = share.fill(buffers[turn], parameters, flag, first, end)
+            connection.send(("done", answer, share.stepper.seconds))
     finally:
-        environments.close()
-
-
-def _state(stepper: Stepper) -> tuple[Any, str | None]:
-    """The environments' state, or why it cannot be saved."""
-    try:
-        return stepper.state(), None
-    except EnvStateError as error:
-        return None, str(error)
-
-
-def _load_state(
-    stepper: Stepper, states: list[EnvState], observation: NDArray[Any], remembered: NDArray[Any]
-) -> str | None:
-    """Why the state cannot be put back, if so."""
-    try:
-        stepper.load_state(states, observation, remembered)
-    except EnvStateError as error:
-        return str(error)
-    except Exception as error:  # of what is not such a state at all
-        return f"what was saved of them cannot be read: {type(error).__name__}: {error}"
-    return None
+        share.close()
 
 
 if __name__ == "__main__":

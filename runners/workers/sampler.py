@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -12,11 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import arrays_of, numpy_form
@@ -28,9 +26,8 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import StepperState
-from hybridppo.runners.workers.page_locking import PageLock
-from hybridppo.runners.workers.pool import WorkerLostError, WorkerPool
-from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.processes import Processes
+from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -60,6 +57,7 @@ class WorkerSampler(BaseSampler):
         options: how the environments are made and stepped.
         pin_for: the device that rollouts are copied to, where its copies are faster from page-locked memory; else None.
         memory: the actors', where they have one.
+        transport: where workers are, and how what they do comes here.
 
     Raises:
         EnvError: where a worker fails, dies or hangs: which one, with its own traceback or signal.
@@ -79,6 +77,7 @@ class WorkerSampler(BaseSampler):
         options: EnvironmentOptions | None = None,
         pin_for: torch.device | None = None,
         memory: MemoryLayout | None = None,
+        transport: Callable[[Work], Transport] = Processes,
     ) -> None:
         columns, agents = template.num_envs, template.num_agents
         num_envs = columns // agents
@@ -92,61 +91,45 @@ class WorkerSampler(BaseSampler):
             )
         layout = RolloutBuffer.layout(num_steps, columns, template.encode, distribution, memory)
         arrays = arrays_of(network)
-        shapes = [tuple(array.shape) for array in arrays]
-        size = sum(array.numel() for array in arrays)
-        shared = {f"{name}{i}": spec for i in range(2) for name, spec in layout.items()}
-        shared |= {"parameters": ((size,), "float32"), "stop": ((1,), "uint8")}
-        shared |= {f"heartbeat{worker}": ((1,), "int64") for worker in range(num_workers)}
-        self._arrays = SharedArrays(shared)
-        self._closed = False
-        self._parameters = self._arrays["parameters"]
-        buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in layout}) for i in range(2)]
-        stop, skips_row_after_end = self._arrays["stop"].data, template.skips_row_after_end
-        super().__init__(
-            stop,
-            buffers,
-            distribution,
-            template.encode,
-            skips_row_after_end=skips_row_after_end,
-            noise=noise,
-            memory=memory,
-            num_agents=agents,
-            clips_rewards=template.clips_rewards,
-        )
-        self._seconds_filling = 0.0
         options = options if options is not None else EnvironmentOptions()
-        self._restarts = options.restarts
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         shares = [slice(start, end) for start, end in pairwise(bounds)]
         # In columns: an environment's agents stay together.
         self._envs = [slice(share.start * agents, share.stop * agents) for share in shares]
-        self._losses, self._losses_in_a_row = [0] * num_workers, [0] * num_workers
-        self._env_seed = env_seed
-        self._turn_begun = self._first = 0
-        self._page_lock: PageLock | None = None
         setup = {
             "source": to_send(source),
             "options": options,
-            "layout": shared,
             "fields": list(layout),
-            "path": self._arrays.path,
-            "shapes": shapes,
+            "shapes": [tuple(array.shape) for array in arrays],
             "form": form,
             "distribution": distribution,
             "memory": memory,
             "num_envs": num_envs,
             "spaces": SimpleNamespace(observation_space=template.observation_space, action_space=template.action_space),
         }
-        self._pool = WorkerPool(shares, pack(setup), self._rows_of, options.worker_timeout)
+        size = sum(array.numel() for array in arrays)
+        self._transport = transport(Work(shares, self._envs, layout, size, setup, options, pin_for))
+        super().__init__(
+            self._transport.stop,
+            self._transport.buffers,
+            distribution,
+            template.encode,
+            skips_row_after_end=template.skips_row_after_end,
+            noise=noise,
+            memory=memory,
+            num_agents=agents,
+            clips_rewards=template.clips_rewards,
+        )
+        self._closed = False
+        self._seconds_filling = 0.0
+        self._restarts = options.restarts
+        self._losses, self._losses_in_a_row = [0] * num_workers, [0] * num_workers
+        self._env_seed = env_seed
+        self._turn_begun = self._first = 0
         try:
             for worker in range(num_workers):
-                self._pool.start(worker, self._seed_of(worker))
-            self._pool.wait_until_ready(self._pool.workers)
-            if not self._restarts:  # another worker would have to map it
-                self._arrays.unlink()
-            if pin_for is not None:
-                assert self._arrays.memory is not None  # not closed yet
-                self._page_lock = PageLock(self._arrays.memory, accelerator_of(pin_for))
+                self._transport.start(worker, self._seed_of(worker))
+            self._transport.wait_until_ready(self._transport.workers)
         except BaseException:
             self.close()
             raise
@@ -155,23 +138,19 @@ class WorkerSampler(BaseSampler):
         """Of the first environment of a worker."""
         return self._env_seed + self._envs[worker].start // self._num_agents
 
-    def _rows_of(self, worker: int) -> int:
-        return int(self._arrays[f"heartbeat{worker}"][0])
-
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         # What a placement gives for such a network on the CPU.
         assert isinstance(actor, (NumpyActor, NumpyImageActor, NumpyRecurrentActor, NormalizingActor))
-        np.concatenate([parameter.reshape(-1) for parameter in actor.parameters], out=self._parameters)
+        self._transport.publish(actor.parameters, actor.version)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first
-        for worker in self._pool.workers:
-            message = ("fill", (self._turn_begun, first, None))
+        for worker in self._transport.workers:
             try:
-                self._pool.send(worker, message)
+                self._transport.fill(worker, self._turn_begun, first)
             except WorkerLostError as lost:
                 self._replace(worker, lost)
                 self._forget(worker, first, first)
-                self._pool.send(worker, message)
+                self._transport.fill(worker, self._turn_begun, first)
 
     def _end(self) -> tuple[int, FinalObservations]:
         answers: dict[int, tuple[int, FinalObservations]] = {}
@@ -179,7 +158,7 @@ class WorkerSampler(BaseSampler):
         lost: set[int] = set()
 
         def wait_for(workers: Sequence[int]) -> None:
-            for worker, answer in self._pool.answers(workers):
+            for worker, answer in self._transport.answers(workers):
                 if isinstance(answer, WorkerLostError):
                     self._replace(worker, answer)
                     lost.add(worker)
@@ -188,13 +167,13 @@ class WorkerSampler(BaseSampler):
                     answers[worker] = rows, answers.get(worker, (0, []))[1] + finals
                     seconds.append(took)
 
-        wait_for(self._pool.workers)
+        wait_for(self._transport.workers)
         filled = max((rows for rows, _ in answers.values()), default=self.num_steps)
         # Workers that were told to stop have stopped where each was: those behind go on to where the furthest is.
         behind = {worker: rows for worker, (rows, _) in answers.items() if rows < filled}
         for worker, rows in behind.items():
             with contextlib.suppress(WorkerLostError):  # which shows when its answer is waited for
-                self._pool.send(worker, ("fill", (self._turn_begun, rows, filled)))
+                self._transport.fill(worker, self._turn_begun, rows, filled)
         wait_for(list(behind))
         for worker in lost:
             self._forget(worker, self._first, filled)
@@ -249,18 +228,18 @@ class WorkerSampler(BaseSampler):
     def _ask(self, messages: Sequence[tuple[str, Any]]) -> list[tuple[Any, float]]:
         """The answers of all workers, to a message each; of another in its place where one is lost."""
         answers: dict[int, tuple[Any, float]] = {}
-        while waiting := [worker for worker in self._pool.workers if worker not in answers]:
+        while waiting := [worker for worker in self._transport.workers if worker not in answers]:
             for worker in waiting:
                 with contextlib.suppress(WorkerLostError):  # which shows when its answer is waited for
-                    self._pool.send(worker, messages[worker])
-            for worker, answer in self._pool.answers(waiting):
+                    self._transport.ask(worker, *messages[worker])
+            for worker, answer in self._transport.answers(waiting):
                 if isinstance(answer, WorkerLostError):
                     self._replace(worker, answer)
                     done = self._under_way.filled if self._under_way is not None else 0
                     self._forget(worker, done, done)
                 else:
                     answers[worker] = answer
-        return [answers[worker] for worker in self._pool.workers]
+        return [answers[worker] for worker in self._transport.workers]
 
     def _replace(self, worker: int, error: WorkerLostError) -> None:
         """Start another in place of one that is lost, where that is asked for; else raise the error."""
@@ -273,11 +252,11 @@ class WorkerSampler(BaseSampler):
                 times = self._losses_in_a_row[worker]
                 raise EnvError(f"lost {times} times without a whole rollout between, the last: {error}") from error
             logger.warning("%s\nAnother is started in its place, and its unfinished episodes are dropped.", error)
-            self._pool.end(worker)
+            self._transport.end(worker)
             parts = [self._seed_of(worker), self._losses[worker]]
             try:
-                self._pool.start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
-                self._pool.wait_until_ready([worker])
+                self._transport.start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
+                self._transport.wait_until_ready([worker])
             except WorkerLostError as again:
                 error = again
             else:
@@ -301,11 +280,7 @@ class WorkerSampler(BaseSampler):
         part.restarted[end - 1] += 1
 
     def close(self) -> None:  # noqa: D102 - as in the base
-        if self._closed:
-            return
-        self._closed = True
-        self.request_stop()
-        self._pool.close()
-        if self._page_lock is not None:
-            self._page_lock.close()
-        self._arrays.close()
+        if not self._closed:
+            self._closed = True
+            self.request_stop()
+            self._transport.close()

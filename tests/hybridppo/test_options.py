@@ -33,6 +33,8 @@ SOME: dict[str, Any] = {
     "start_from": None,
     "checkpoint_seconds": 30.0,
     "keep_checkpoints": 2,
+    "distribution": "multi:1:2",
+    "address": "auto",
     "vectorization": "sync",
     "env_threads": 2,
     "autoreset_mode": "next_step",

@@ -296,10 +296,8 @@ HYBRIDPPO = ("-m", "hybridppo")
 class Process:
     """Of Python, in a process group of its own."""
 
-    def __init__(self, *arguments: object, warm: bool = True) -> None:
-        self.popen = start_python(
-            *arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, warm=warm
-        )
+    def __init__(self, *arguments: object) -> None:
+        self.popen = start_python(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
     def __enter__(self) -> "Process":
         return self
@@ -426,7 +424,7 @@ sys.exit(run_command(Command))
 @posix
 def test_a_second_ctrl_c_ends_a_step_that_hangs(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HANGING)
-    with Process(tmp_path / "script.py", tmp_path / "stepping", warm=False) as process:  # read while it goes on
+    with Process(tmp_path / "script.py", tmp_path / "stepping") as process:
         process.wait_until(lambda: (tmp_path / "stepping").exists())
         process.send_to_all(signal.SIGTERM)
         stderr = process.popen.stderr

@@ -11,7 +11,7 @@ import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
 from hybridppo.accelerator import Host, accelerator_of
 from hybridppo.errors import DeviceError, EnvError
-from hybridppo.runners.workers import sampler as workers
+from hybridppo.runners.workers import processes as workers
 from hybridppo.runners.workers.page_locking import PageLock
 
 CONFIG = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))

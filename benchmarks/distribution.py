@@ -1,0 +1,69 @@
+"""What spreading gains: steps per second of one process, and of distribution policies, by turns.
+
+    python benchmarks/distribution.py --hidden-sizes 64 256 --repeats 3
+    python benchmarks/distribution.py --env LunarLander-v3 --num-envs 16 --distributions workers:2 coarse:2 local fine:2
+
+`workers:2` is one process with two worker processes. The first of the distributions is what the others are compared
+with. Policies over Ray need it installed; one Ray serves all of them. Prints a table, and with --output writes every
+measurement as JSON. Start-up is left out: speeds are those of the iterations after the second.
+"""
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+from statistics import median
+
+import hybridppo
+
+OVER_RAY = ("coarse", "fine", "environments")
+
+
+def measure(env: str, distribution: str, width: int, iterations: int, num_envs: int) -> float:
+    """Steps per second, the median over the iterations after the second."""
+    config = hybridppo.PPOConfig(num_envs=num_envs, num_steps=128, hidden_sizes=(width, width))
+    speeds: list[float] = []
+    name, _, count = distribution.partition(":")
+    spread = {"num_workers": int(count)} if name == "workers" else {"distribution": distribution}
+    hybridppo.train(
+        env, total_steps=config.batch_size * iterations, config=config, placement="cpu", vectorization="sync", seed=1,
+        progress=False, **spread,
+        on_iteration=lambda metrics: speeds.append(metrics["steps_per_second"]),
+    )  # fmt: skip
+    return median(speeds[2:])
+
+
+def main() -> None:
+    """Measure by turns, and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--hidden-sizes", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--distributions", nargs="+", default=["local", "multi:2"])
+    parser.add_argument("--num-envs", type=int, default=8)
+    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    if any(name.startswith(OVER_RAY) for name in arguments.distributions):
+        import ray
+
+        ray.init("local", num_cpus=16, include_dashboard=False, logging_level="ERROR")
+    rows = []
+    for width in arguments.hidden_sizes:
+        speeds: dict[str, list[float]] = {name: [] for name in arguments.distributions}
+        for _ in range(arguments.repeats):
+            for name, found in speeds.items():
+                found.append(measure(arguments.env, name, width, arguments.iterations, arguments.num_envs))
+        first = median(speeds[arguments.distributions[0]])
+        for name, found in speeds.items():
+            rows.append({"hidden_sizes": [width, width], "distribution": name, "steps_per_second": found})
+            ratio = median(found) / first
+            print(f"{width} x {width}  {name:10}  {median(found):10,.0f} steps/s  {ratio:.2f}", flush=True)
+    if arguments.output is not None:
+        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+        arguments.output.write_text(json.dumps({"machine": machine, "env": arguments.env, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

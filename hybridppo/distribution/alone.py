@@ -1,0 +1,81 @@
+"""What a training asks of its distribution; and the answers of one that is not spread."""
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from hybridppo.agents.registry import AnyConfig
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.interfaces import Agent
+from hybridppo.options import RunOptions
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.base import Placement
+from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.runners.runner import Runner
+from hybridppo.runners.samplers.base import BaseSampler
+
+if TYPE_CHECKING:
+    from hybridppo.training import Job
+
+
+class Alone:
+    """A training in this process. While it is entered, whatever it started is there."""
+
+    rank = 0
+    """Which of the learners this is; the first has the run directory, and speaks."""
+
+    def __enter__(self) -> "Alone":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End what was started."""
+
+    def settled(self, run: RunOptions) -> RunOptions:
+        """The options of the run, as all who train have them."""
+        return run
+
+    def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:
+        """Refuse what cannot be spread like this.
+
+        Raises:
+            ConfigurationError: with the option, and what to do.
+        """
+
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
+        """The options with which the environments are made, wherever they are; a run keeps them."""
+        return options
+
+    def check_resuming(self) -> None:
+        """Refuse to go on with a run where this cannot.
+
+        Raises:
+            ConfigurationError: with what to do.
+        """
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:
+        """The placement within each fragment."""
+        return meant
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """This process's share of the environments."""
+        return make_environments(source, num_envs, options)
+
+    def begin(self, job: "Job") -> "Job":
+        """Start the others, and agree with them on where to begin."""
+        return job
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """As `make_sampler`."""
+        return make_sampler(source, environments, agent, placement, **options)
+
+    def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+        """As `make_runner`."""
+        return make_runner(agent, sampler, placement, **options)
+
+    def end(self) -> None:
+        """The training is over, and the others may go."""

@@ -1,0 +1,48 @@
+"""One learner, and samplers anywhere that Ray reaches (`SingleLearnerCoarse`)."""
+
+from functools import partial
+from typing import Any
+
+from hybridppo.distribution.over_ray import OverRay
+from hybridppo.distribution.policies import SingleLearnerCoarse
+from hybridppo.environments.base import Environments
+from hybridppo.environments.options import EnvSource
+from hybridppo.errors import ConfigurationError
+from hybridppo.interfaces import Agent
+from hybridppo.networks.forms import numpy_form
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.base import Placement
+from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.samplers.base import BaseSampler
+
+
+class Coarse(OverRay):
+    """The learner of `SingleLearnerCoarse`: samplers are workers that act by themselves."""
+
+    def __init__(self, policy: SingleLearnerCoarse, address: str | None) -> None:
+        super().__init__(str(policy), address, policy.samplers, "samplers")
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
+        placement = super().placement(meant)
+        assert isinstance(placement, Placement)
+        if placement.sampling_device.type != "cpu":
+            raise ConfigurationError(
+                f"distribution {self._policy} samples on CPUs, got {placement}: use a placement that samples on the "
+                "CPU, such as hybrid or overlap"
+            )
+        return placement
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """One whose workers are Ray's."""
+        from hybridppo.distribution.ray_workers import RayWorkers  # which loads Ray
+
+        if numpy_form(agent.actor) is None:
+            raise ConfigurationError(
+                "samplers act in NumPy, with the library's own networks of tanh or relu only, without layer_norm and "
+                f"impala convolutions: choose such a network, or distribution='environments:{self._count}', whose "
+                "actor is here"
+            )
+        options |= {"num_workers": self._count, "transport": partial(RayWorkers, role="sampler")}
+        return make_sampler(source, environments, agent, placement, **options)

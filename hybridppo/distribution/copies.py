@@ -1,0 +1,42 @@
+"""Environments that are divided: copies, each seeded by its number."""
+
+import logging
+from dataclasses import replace
+
+import gymnasium as gym
+from gymnasium.vector import VectorEnv
+
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+
+def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tells: bool = True) -> EnvironmentOptions:
+    """The options with which environments can be divided: an environment's own vectorised form is seeded as a whole.
+
+    Args:
+        source: of the environments.
+        options: as they were given.
+        whom: among whom they are divided, for messages.
+        tells: whether to say that copies take the place of a vectorised form.
+
+    Raises:
+        ConfigurationError: where a function makes vectors.
+    """
+    if options.vectorization == "compiled":  # environments that are seeded by their number
+        return options
+    if isinstance(source, str):
+        has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
+        if has_own and options.vectorization == "auto" and tells:
+            logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", source, whom)
+    elif callable(source):
+        made = source(**(options.env_kwargs or {}))
+        if callable(getattr(made, "close", None)):  # not all of several agents have it
+            made.close()
+        if isinstance(made, VectorEnv):
+            raise ConfigurationError(
+                f"the function made a {type(made).__name__}, which is seeded as a whole and cannot be divided among "
+                f"{whom}: let it make one environment, or use distribution='local'"
+            )
+    return replace(options, vectorization="sync")

@@ -1,0 +1,52 @@
+"""Actor and learner here, and environments anywhere that Ray reaches (`SingleLearnerFine`, `Environments`)."""
+
+from typing import Any
+
+from hybridppo.distribution import policies
+from hybridppo.distribution.over_ray import OverRay
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import ConfigurationError
+from hybridppo.interfaces import Agent
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.base import Placement
+from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.samplers.base import BaseSampler
+
+
+class Fine(OverRay):
+    """The process that acts and learns."""
+
+    def __init__(self, policy: "policies.SingleLearnerFine | policies.Environments", address: str | None) -> None:
+        self._is_central = isinstance(policy, policies.SingleLearnerFine)
+        if isinstance(policy, policies.SingleLearnerFine):
+            super().__init__(str(policy), address, policy.env_workers, "env_workers")
+        else:
+            super().__init__(str(policy), address, policy.workers, "workers")
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
+        placement = super().placement(meant)
+        assert isinstance(placement, Placement)
+        if self._is_central and placement.sampling_device.type != placement.learning_device.type:
+            raise ConfigurationError(
+                f"distribution {self._policy} acts and learns in one place, got {placement}: use one device, or "
+                f"distribution='environments:{self._count}'"
+            )
+        return placement
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """All of them, elsewhere; one is made here, for the spaces."""
+        from hybridppo.distribution.remote_environments import RemoteEnvironments  # which loads Ray
+
+        template = make_environments(source, 1, options)
+        try:
+            return RemoteEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
+        finally:
+            template.close()
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """One of this process: it acts, and the environments are stepped elsewhere."""
+        return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})

@@ -1,0 +1,62 @@
+"""Environments in a process that Ray has started, anywhere, stepped by whoever acts. Free of torch."""
+
+import os
+import platform
+import sys
+from typing import Any
+
+import cloudpickle
+from threadpoolctl import threadpool_limits
+
+from hybridppo.distribution.remote_share import Answer, answered, versions_here
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.registration import source_here
+from hybridppo.errors import EnvStateError
+
+
+class RemoteCopies:
+    """What Ray makes an actor of."""
+
+    def __init__(self) -> None:
+        self._environments: Environments | None = None
+        self._limits = threadpool_limits(1)  # the processes are the parallelism
+
+    def begin(self, setup: bytes, path: list[str], envs: slice) -> Answer:
+        """Make the environments; which process of which machine this is, and its versions."""
+
+        def make() -> dict[str, Any]:
+            sys.path += [folder for folder in path if folder not in sys.path]
+            told = cloudpickle.loads(setup)
+            source, options = source_here(told["source"], told["options"].imports), told["options"]
+            made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
+            self._environments = made
+            spaces = made.observation_space, made.action_space
+            return {"pid": os.getpid(), "host": platform.node(), "versions": versions_here(), "spaces": spaces}
+
+        return answered(make)
+
+    def step(self, actions: Any) -> Answer:
+        """As `Environments.step`, and what else is known of the step: which were restarted, and who was absent."""
+
+        def step() -> Any:
+            assert self._environments is not None  # `begin` was before
+            return (*self._environments.step(actions), self._environments.restarted, self._environments.absent)
+
+        return answered(step)
+
+    def call(self, method: str, *arguments: Any) -> Answer:
+        """Another of its methods: what comes of it, and why a state cannot be saved or put back, if so."""
+
+        def act() -> Any:
+            try:
+                return getattr(self._environments, method)(*arguments), None
+            except EnvStateError as error:
+                return None, str(error)
+
+        return answered(act)
+
+    def close(self) -> None:
+        """Release the environments."""
+        if self._environments is not None:
+            self._environments.close()

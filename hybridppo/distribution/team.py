@@ -1,0 +1,384 @@
+"""Learners that train together, each a process with a share of the environments (`MultiLearner`).
+
+All hold the same agent, and do the same with it: what one alone could know (its share of a rollout, its shards'
+gradients, whether it was asked to stop, the first's clock) goes to all before anything depends on it.
+"""
+
+import itertools
+import json
+import logging
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.agents.registry import AnyConfig
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.copies import as_copies
+from hybridppo.distribution.launching import Launched
+from hybridppo.distribution.link import Link, told_of
+from hybridppo.distribution.policies import MultiLearner
+from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments, to_send
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.pickling import pack
+from hybridppo.errors import ConfigurationError, DistributionError
+from hybridppo.interfaces import Agent
+from hybridppo.interruption import Interruption
+from hybridppo.options import RunOptions
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.runner import Runner
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.shared import SharedSampler
+from hybridppo.runners.shared import SharedRunner
+
+if TYPE_CHECKING:
+    from hybridppo.training import Job
+
+logger = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+SECONDS_TO_START = 120.0
+"""How long learners may at least take to start, load what they need, and make their environments."""
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells the processes that it starts."""
+_OF_ONE_PROCESS = {"recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "compiled_updates": False}
+"""Fields of the configuration that several learners cannot have otherwise."""
+_OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
+"""Options of what the first does alone, as the others have them."""
+_HEADER = struct.Struct("<?dIq")
+_trainings = itertools.count()
+
+
+def start_timeout(timeout: float) -> float:
+    """Within how many seconds all must have come."""
+    return min(max(timeout, SECONDS_TO_START), 10.0**6)
+
+
+class Team(Alone):
+    """One of the learners. While it is entered, those that it started are there.
+
+    Args:
+        rank: which it is.
+        size: how many there are.
+        shards: into how many parts a minibatch is cut.
+        timeout: seconds after which one that does not answer is lost.
+        joins: whether torchrun has started all of them.
+    """
+
+    def __init__(self, rank: int, size: int, shards: int, timeout: float, *, joins: bool = False) -> None:
+        self.rank, self.size, self.shards = rank, size, shards
+        self.link: Link | None = None
+        """To the others, where there are any, as soon as they are there."""
+        self._timeout, self._joins = timeout, joins
+        self._launched: Launched | None = None
+        self._agreed = Interruption()
+        self._put_back: Callable[[], object] = bool
+        self._seconds = 0.0
+        self._fingerprint = (-1, 0)
+
+    @classmethod
+    def of(cls, policy: MultiLearner, timeout: float) -> "Team":
+        """The learner that this process is: the first, or the one that torchrun says.
+
+        Raises:
+            ConfigurationError: where it is not known how many there are.
+        """
+        if set(TORCHRUN) <= os.environ.keys():
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            if policy.learners not in (None, size):
+                raise ConfigurationError(
+                    f"distribution {policy} has {policy.learners} learners, torchrun started {size}"
+                )
+            return cls(rank, size, policy.shards or size, timeout, joins=True)
+        if policy.learners is None:
+            raise ConfigurationError(
+                "distribution multi without a number joins what torchrun has started, and this process was not: say "
+                "how many learners to start (multi:2)"
+            )
+        return cls(0, policy.learners, policy.shards or policy.learners, timeout)
+
+    def __enter__(self) -> "Team":
+        if self._joins:
+            seconds = start_timeout(self._timeout)
+            self.link = Link(
+                _store(self.rank, seconds), self.rank, self.size, timeout=self._timeout, start_timeout=seconds
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and self.link is not None and not isinstance(error, DistributionError):
+            self.link.report(told_of(error))
+        self._put_back()
+        if self._launched is not None:
+            if error is None:
+                self._launched.close()
+            else:
+                self._launched.close(0.0)
+        if self.link is not None:
+            self.link.close()
+
+    def settled(self, run: RunOptions) -> RunOptions:
+        """With the first's seed, and all numbers of the distribution, also those that followed from others."""
+        seed = int(self._from_first(str(run.seed).encode()))
+        return replace(run, seed=seed, distribution=str(MultiLearner(self.size, self.shards)))
+
+    def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
+        learners = f"with {self.size} learners"
+        if not isinstance(config, PPOConfig):
+            raise ConfigurationError(
+                f"several learners share the gradients of PPO only, got {type(config).__name__}: use "
+                "distribution='local'"
+            )
+        for name, one_process in (
+            ("recurrent", None),
+            ("pool_size", 1),
+            ("episodes_per_rollout", None),
+            ("compiled_updates", False),
+        ):
+            if (value := getattr(config, name)) != one_process:
+                raise ConfigurationError(f"{name}={value!r} cannot be had {learners}: use distribution='local'")
+        if config.num_envs % self.size:
+            raise ConfigurationError(f"num_envs must be a multiple of the {self.size} learners, got {config.num_envs}")
+        if config.minibatch_size < self.shards:
+            raise ConfigurationError(
+                f"shards must be at most the samples of a minibatch, {config.minibatch_size}, got {self.shards}"
+            )
+        if run.num_workers:
+            raise ConfigurationError(
+                f"num_workers={run.num_workers} cannot be had {learners}, which step their environments themselves: "
+                "leave it out, or take more learners"
+            )
+        if options.vectorization == "async":
+            raise ConfigurationError(f"vectorization='async' cannot be had {learners}: leave it out")
+
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
+        return as_copies(source, options, "learners", tells=self.rank == 0)
+
+    def check_resuming(self) -> None:  # noqa: D102 - as in the base
+        if self._joins:
+            raise ConfigurationError(
+                "a run cannot be resumed by learners that torchrun has started: use distribution='multi:LEARNERS' or "
+                "'local' without torchrun"
+            )
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:
+        """The CPU, where it was to be chosen."""
+        if isinstance(meant, Auto):
+            return SingleDevice("cpu")
+        devices = {meant.sampling_device.type, meant.learning_device.type}
+        if devices != {"cpu"} or meant.max_lag:
+            raise ConfigurationError(
+                f"learners sample and learn by turns on CPUs, got {meant}: use placement='cpu', or distribution='local'"
+            )
+        return meant
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""
+        share = num_envs // self.size
+        return make_environments(source, share, options, first=self.rank * share)
+
+    def begin(self, job: "Job") -> "Job":
+        """Start the others, where that is not done; all then hold what the first does."""
+        agent, settings = job.agent, job.settings
+        assert isinstance(agent, PPO)  # `check` has seen to it
+        self._agent, self._own = agent, job.interruption
+        self._put_back = partial(setattr, agent, "spread", agent.spread)
+        agent.spread = self._sharded
+        if self.link is None and self.size > 1:
+            self._launch(job)
+        tensors, state = agent.state()
+        told: dict[str, Any] = {
+            "settings": settings.to_json(),
+            "saves": job.directory is not None,
+            "agent": state,
+            "checkpoint": None,
+        }
+        everything = {f"agent/{name}": tensor for name, tensor in tensors.items()}
+        if job.checkpoint is not None:
+            told["checkpoint"] = job.checkpoint.state
+            everything |= {f"checkpoint/{name}": tensor for name, tensor in job.checkpoint.tensors.items()}
+        tensors, told = _unpacked(self._from_first(_packed(everything, told) if self.rank == 0 else b""))
+        if self.rank == 0:
+            return job
+        _require_same(told["settings"], settings.to_json(), self.rank)
+        agent.load_state(_of("agent", tensors), told["agent"])
+        checkpoint = None
+        if told["checkpoint"] is not None:
+            checkpoint = Checkpoint(_of("checkpoint", tensors), told["checkpoint"])
+        return replace(
+            job,
+            settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
+            directory=Elsewhere() if told["saves"] else None,
+            checkpoint=checkpoint,
+            profile=False,
+            reporting=replace(job.reporting, progress=False, callbacks=()),
+        )
+
+    def _launch(self, job: "Job") -> None:
+        """Start the others on this machine, and wait until they are there."""
+        store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        source, own = job.env, job.agent.own
+        setup = {
+            "source": to_send(source),
+            "settings": job.settings,
+            "shards": self.shards,
+            "kind": type(job.agent),
+            "own": {name: value for name, value in own.items() if name != "agent"},
+        }
+        self._launched = launched = Launched(self.size, store.port, pack(setup))
+        self.link = Link(
+            store, 0, self.size, timeout=self._timeout, start_timeout=start_timeout(self._timeout),
+            how_it_ended=launched.how_it_ended,
+        )  # fmt: skip
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """Each steps its share."""
+        return SharedSampler(
+            environments,
+            agent.distribution,
+            rank=self.rank,
+            num_processes=self.size,
+            num_steps=options["num_steps"],
+            env_seed=options["env_seed"],
+            noise=options["noise"],
+            gather=self.gather,
+        )
+
+    def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+        """One that stops, and saves, when all do."""
+        options |= {"interruption": self._agreed, "clock": lambda: self._seconds}
+        turns = self.link if self.link is not None else NobodyElse()
+        return SharedRunner(agent, sampler, placement, is_first=self.rank == 0, turns=turns, **options)
+
+    def end(self) -> None:
+        """Let go of each other."""
+        if self._joins:
+            self.gather(b"")
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """What each learner has to say. With it, all learn whether one was asked to stop, and the first's clock.
+
+        Raises:
+            DistributionError: where one is lost, or does not hold the same parameters.
+        """
+        version = self._agent.version
+        if self._fingerprint[0] != version:
+            self._fingerprint = version, zlib.crc32(self._agent.parameters.values.detach().numpy().tobytes())
+        header = _HEADER.pack(self._own.requested, time.monotonic(), self._fingerprint[1], version)
+        parts = [header + data] if self.link is None else self.link.gather(header + data)
+        stops, clocks, fingerprints, versions = zip(*(_HEADER.unpack_from(part) for part in parts), strict=True)
+        self._agreed.requested |= any(stops)
+        self._seconds = clocks[0]
+        held = list(zip(fingerprints, versions, strict=True))
+        for rank in range(len(held)):
+            if held[rank] != held[0]:
+                raise DistributionError(
+                    f"after {version} updates learner {rank} does not hold the parameters that learner 0 does: their "
+                    "processors or libraries round differently. Use machines alike, or learners of one machine"
+                )
+        return [part[_HEADER.size :] for part in parts]
+
+    def _exchange(self, rows: Tensor) -> Tensor:
+        own = torch.cat((rows.flatten(), rows.new_tensor([self._own.requested])))
+        everything = own[None] if self.link is None else self.link.gather_numbers(own)
+        if bool(everything[:, -1].any()):
+            self._agreed.requested = True
+        return everything[:, :-1].reshape(self.shards, -1)
+
+    def _sharded(self, form: Any) -> ShardedSteps:
+        each = self.shards // self.size
+        mine = slice(self.rank * each, (self.rank + 1) * each)
+        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=self._exchange)
+
+    def _from_first(self, data: bytes) -> bytes:
+        return data if self.link is None else self.link.from_first(data)
+
+
+def _store(rank: int, seconds: float) -> Any:
+    """Where learners that torchrun has started meet: at torchrun's own store, or at the first's."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    options = {"is_master": is_master, "wait_for_workers": False, "multi_tenant": True}
+    try:
+        store = TCPStore(host, port, timeout=timedelta(seconds=seconds), **options)
+    except RuntimeError as error:
+        raise DistributionError(
+            f"learner {rank} does not reach the first at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
+        ) from error
+    # The store may outlive a training, and with --max-restarts its processes.
+    return PrefixStore(f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}", store)
+
+
+class NobodyElse:
+    """The others of a learner that is alone."""
+
+    def tell(self, what: str) -> None:
+        """Nobody hears it."""
+
+    def hear(self) -> str:
+        """Nobody but the first hears, and it is that."""
+        raise AssertionError("the first learner says what is next")
+
+
+class Elsewhere(RunDirectory):
+    """The run directory of learners that write nothing: the first does."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull), {})
+
+    def log(self, metrics: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        return
+
+    def save_checkpoint(self, *arguments: Any, **options: Any) -> bool:  # noqa: D102 - as in the base
+        return True
+
+    def write_result(self, result: dict[str, Any]) -> bool:  # noqa: D102 - as in the base
+        return True
+
+
+def _packed(tensors: dict[str, Tensor], state: dict[str, Any]) -> bytes:
+    text = json.dumps(state).encode()
+    host = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    return len(text).to_bytes(8, "little") + text + safetensors.torch.save(host)
+
+
+def _unpacked(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    end = 8 + int.from_bytes(data[:8], "little")
+    return safetensors.torch.load(data[end:]), json.loads(data[8:end])
+
+
+def _of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{part}/"): t for name, t in tensors.items() if name.startswith(f"{part}/")}
+
+
+def _require_same(first: dict[str, Any], mine: dict[str, Any], rank: int) -> None:
+    mine = json.loads(json.dumps(mine))
+    for name in first.keys() | mine.keys():
+        if first.get(name) != mine.get(name):
+            raise ConfigurationError(
+                f"learner {rank} was started otherwise than the first: {name} is {mine.get(name)!r}, and there "
+                f"{first.get(name)!r}. Start all with the same command, and the same versions"
+            )

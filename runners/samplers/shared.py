@@ -1,0 +1,143 @@
+"""Sampling by several processes: each steps some of the environments, and all get the whole rollout."""
+
+import json
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.environments.base import Environments, EnvState
+from hybridppo.errors import EnvStateError
+from hybridppo.interfaces import SamplingActor
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.in_process import allocate
+from hybridppo.runners.samplers.stepping import Stepper, StepperState
+from hybridppo.spaces.distributions import Distribution
+
+Array = NDArray[Any]
+
+Gather = Callable[[bytes], list[bytes]]
+"""What this process has to say, to what all have to say, in their order. All must call it, or none goes on."""
+
+
+class SharedSampler(BaseSampler):
+    """Steps a share of the environments; every method but `request_stop` and `close` is called by all, or by none.
+
+    Noise is drawn for all environments, and environments are seeded by their number: how many processes there are
+    changes nothing. A rollout once begun is ended.
+
+    Args:
+        environments: this process's share; closed with the sampler.
+        distribution: of the action space.
+        rank: which of the processes this is.
+        num_processes: how many there are, with as many environments each.
+        num_steps: `T`.
+        env_seed: the `i`-th environment of all starts from `env_seed + i`.
+        noise: owner of the actions' randomness; the same in all processes.
+        gather: brings together what the processes have.
+    """
+
+    def __init__(
+        self,
+        environments: Environments,
+        distribution: Distribution,
+        *,
+        rank: int,
+        num_processes: int,
+        num_steps: int,
+        env_seed: int,
+        noise: np.random.Generator,
+        gather: Gather,
+    ) -> None:
+        num_envs = num_processes * environments.num_envs
+        layout = RolloutBuffer.layout(num_steps, num_envs, environments.encode, distribution)
+        buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
+        skips_row_after_end = environments.skips_row_after_end
+        super().__init__(
+            bytearray(1), [buffer], distribution, environments.encode, skips_row_after_end=skips_row_after_end,
+            noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
+        )  # fmt: skip
+        self._has_warned = rank > 0  # the first says it for all
+        self._environments, self._rank, self._gather = environments, rank, gather
+        size = environments.num_envs
+        self._shares = [slice(i * size, (i + 1) * size) for i in range(num_processes)]
+        self._mine = self._shares[rank]
+        self._own = allocate(environments, distribution, num_steps, None)
+        self._first = self._mine.start // environments.num_agents  # an environment has a column for each of its agents
+        self._stepper = Stepper(environments, distribution, env_seed + self._first)
+
+    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        self._work = buffer, actor, first
+
+    def _end(self) -> tuple[int, FinalObservations]:
+        buffer, actor, first = self._work
+        for name, array in self._own.arrays.items():
+            array[:] = buffer.arrays[name][:, self._mine]
+        filled, finals = self._stepper.fill(self._own, actor, first=first)
+        names = [name for name in self._own.arrays if name != "noise"]
+        parts = self._gather(b"".join(self._own.arrays[name].tobytes() for name in names))
+        for envs, part in zip(self._shares, parts, strict=True):
+            start = 0
+            for name in names:
+                own = self._own.arrays[name]
+                rows = np.frombuffer(part, own.dtype, own.size, start).reshape(own.shape)
+                buffer.arrays[name][:, envs] = rows
+                start += own.nbytes
+        return filled, self._all_finals(finals)
+
+    def _all_finals(self, finals: FinalObservations) -> FinalObservations:
+        places = np.array([(step, env) for step, env, _ in finals], np.int64).reshape(-1, 2)
+        row = self._own.observations[0, 0]
+        observations = np.stack([each for _, _, each in finals]) if finals else np.empty((0, *row.shape), row.dtype)
+        everything: FinalObservations = []
+        for envs, part in zip(self._shares, self._gather(places.tobytes() + observations.tobytes()), strict=True):
+            count = len(part) // (16 + row.nbytes)
+            where = np.frombuffer(part, np.int64, 2 * count).reshape(count, 2).tolist()
+            rows = np.frombuffer(part, row.dtype, count * row.size, 16 * count).reshape(count, *row.shape)
+            everything += [(step, envs.start + env, each.copy()) for (step, env), each in zip(where, rows, strict=True)]
+        return sorted(everything, key=lambda final: final[:2])  # as one process would have found them
+
+    def _stepper_state(self) -> StepperState:
+        try:
+            states, observation, _ = self._stepper.state()
+            own: dict[str, Any] = {"states": states}
+        except EnvStateError as error:
+            own, observation = {"not_saved": str(error)}, self._own.observations[0]
+        found = [json.loads(part) for part in self._gather(json.dumps(own).encode())]
+        parts = self._gather(np.ascontiguousarray(observation).tobytes())
+        for each in found:
+            if "not_saved" in each:
+                raise EnvStateError(each["not_saved"])
+        rows = [np.frombuffer(part, observation.dtype).reshape(observation.shape) for part in parts]
+        everything = np.concatenate(rows)
+        return [state for each in found for state in each["states"]], everything, np.zeros((self.num_envs, 0))
+
+    def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
+        ends = list(accumulate(state["num_envs"] for state in states))
+        if not {envs.stop for envs in self._shares} <= set(ends):
+            raise EnvStateError(
+                f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
+                f"cannot be divided among {len(self._shares)} learners"
+            )
+        mine, problem = self._mine, ""
+        part = [state for state, end in zip(states, ends, strict=True) if mine.start < end <= mine.stop]
+        try:
+            self._stepper.load_state(part, observation[mine], remembered[mine])
+        except EnvStateError as error:
+            problem = str(error)
+        for each in self._gather(problem.encode()):
+            if each:
+                raise EnvStateError(each.decode())
+
+    @property
+    def seconds_filling(self) -> float:  # noqa: D102 - as in the base
+        return self._stepper.seconds
+
+    def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
+        self._stepper.restart(env_seed + self._first)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        self._environments.close()

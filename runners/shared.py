@@ -1,0 +1,73 @@
+"""The loop of several that train together, where only the first evaluates, writes, and tells callbacks."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from hybridppo.runners.runner import Runner
+
+GO_ON, SAVE, STOP = "go on", "save", "stop: "
+
+
+class Turns(Protocol):
+    """How the first says what all do next."""
+
+    def tell(self, what: str) -> None:
+        """Say it; called by the first alone."""
+        ...
+
+    def hear(self) -> str:
+        """What the first says next, waited for however long it takes; called by the others."""
+        ...
+
+
+class SharedRunner(Runner):
+    """Like `Runner`, in each of the processes that train together.
+
+    All do the same, but for what the first does apart: an evaluation, or a callback, takes as long as it takes. The
+    others wait for its end, save with it where it saves meanwhile, and stop where a callback has ended the training.
+
+    Args:
+        *arguments: as for `Runner`.
+        is_first: whether this one has the callbacks, the evaluation and the run directory.
+        turns: between the first and the others.
+        **options: as for `Runner`.
+    """
+
+    def __init__(self, *arguments: Any, is_first: bool, turns: Turns, **options: Any) -> None:
+        self._is_first, self._turns = is_first, turns
+        self._is_apart = self._is_over = False
+        super().__init__(*arguments, **options)
+
+    def run(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        with self._apart():
+            pass  # callbacks were told of the start
+        metrics = super().run()
+        self._is_over = True  # the others are gone, or about to go, and all is saved
+        return metrics
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        self._is_apart = True
+        try:
+            yield
+        finally:
+            self._is_apart = False
+        if self._is_first:
+            self._turns.tell(GO_ON if self.stopped_by is None else STOP + self.stopped_by)
+            return
+        while (told := self._turns.hear()) == SAVE:
+            super().save()
+        if told.startswith(STOP):
+            self._callbacks.run.stop(told.removeprefix(STOP))
+
+    def save(self) -> None:
+        """As in the base, by all: they come here together, or are told to by the first."""
+        if self._run_directory is None or self._is_over:
+            return
+        if self._is_apart:
+            self._turns.tell(SAVE)
+            super().save()
+            return
+        with self._apart():  # writing, and who is told of it, takes the first alone its time
+            super().save()

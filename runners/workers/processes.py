@@ -1,0 +1,87 @@
+"""Workers that are processes of this machine, and write straight into a rollout in shared memory."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.accelerator import accelerator_of
+from hybridppo.environments.pickling import pack
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.runners.workers.page_locking import PageLock
+from hybridppo.runners.workers.pool import WorkerPool
+from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.runners.workers.transport import Work, WorkerLostError
+
+Array = NDArray[Any]
+
+
+class Processes:
+    """As `Transport`; closed, it has ended the processes and let go of the memory.
+
+    Args:
+        work: what they are started for.
+    """
+
+    def __init__(self, work: Work) -> None:
+        num_workers = len(work.shares)
+        shared = {f"{name}{i}": spec for i in range(2) for name, spec in work.layout.items()}
+        shared |= {"parameters": ((work.num_parameters,), "float32"), "stop": ((1,), "uint8")}
+        shared |= {f"heartbeat{worker}": ((1,), "int64") for worker in range(num_workers)}
+        self._arrays = SharedArrays(shared)
+        self._closed = False
+        self._parameters = self._arrays["parameters"]
+        self.buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in work.layout}) for i in range(2)]
+        self.stop: Flag = self._arrays["stop"].data
+        self._pin_for, self._restarts = work.pin_for, work.options.restarts
+        self._page_lock: PageLock | None = None
+        self._has_begun = False
+        setup = {**work.setup, "layout": shared, "path": self._arrays.path}
+        self._pool = WorkerPool(work.shares, pack(setup), self._rows_of, work.options.worker_timeout)
+
+    @property
+    def workers(self) -> list[int]:  # noqa: D102 - as in the protocol
+        return self._pool.workers
+
+    def start(self, worker: int, env_seed: int) -> None:  # noqa: D102 - as in the protocol
+        self._pool.start(worker, env_seed)
+
+    def end(self, worker: int) -> None:  # noqa: D102 - as in the protocol
+        self._pool.end(worker)
+
+    def wait_until_ready(self, workers: Sequence[int]) -> None:  # noqa: D102 - as in the protocol
+        self._pool.wait_until_ready(workers)
+        if self._has_begun:
+            return
+        self._has_begun = True
+        if not self._restarts:  # another worker would have to map it
+            self._arrays.unlink()
+        if self._pin_for is not None:
+            assert self._arrays.memory is not None  # not closed yet
+            self._page_lock = PageLock(self._arrays.memory, accelerator_of(self._pin_for))
+
+    def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
+        np.concatenate([parameter.reshape(-1) for parameter in parameters], out=self._parameters)
+
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
+        self._pool.send(worker, ("fill", (turn, first, end)))
+
+    def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
+        self._pool.send(worker, (kind, value))
+
+    def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:  # noqa: D102
+        return self._pool.answers(workers)
+
+    def _rows_of(self, worker: int) -> int:
+        return int(self._arrays[f"heartbeat{worker}"][0])
+
+    def close(self) -> None:  # noqa: D102 - as in the protocol
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.close()
+        if self._page_lock is not None:
+            self._page_lock.close()
+        self._arrays.close()

@@ -1,0 +1,100 @@
+"""A worker's share of the environments, wherever the worker is. Free of torch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.registration import source_here
+from hybridppo.errors import EnvStateError
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.runners.samplers.stepping import Flag, Stepper
+
+Array = NDArray[Any]
+
+
+class Share:
+    """Steps some of the environments with an actor of its own.
+
+    Args:
+        setup: what all workers are told: `source` and `options` of the environments, how many there are (`num_envs`)
+            and their `spaces`; `form` and `shapes` of the actor and its parameters; `distribution`; `memory`; `fields`
+            of a rollout.
+        envs: which of the environments.
+        seed: of the first of them.
+
+    Raises:
+        EnvError: where they cannot be made, or have other spaces.
+    """
+
+    def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        source = source_here(setup["source"], setup["options"].imports)
+        num_envs = envs.stop - envs.start
+        # One thread each: the processes are the parallelism.
+        self._environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+        try:
+            require_same_spaces(
+                self._environments,
+                setup["spaces"],
+                f"environments {envs.start} to {envs.stop - 1}, made in a worker process,",
+                "those made in the trainer",
+                setup["num_envs"],
+            )
+            # An environment is a column of a rollout, or as many as it has agents.
+            agents = self._environments.num_agents
+            self.columns = slice(envs.start * agents, envs.stop * agents)
+            self._form = setup["form"]
+            self.stepper = Stepper(self._environments, setup["distribution"], seed, setup["memory"])
+        except BaseException:
+            self.close()
+            raise
+
+    def fill(
+        self, buffer: RolloutBuffer, parameters: Sequence[Array], stop: Flag, first: int, end: int | None
+    ) -> tuple[int, FinalObservations]:
+        """As `Stepper.fill`, by an actor of these parameters."""
+        return self.stepper.fill(buffer, self._form.actor(parameters), stop, first, end)
+
+    def answer(self, kind: str, value: Any) -> Any:
+        """To a message other than that to fill."""
+        if kind == "restart":
+            return self.stepper.restart(value)
+        if kind == "state":
+            return self._state()
+        assert kind == "load_state"
+        return self._load_state(*value)
+
+    def _state(self) -> tuple[Any, str | None]:
+        """The environments' state, or why it cannot be saved."""
+        try:
+            return self.stepper.state(), None
+        except EnvStateError as error:
+            return None, str(error)
+
+    def _load_state(self, states: list[Any], observation: Array, remembered: Array) -> str | None:
+        """Why the state cannot be put back, if so."""
+        try:
+            self.stepper.load_state(states, observation, remembered)
+        except EnvStateError as error:
+            return str(error)
+        except Exception as error:  # of what is not such a state at all
+            return f"what was saved of them cannot be read: {type(error).__name__}: {error}"
+        return None
+
+    def close(self) -> None:
+        """Release the environments."""
+        self._environments.close()
+
+
+def parameters_of(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Views of one flat array, of these shapes one after the other."""
+    parameters, start = [], 0
+    for shape in shapes:
+        size = 1
+        for length in shape:
+            size *= length
+        parameters.append(flat[start : start + size].reshape(shape))
+        start += size
+    return parameters

@@ -1,0 +1,113 @@
+"""What a worker sampler asks of its workers, wherever they are."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybridppo.accelerator import accelerator_of
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import EnvError
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.runners.workers.shared_arrays import Layout
+
+Array = NDArray[Any]
+
+SECONDS_TO_START = 120.0
+"""How long workers may at least take to start, load what they need, and make and reset their environments."""
+
+
+class WorkerLostError(EnvError):
+    """A worker that has died or hangs; which one, and how it ended."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What workers are started for."""
+
+    shares: Sequence[slice]
+    """Of the environments, by worker."""
+    columns: Sequence[slice]
+    """Of a rollout, likewise: an environment has one for each of its agents."""
+    layout: Layout
+    """Of a rollout."""
+    num_parameters: int
+    """Numbers in the actor's parameters."""
+    setup: dict[str, Any]
+    """What all of them are told (`Share`)."""
+    options: EnvironmentOptions
+    pin_for: torch.device | None
+    """The device that rollouts are copied to, where its copies are faster from page-locked memory; else None."""
+
+    def allocate(self) -> RolloutBuffer:
+        """Arrays for a rollout in this process, page-locked where that is wanted."""
+        return RolloutBuffer(**{name: self._zeros(*spec) for name, spec in self.layout.items()})
+
+    def _zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
+        array = torch.from_numpy(np.zeros(shape, dtype))
+        return (array if self.pin_for is None else accelerator_of(self.pin_for).page_locked(array)).numpy()
+
+    def name(self, worker: int, role: str = "worker") -> str:
+        """A worker, for messages."""
+        envs = self.shares[worker]
+        return f"{role} {worker} (environments {envs.start} to {envs.stop - 1})"
+
+
+class Transport(Protocol):
+    """Workers by number, each with its share of the environments; and what crosses between them and the sampler.
+
+    A message is answered once, in the order of messages. A worker that dies, or makes no step for too long, is told of
+    as a `WorkerLostError` where its answer is waited for. What to do then is the sampler's to decide.
+    """
+
+    buffers: list[RolloutBuffer]
+    """The arrays that rollouts are in, in turn."""
+    stop: Flag
+    """Set to let those that fill stop before their next step."""
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of those that were started."""
+        ...
+
+    def start(self, worker: int, env_seed: int) -> None:
+        """Start one, whose first environment starts from this seed. It answers when its environments are made."""
+        ...
+
+    def wait_until_ready(self, workers: Sequence[int]) -> None:
+        """Wait until their environments are made, or raise the `WorkerLostError` of one that is lost meanwhile."""
+        ...
+
+    def publish(self, parameters: Sequence[Array], version: int) -> None:
+        """The actor's parameters, by which all fill from now on."""
+        ...
+
+    def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:
+        """Let one fill its columns of a buffer, from row `first` on; those with an `end` do not stop before.
+
+        It answers how many rows are filled, and the final observations of the new ones.
+
+        Raises:
+            WorkerLostError: where it is known to be lost.
+        """
+        ...
+
+    def ask(self, worker: int, kind: str, value: Any) -> None:
+        """Any other message, see `Share.answer`; raises as `fill` does."""
+        ...
+
+    def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
+        """What each answers, with the seconds it took, as they do; or how it was lost."""
+        ...
+
+    def end(self, worker: int) -> None:
+        """Let go of one that is lost; nothing of it comes any more, and `start` starts another in its place."""
+        ...
+
+    def close(self) -> None:
+        """End all of them; a second call does nothing."""
+        ...

@@ -1,0 +1,319 @@
+"""Samplers over Ray: the bits of one process, and one clear error, or another sampler, where one is lost."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+import torch
+from processes import start_python
+from torch import Tensor
+from toy_agents import ScriptedAgents
+from toy_environments import Catch, HighestAllowed
+
+import hybridppo
+from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored, PPOConfig, SingleLearnerCoarse
+
+ray = pytest.importorskip("ray")
+
+from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster, stopped  # noqa: E402
+
+from hybridppo.distribution import ray_workers  # noqa: E402
+from hybridppo.distribution.remote_share import Fill  # noqa: E402
+
+pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
+
+CONFIG = PPOConfig(num_envs=5, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
+STEPS = 5 * 32 * 4
+OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
+"""A placement for each training: it counts."""
+SECONDS = 120
+MEASURED = ("seconds", "steps_per_second", "bytes_copied")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rays_handler() -> Iterator[Any]:
+    with small_cluster() as handler:
+        yield handler
+
+
+def assert_is_gone(mark: Path) -> None:
+    """The process whose number is in a file."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(int(mark.read_text())).wait(timeout=20)
+
+
+def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
+    options = {
+        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
+        "on_interrupt": "return", "vectorization": "sync", **options,
+    }  # fmt: skip
+    if callable(options["placement"]):
+        options["placement"] = options["placement"]()
+    return hybridppo.train(env, **options)
+
+
+def values_of(result: hybridppo.TrainResult) -> Tensor:
+    return result.agent.parameters.values.detach().clone()
+
+
+def counted(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
+
+
+def torch_free() -> "gym.Env[Any, Any]":
+    assert "torch" not in sys.modules
+    return gym.make("CartPole-v1")
+
+
+def torch_free_elsewhere(here: int) -> "gym.Env[Any, Any]":
+    return gym.make("CartPole-v1") if os.getpid() == here else torch_free()
+
+
+SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
+
+
+@pytest.mark.parametrize(
+    ("env", "options"),
+    [
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"placement": OVERLAP}),
+        ("Pendulum-v1", {"config": replace(CONFIG, normalize_observations=True, normalize_rewards=True),
+                         "total_steps": 5 * 32 * 8}),
+        ("CartPole-v1", {"config": replace(CONFIG, recurrent="gru", sequence_length=8)}),
+        (partial(ScriptedAgents, SCRIPTS), {"clip_rewards": True}),
+        ("Pendulum-v1", {"config": hybridppo.TD3Config(num_envs=5, hidden_sizes=(8,), learning_starts=64),
+                             "total_steps": 2000}),
+        (partial(torch_free_elsewhere, os.getpid()), {}),
+        (HighestAllowed, {"action_masks": True}),
+        (Catch, {"total_steps": 5 * 32 * 2}),
+    ],
+    ids=["in turns", "overlapping", "normalised", "recurrent", "several agents", "off policy", "without torch",
+         "masks", "images"],
+)  # fmt: skip
+def test_any_number_of_samplers_gives_the_bits_of_one_process(env: Any, options: dict[str, Any]) -> None:
+    alone = train(env, **options)
+    several = train(env, distribution=SingleLearnerCoarse(2), **options)
+    assert torch.equal(values_of(several), values_of(alone))
+    assert counted(several.metrics) == counted(alone.metrics)
+
+
+@pytest.mark.parametrize("placement", ["cpu", OVERLAP], ids=["in turns", "overlapping"])
+def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bits(
+    placement: Any, tmp_path: Path
+) -> None:
+    whole = train(placement=placement)
+
+    def stop_at(iteration: int) -> Callable[[dict[str, float]], None]:
+        def stop(metrics: dict[str, float]) -> None:
+            if metrics["iteration"] == iteration:
+                signal.raise_signal(signal.SIGTERM)
+
+        return stop
+
+    run_dir, more = tmp_path / "run", {"progress": False, "on_interrupt": "return"}
+    stopped = train(placement=placement, distribution="coarse:3", run_dir=run_dir, on_iteration=stop_at(1))
+    assert stopped.interrupted
+    assert json.loads((run_dir / "config.json").read_text())["distribution"] == "coarse:3"
+    again = hybridppo.resume(run_dir, distribution="local", on_iteration=stop_at(2), **more)
+    assert again.interrupted
+    last = hybridppo.resume(run_dir, distribution="coarse:2", **more)
+    assert torch.equal(values_of(last), values_of(whole))
+    assert counted(last.metrics) == counted(whole.metrics)
+
+
+def test_a_signal_ends_a_training_also_where_ray_would_end_the_process(rays_handler: Any) -> None:
+    before = signal.signal(signal.SIGTERM, rays_handler)
+    try:
+        result = train(distribution="coarse:2", on_iteration=lambda metrics: signal.raise_signal(signal.SIGTERM))
+        assert signal.getsignal(signal.SIGTERM) is rays_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert result.interrupted
+    assert result.metrics["iteration"] == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "kind", "message"),
+    [
+        (killed, {}, EnvError, r"sampler \d \(environments \d to \d\), process \d+ of \S+ is lost: ActorDiedError"),
+        (silent, {"worker_timeout": 3.0}, EnvError, r"sampler \d .* has made no step for 3 s.*--worker-timeout"),
+        (stopped, {"worker_timeout": 3.0}, EnvError, r"sampler \d .* has made no step for 3 s.*network is down"),
+        (raising, {}, EnvError, r"sampler \d .* failed: environment \d \(seed \d+\) failed .*no more of this"),
+    ],
+    ids=["killed", "silent", "stopped", "raising"],
+)
+def test_a_sampler_that_is_lost_ends_the_training_in_one_error_and_what_was_saved_goes_on(
+    what: Callable[[], None], options: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path
+) -> None:
+    env = failing(what, tmp_path / "mark")
+    with pytest.raises(kind) as lost:
+        train(env, distribution=SingleLearnerCoarse(2), run_dir=tmp_path / "run", **options)
+    assert re.search(message, str(lost.value), re.DOTALL), str(lost.value)
+    assert_is_gone(tmp_path / "mark")
+    result = hybridppo.resume(tmp_path / "run", env=env, distribution="local", progress=False)
+    assert result.metrics["env_steps"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("what", "timeout"), [(killed, 60.0), (silent, 3.0), (stopped, 3.0)], ids=["killed", "silent", "stopped"]
+)
+@pytest.mark.parametrize("placement", ["cpu", OVERLAP], ids=["in turns", "overlapping"])
+def test_another_takes_the_place_of_a_sampler_that_is_lost_where_that_is_asked_for(
+    what: Callable[[], None], timeout: float, placement: Any, tmp_path: Path
+) -> None:
+    seen: list[dict[str, float]] = []
+    result = train(
+        failing(what, tmp_path / "mark"), distribution="coarse:2", on_env_error="restart", worker_timeout=timeout,
+        placement=placement, on_iteration=seen.append,
+    )  # fmt: skip
+    assert result.metrics["env_restarts"] in (2, 3)  # the environments of one sampler
+    # Nothing of what was lost is learned: its rows are no steps.
+    assert result.metrics["env_steps"] >= STEPS
+    gained = [b["env_steps"] - a["env_steps"] for a, b in pairwise(seen)]
+    assert min(gained) < 5 * 32 == max(gained)
+    assert_is_gone(tmp_path / "mark")
+
+
+def test_a_cluster_is_shared_with_other_runs_and_joined_by_its_address(tmp_path: Path) -> None:
+    address = ray.get_runtime_context().gcs_address
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", 1000, "--no-progress",
+             "--vectorization", "sync", "--seed", 3, "--placement", "cpu"]  # fmt: skip
+    commands = [
+        start_python("-m", "hybridppo", "train", "CartPole-v1", "--distribution", "coarse:2", "--address", address,
+                     "--run-dir", tmp_path / name, *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for name in ("one", "two")
+    ]  # fmt: skip
+    for command in commands:
+        _, err = command.communicate(timeout=SECONDS)
+        assert command.returncode == 0, err
+    config = PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    same = train(config=config, seed=3, total_steps=1000)
+    for name in ("one", "two"):
+        assert torch.equal(hybridppo.load(tmp_path / name).parameters.values, same.agent.parameters.values)
+
+
+DRIVER = """
+import hybridppo
+if __name__ == "__main__":
+    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="coarse:2", progress=False,
+                    placement="cpu", on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
+"""
+
+
+def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    driver = start_python(script, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        while driver.stdout.readline() != "1\n":
+            assert driver.poll() is None
+        others = processes_of_ray(driver.pid)
+        assert len(others) >= 4  # Ray's own, and two samplers
+    finally:
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(others, timeout=10)
+    assert alive == []
+
+
+def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--seed", 3, "--placement", "cpu",
+             "--distribution", "coarse:2", "--no-anneal-learning-rate"]  # fmt: skip
+    run_dir = tmp_path / "run"
+    driver = start_python(
+        "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", run_dir, "--no-progress",
+        *flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    metrics = run_dir / "metrics.jsonl"
+    deadline = time.monotonic() + SECONDS
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert driver.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    others = psutil.Process(driver.pid).children(recursive=True)
+    os.killpg(driver.pid, signal.SIGINT)  # as a terminal does: to all that are of its group
+    _, err = driver.communicate(timeout=SECONDS)
+    assert driver.returncode == 130, err
+    assert "Traceback" not in err
+    _, alive = psutil.wait_procs(others, timeout=20)
+    assert alive == []
+    steps = json.loads(metrics.read_text().splitlines()[-1])["env_steps"] + 256
+    again = start_python(
+        "-m", "hybridppo", "resume", run_dir, "--total-steps", steps, "--distribution", "local", "--no-progress",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    _, err = again.communicate(timeout=SECONDS)
+    assert again.returncode == 0, err
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    same = train(
+        config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8), anneal_learning_rate=False),
+        seed=3,
+        total_steps=steps,
+    )
+    assert counted(last) == json.loads(json.dumps(counted(same.metrics)))
+
+
+def test_an_address_where_nobody_answers_is_an_error_that_says_how_to_start_one(tmp_path: Path) -> None:
+    command = start_python(
+        "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 100, "--distribution", "coarse:2", "--address",
+        "127.0.0.1:1", "--run-dir", tmp_path / "run", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    _, err = command.communicate(timeout=SECONDS)
+    assert command.returncode == 1
+    assert "Ray does not answer at 127.0.0.1:1" in err
+    assert "ray start --head" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_answer_for_other_parameters_than_were_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_answer = ray.get
+
+    def stale(ref: Any, **options: Any) -> Any:
+        answer = true_answer(ref, **options)
+        if isinstance(answer, tuple) and isinstance(answer[1], tuple) and isinstance(answer[1][0], Fill):
+            kind, (task, *others), seconds = answer
+            if task.version == 2:
+                return kind, (replace(task, version=1), *others), seconds
+        return answer
+
+    monkeypatch.setattr(ray, "get", stale)
+    with pytest.raises(DistributionError, match=r"answered for Fill.*version=1.*was asked for Fill.*version=2.*used"):
+        train(distribution="coarse:2")
+
+
+def test_a_cluster_without_a_free_cpu_is_an_error_that_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_workers, "SECONDS_TO_START", 3.0)
+    with pytest.raises(EnvError, match=r"sampler \d .* has not begun within 3 s.*a CPU; the cluster has {'CPU': 6"):
+        train(distribution="coarse:8", config=replace(CONFIG, num_envs=8), worker_timeout=3.0)
+
+
+def test_networks_that_no_sampler_knows_are_refused_with_what_can_have_them() -> None:
+    with pytest.raises(ConfigurationError, match=r"samplers act in NumPy.*distribution='environments:2'"):
+        train(distribution="coarse:2", config=replace(CONFIG, layer_norm=True))
+
+
+def test_a_store_of_objects_that_is_full_is_an_error_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(value: Any) -> Any:
+        raise ray.exceptions.ObjectStoreFullError("full")
+
+    def fill_it(metrics: dict[str, float]) -> None:
+        monkeypatch.setattr(ray, "put", full)
+
+    with pytest.raises(DistributionError, match=r"store of objects is full.*lower num_envs"):
+        train(distribution="coarse:2", on_iteration=fill_it)

@@ -1,0 +1,383 @@
+"""Learners in processes of their own: the bits of one, and one clear error where one is lost."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import psutil
+import pytest
+import torch
+from processes import start_python
+from torch import Tensor, nn
+from toy_agents import ScriptedAgents
+
+import hybridppo
+from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
+from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+
+CONFIG = PPOConfig(
+    num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
+    normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
+)  # fmt: skip
+STEPS = 4 * 32 * 4
+SECONDS = 120
+"""Much longer than anything takes, on a machine that has other things to do."""
+MEASURED = ("seconds", "steps_per_second")
+"""How the names of metrics begin that measure time."""
+
+
+def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
+    options = {
+        "config": CONFIG,
+        "seed": 5,
+        "total_steps": STEPS,
+        "placement": "cpu",
+        "progress": False,
+        "on_interrupt": "return",
+        **options,
+    }
+    return hybridppo.train(env, **options)
+
+
+def values_of(result: hybridppo.TrainResult) -> Tensor:
+    return result.agent.parameters.values.detach().clone()
+
+
+def counted(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith(MEASURED)}
+
+
+def learners() -> list[psutil.Process]:
+    """The processes of learners that this one has started."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "hybridppo.distribution.process" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert learners() == []
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_any_number_of_learners_gives_the_same_bits(env: str) -> None:
+    """Returns, episode ends, normalisation, target_kl and explained variance are those of all environments."""
+    steps = STEPS if env == "CartPole-v1" else 4 * 32 * 8  # so that Pendulum's episodes are cut, after 200 steps
+    alone = train(env, distribution=MultiLearner(1, shards=4), total_steps=steps)
+    assert alone.metrics["episodes"] > 0
+    for learners in (2, 4) if env == "CartPole-v1" else (2,):
+        several = train(env, distribution=MultiLearner(learners, shards=4), total_steps=steps)
+        assert torch.equal(values_of(several), values_of(alone))
+        assert counted(several.metrics) == counted(alone.metrics)
+
+
+def test_several_agents_that_leave_and_clipped_rewards_are_shared_likewise() -> None:
+    scripts = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
+    options = {"env": partial(ScriptedAgents, scripts), "clip_rewards": True, "total_steps": 500}
+    alone, several = (train(distribution=f"multi:{size}:2", **options) for size in (1, 2))
+    assert alone.metrics["episodes"] > 0
+    assert torch.equal(values_of(several), values_of(alone))
+    assert counted(several.metrics) == counted(alone.metrics)
+
+
+def test_one_learner_in_shards_is_the_local_training_up_to_rounding() -> None:
+    local, sharded = train(vectorization="sync"), train(distribution=MultiLearner(1, shards=4))
+    assert not torch.equal(values_of(sharded), values_of(local))
+    assert (values_of(sharded) - values_of(local)).abs().max() <= 3e-6
+
+
+class Own(hybridppo.PPO):
+    """An agent of one's own."""
+
+
+def own_loss(inputs: LossInputs, config: PPOConfig, clip_range: Any) -> Loss:
+    loss = ppo_loss(inputs, config, clip_range)
+    return replace(loss, total=loss.total + 0.01 * inputs.log_ratio.square().mean())
+
+
+def own_networks(*arguments: Any) -> tuple[nn.Module, nn.Module]:
+    return nn.Linear(4, 2), nn.Linear(4, 1)
+
+
+def test_learners_take_what_is_ones_own_and_an_agent_that_has_learned_already() -> None:
+    own = {"agent": Own, "loss": own_loss, "networks": own_networks, "evaluation_episodes": 1}
+    config = replace(CONFIG, normalize_observations=False)
+    alone, several = (train(distribution=f"multi:{size}:2", config=config, **own) for size in (1, 2))
+    assert type(several.agent) is Own
+    assert torch.equal(values_of(several), values_of(alone))
+    assert several.evaluation is not None
+    assert alone.evaluation is not None
+    assert several.evaluation.returns == alone.evaluation.returns
+    for result, size in ((alone, 1), (several, 2)):
+        train(distribution=f"multi:{size}:2", agent=result.agent, config=None, seed=6)
+    assert torch.equal(values_of(several), values_of(alone))
+    assert several.agent.version > 4
+
+
+class Failing(gym.Wrapper):  # type: ignore[type-arg]
+    """CartPole that does something else in its 20th step, in any process but that of `here`."""
+
+    def __init__(self, here: int, what: Callable[[], object]) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self._here, self._what, self._steps = here, what, 0
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 20 and os.getpid() != self._here:
+            self._what()
+        return super().step(action)
+
+
+def failing(what: Callable[[], object]) -> Callable[[], gym.Env[Any, Any]]:
+    here = os.getpid()
+    return lambda: Failing(here, what)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def silent() -> None:
+    threading.Event().wait()
+
+
+def raising() -> None:
+    raise ValueError("no more of this")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        (killed, {}, r"learner 1 of 2 has died: killed by SIGKILL.*resume goes on from the last checkpoint"),
+        (silent, {"worker_timeout": 3.0}, r"learner 1 of 2 died, or did not answer for 3 s \(worker_timeout\)"),
+        (raising, {}, r"learner 1 of 2 failed: EnvError: environment 2 \(seed \d+\) failed .*no more of this"),
+    ],
+    ids=["killed", "silent", "raising"],
+)
+def test_a_learner_that_is_lost_ends_the_training_in_one_error_and_what_was_saved_goes_on_locally(
+    what: Callable[[], None], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DistributionError) as lost:
+        train(failing(what), distribution=MultiLearner(2), run_dir=tmp_path / "run", **options)
+    assert re.search(message, str(lost.value), re.DOTALL), str(lost.value)
+    env = failing(what)  # made in this process alone, which does nothing of the kind
+    result = hybridppo.resume(tmp_path / "run", env=env, distribution="local", progress=False)
+    assert result.metrics["env_steps"] == STEPS
+
+
+def test_an_error_of_the_first_learner_is_raised_as_it_is_and_the_others_go() -> None:
+    def stop(metrics: dict[str, float]) -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        train(distribution=MultiLearner(2), on_iteration=stop)
+
+
+class Watching(hybridppo.Callback):
+    """Takes longer than learners wait for each other, ends the training after three iterations, and remembers."""
+
+    def __init__(self, fails_in: str = "") -> None:
+        self.told: list[str] = []
+        self._fails_in = fails_in
+
+    def _tell(self, what: str) -> None:
+        self.told.append(what)
+        if what == self._fails_in:
+            raise KeyError("mine")
+
+    def on_start(self, run: Any) -> None:
+        self._tell("start")
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration == 1:
+            threading.Event().wait(4.0)
+        if run.iteration == 3:
+            run.stop("enough")
+        self._tell(f"iteration {run.iteration}")
+
+    def on_evaluation(self, run: Any, evaluation: Any) -> None:
+        self._tell(f"evaluation {evaluation['env_steps']} {evaluation['evaluation_return_mean']}")
+
+    def on_checkpoint(self, run: Any, path: Path) -> None:
+        self._tell("checkpoint")
+
+
+def test_others_wait_for_what_the_first_does_alone_and_stop_where_a_callback_ends_the_training(tmp_path: Path) -> None:
+    watching: list[Watching] = []
+    results = []
+    for size in (1, 2):
+        watching.append(Watching())
+        results.append(
+            train(
+                distribution=f"multi:{size}:2", callbacks=watching[-1], evaluate_every=200, evaluate_episodes=2,
+                worker_timeout=2.0, target_return=1e9, checkpoint_seconds=0.0, run_dir=tmp_path / str(size),
+            )
+        )  # fmt: skip
+    alone, several = results
+    assert several.stopped_by == alone.stopped_by == "enough"
+    assert several.metrics["iteration"] == 3
+    assert not several.interrupted
+    assert torch.equal(values_of(several), values_of(alone))
+    assert watching[1].told == watching[0].told
+    assert len([what for what in watching[1].told if what.startswith("evaluation")]) == 1
+    assert watching[1].told.count("checkpoint") >= 4
+
+
+@pytest.mark.parametrize("hook", ["iteration 2", "checkpoint"])
+def test_what_a_failing_callback_leaves_goes_on_with_the_same_bits(hook: str, tmp_path: Path) -> None:
+    with pytest.raises(hybridppo.CallbackError, match=r"Watching failed in on_.*mine.*is saved in"):
+        train(distribution=MultiLearner(2), callbacks=Watching(hook), run_dir=tmp_path / "run", worker_timeout=5.0)
+    last = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", progress=False)
+    assert torch.equal(values_of(last), values_of(train(distribution="multi:1:2")))
+
+
+def test_a_learner_that_cannot_begin_is_named_with_its_reason() -> None:
+    here = os.getpid()
+
+    def make() -> gym.Env[Any, Any]:
+        if os.getpid() != here:
+            raise OSError("no licence here")
+        return gym.make("CartPole-v1")
+
+    with pytest.raises(DistributionError, match=r"learner 1 of 2 failed: OSError: no licence here"):
+        train(make, distribution=MultiLearner(2))
+
+
+def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = train(distribution="multi:1:2")
+
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    stopped = train(distribution="multi:2", run_dir=tmp_path / "run", on_iteration=stop)
+    assert stopped.interrupted
+    assert stopped.saved
+    assert stopped.metrics["iteration"] == 2
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == "multi:2:2"
+
+    def stop_again(metrics: dict[str, float]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    again = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", on_iteration=stop_again,
+                              progress=False, on_interrupt="return")  # fmt: skip
+    assert again.metrics["iteration"] == 3
+    last = hybridppo.resume(tmp_path / "run", distribution="multi:2:2", progress=False)
+    assert torch.equal(values_of(last), values_of(whole))
+    assert counted(last.metrics) == counted(whole.metrics)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+
+
+DRIVER = """
+import hybridppo, sys
+if __name__ == "__main__":
+    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="multi:2", progress=False,
+                    on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
+"""
+
+
+def test_no_learner_outlives_the_first(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    driver = start_python(script, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "1\n"
+        others = psutil.Process(driver.pid).children(recursive=True)
+        assert len(others) == 1
+    finally:
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(others, timeout=10)
+    assert alive == []
+
+
+def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "hybridppo", *arguments]
+    process = start_python(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=SECONDS)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
+    flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", STEPS, "--no-progress"]
+    ran = torchrun("train", "CartPole-v1", "--distribution", "multi", "--run-dir", tmp_path / "run", *flags)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("training: return") == ran.stdout.count("run directory: ") == 1
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["distribution"] == "multi:2:2"
+    agent = hybridppo.load(tmp_path / "run")
+    same = train(config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
+                 distribution="multi:1:2")  # fmt: skip
+    assert torch.equal(agent.parameters.values, same.agent.parameters.values)
+
+
+def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let this process be one of those that it has started; the port at which they meet."""
+    from hybridppo.distribution import team
+
+    monkeypatch.setattr(team, "SECONDS_TO_START", 1.0)
+    port = free_port()
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return port
+
+
+def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_torchrun_would(0, 2, monkeypatch)
+    with pytest.raises(ConfigurationError, match="distribution multi:3 has 3 learners, torchrun started 2"):
+        train(distribution="multi:3")
+
+
+def test_a_run_is_not_resumed_by_learners_of_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(distribution="multi:1", run_dir=tmp_path / "run")
+    as_torchrun_would(0, 1, monkeypatch)
+    with pytest.raises(ConfigurationError, match="cannot be resumed by learners that torchrun has started"):
+        hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS)
+
+
+def test_a_learner_says_where_it_does_not_find_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = as_torchrun_would(1, 2, monkeypatch)
+    with pytest.raises(DistributionError, match=rf"learner 1 does not reach the first at 127.0.0.1:{port}"):
+        train(distribution="multi", worker_timeout=1.0)
+
+
+def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: pytest.fail("not ours"))
+    with pytest.raises(ConfigurationError, match="in use already"):
+        train(distribution="multi:2")
+    monkeypatch.undo()
+
+
+def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_torchrun_would(0, 3, monkeypatch)
+    with pytest.raises(DistributionError, match="learners 1, 2 did not come within 1 s, of 3"):
+        train(distribution="multi", worker_timeout=1.0, config=PPOConfig(num_envs=3))
+
+
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])

@@ -1,0 +1,89 @@
+"""Two machines of a Ray cluster, as far as Ray can tell, one of which is lost in the middle of a training."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import EnvError, PPOConfig
+
+ray = pytest.importorskip("ray")
+
+from clusters import processes_of_ray  # noqa: E402
+
+pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform != "linux", reason="several nodes on one machine")]
+
+CONFIG = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
+STEPS = 4 * 32 * 6
+STORE = {"object_store_memory": 100 * 2**20}
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
+"""By default, Ray takes half a minute to find a node dead."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    before = signal.getsignal(signal.SIGTERM)
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 2, "include_dashboard": False, "_system_config": QUICK, **STORE},
+    )
+    try:
+        yield cluster
+    finally:
+        children = processes_of_ray()
+        ray.shutdown()
+        cluster.shutdown()
+        signal.signal(signal.SIGTERM, before)
+        _, alive = psutil.wait_procs(children, timeout=60)
+        assert alive == []
+
+
+def train(cluster: Any, distribution: str, **options: Any) -> tuple[hybridppo.TrainResult, list[dict[str, float]]]:
+    """With a second node that is lost after the second iteration."""
+    node = cluster.add_node(num_cpus=1, **STORE)
+    cluster.wait_for_nodes()
+    seen: list[dict[str, float]] = []
+
+    def lose_the_node(metrics: dict[str, float]) -> None:
+        seen.append(metrics)
+        if metrics["iteration"] == 2:
+            cluster.remove_node(node, allow_graceful=False)
+
+    result = hybridppo.train(
+        "CartPole-v1", config=CONFIG, seed=5, total_steps=STEPS, placement="cpu", progress=False, vectorization="sync",
+        distribution=distribution, address=cluster.address, worker_timeout=10.0, on_iteration=lose_the_node, **options,
+    )  # fmt: skip
+    return result, seen
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2"])
+def test_a_run_that_loses_a_node_ends_in_one_error_and_goes_on_locally_to_the_same_bits(
+    cluster: Any, distribution: str, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    with pytest.raises(EnvError, match=r"(sampler|environment worker) \d .* (is lost|has made no step|has not answ)"):
+        train(cluster, distribution, run_dir=run_dir, checkpoint_seconds=0.0)
+    last = hybridppo.resume(run_dir, distribution="local", progress=False)
+    options: dict[str, Any] = {"placement": "cpu", "progress": False, "vectorization": "sync"}
+    whole = hybridppo.train("CartPole-v1", config=CONFIG, seed=5, total_steps=STEPS, **options)
+    assert torch.equal(last.agent.parameters.values, whole.agent.parameters.values)
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 6
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "environments:2"])
+def test_what_was_on_a_lost_node_begins_again_on_another_where_that_is_asked_for(
+    cluster: Any, distribution: str
+) -> None:
+    result, seen = train(cluster, distribution, on_env_error="restart")
+    assert result.metrics["env_restarts"] >= 2
+    assert seen[1]["env_restarts"] == 0
+    assert result.metrics["env_steps"] >= STEPS

@@ -1,0 +1,149 @@
+"""The policies: their texts, their fragments, and what is refused before anything begins."""
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+from gymnasium.vector import SyncVectorEnv
+
+import hybridppo
+from hybridppo import ConfigurationError, MultiLearner, PPOConfig
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.distribution.policies import POLICIES, Distribution, distribution_of
+
+EVERY: dict[str, Distribution] = {
+    "local": hybridppo.Local(),
+    "coarse:8": hybridppo.SingleLearnerCoarse(samplers=8),
+    "fine:2": hybridppo.SingleLearnerFine(env_workers=2),
+    "environments:3": hybridppo.Environments(workers=3),
+    "multi": hybridppo.MultiLearner(),
+    "multi:2": hybridppo.MultiLearner(learners=2),
+    "multi:2:4": hybridppo.MultiLearner(learners=2, shards=4),
+    "gpu:2:4": hybridppo.GPUOnly(learners=2, shards=4),
+    "central:2:0": hybridppo.Central(learners=2, max_lag=0),
+}
+CONFIG = PPOConfig(num_envs=4, num_steps=8, hidden_sizes=(4,))
+
+
+@pytest.mark.parametrize(("text", "policy"), EVERY.items())
+def test_every_policy_has_a_text_and_fragments(text: str, policy: Distribution) -> None:
+    assert str(policy) == text
+    assert {part for fragment in policy.fragments() for part in fragment.holds} >= {"environments", "actor", "learner"}
+    if policy.instead is None:
+        assert distribution_of(text) == distribution_of(policy) == policy
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("kind", POLICIES.values(), ids=POLICIES)
+def test_the_documents_say_of_each_what_it_says_itself(kind: type[Distribution]) -> None:
+    policy = kind(*[{"samplers": 8, "env_workers": 8, "workers": 8, "learners": 4}[f.name] for f in fields(kind)[:1]])
+    fragments = [f"{part.count} of {', '.join(part.holds)} ({part.crosses})" for part in policy.fragments()]
+    can_be_run = "yes" if policy.instead is None else "no"
+    row = f"| `{policy!r}` | `{policy}` | {'; '.join(fragments)} | {can_be_run} |"
+    assert row in (ROOT / "docs" / "distribution.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_there_is_one_of_each_kind() -> None:
+    assert {type(policy) for policy in EVERY.values()} == set(POLICIES.values())
+
+
+@pytest.mark.parametrize("text", [text for text, policy in EVERY.items() if policy.instead is not None])
+def test_what_cannot_be_run_says_what_can(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{text}.*{type(EVERY[text]).__name__}.*use .+") as refused:
+        hybridppo.train(
+            "CartPole-v1", total_steps=32, config=CONFIG, distribution=EVERY[text], run_dir=tmp_path / "run"
+        )
+    assert "{" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("ray:2", "unknown distribution 'ray:2': use one of local, coarse"),
+        ("multi:two", "written multi:LEARNERS:SHARDS.*'multi:two'"),
+        ("multi:2:4:8", "written multi:LEARNERS:SHARDS"),
+        ("multi:0", "learners must be a whole number of at least 1, got 0"),
+        ("multi:2:3", "shards must be a multiple of learners = 2, got 3"),
+        ("coarse", "coarse needs samplers: coarse:2"),
+        (2, "must be a policy or its text"),
+    ],
+)
+def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        distribution_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 learners, got 3"),
+        ({"num_envs": 4, "num_steps": 8}, {"distribution": "multi:2:64"}, "shards must be at most .* 8, got 64"),
+        ({"recurrent": "gru"}, {}, "recurrent='gru' cannot be had with 2 learners"),
+        ({"pool_size": 2}, {}, "pool_size=2 cannot be had"),
+        ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
+        ({}, {"num_workers": 2}, "num_workers=2 cannot be had"),
+        ({}, {"vectorization": "async"}, "vectorization='async' cannot be had"),
+        ({}, {"placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)}, "by turns on CPUs, got Mirrored"),
+        ({}, {"distribution": "multi"}, "say how many learners to start"),
+        ({}, {"config": hybridppo.DDPGConfig()}, "learners share the gradients of PPO only, got DDPGConfig"),
+        ({}, {"config": hybridppo.TD3Config()}, "learners share the gradients of PPO only, got TD3Config"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused_before_anything_is_started(
+    config: dict[str, object], options: dict[str, object], message: str
+) -> None:
+    of_ppo = PPOConfig(**{"num_envs": 4, **config})
+    options = {"total_steps": 64, "distribution": MultiLearner(2), "config": of_ppo, **options}
+    with pytest.raises(ConfigurationError, match=message):
+        hybridppo.train("CartPole-v1", **options)
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"num_envs": 1}, {}, r"(samplers|env_workers|workers) must be at most num_envs = 1, got 2"),
+        ({"num_envs": 4}, {"num_workers": 2}, "num_workers=2 cannot be had with distribution .*:2"),
+        ({"num_envs": 4}, {"vectorization": "async"}, "vectorization='async' cannot be had"),
+        ({"num_envs": 4}, {"address": 7}, "address must be auto or HOST:PORT, got 7"),
+    ],
+)
+def test_what_cannot_be_had_over_ray_is_refused_before_it_is_started(
+    distribution: str, config: dict[str, int], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        hybridppo.train("CartPole-v1", total_steps=64, config=PPOConfig(**config), distribution=distribution, **options)
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])
+def test_without_ray_its_policies_say_how_to_get_it(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=rf"{distribution} needs Ray.*pip install 'hybridppo\[ray\]'"):
+        hybridppo.train("CartPole-v1", total_steps=64, config=CONFIG, distribution=distribution)
+
+
+def test_a_vector_that_is_seeded_as_a_whole_is_refused() -> None:
+    def vector() -> SyncVectorEnv:
+        return SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 4)
+
+    with pytest.raises(ConfigurationError, match="made a SyncVectorEnv, which is seeded as a whole"):
+        hybridppo.train(vector, total_steps=64, config=CONFIG, distribution=MultiLearner(2))
+
+
+def test_one_learner_needs_no_process_and_says_so_in_its_settings(tmp_path: Path) -> None:
+    result = hybridppo.train(
+        "CartPole-v1", total_steps=64, config=CONFIG, distribution=MultiLearner(1), run_dir=tmp_path / "run",
+        progress=False,
+    )  # fmt: skip
+    assert result.saved
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == "multi:1:1"
+    # An agent that has trained in shards goes on without them.
+    result = hybridppo.train("CartPole-v1", total_steps=64, agent=result.agent, placement="cpu", progress=False)
+    assert result.metrics["env_steps"] >= 64
+    assert not isinstance(result.agent._steps, ShardedSteps)

@@ -1,0 +1,106 @@
+"""A worker as Ray makes one, without Ray's processes: what it acts by, where it stops, and what is sent back."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from hybridppo import PPO, PPOConfig
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.pickling import pack
+from hybridppo.networks.forms import arrays_of
+from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.runners.workers.transport import Work
+
+pytest.importorskip("ray")
+
+from hybridppo.distribution.remote_share import Fill, RemoteShare, new_rows
+
+pytestmark = pytest.mark.extras
+
+STEPS = 6
+
+
+class CapturedError(Exception):
+    """Carries what workers would be started for."""
+
+
+def capture(work: Work) -> Any:
+    raise CapturedError(work)
+
+
+@pytest.fixture
+def share() -> tuple[RemoteShare, Any, np.ndarray[Any, Any]]:
+    """One of two workers, the actor's parameters, and noise for its two environments."""
+    agent = PPO(*spaces(), PPOConfig(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
+    environments = make_environments("CartPole-v1", 4, vectorization="sync")
+    with pytest.raises(CapturedError) as captured:
+        WorkerSampler(
+            "CartPole-v1", environments, agent.distribution, agent.actor, num_workers=2, num_steps=STEPS, env_seed=3,
+            noise=np.random.default_rng(0), transport=capture,
+        )  # fmt: skip
+    work: Work = captured.value.args[0]
+    remote = RemoteShare()
+    kind, about, _ = remote.begin(pack({**work.setup, "layout": work.layout}), sys.path, work.shares[1], 5)
+    assert kind == "done", about
+    flat = np.concatenate([array.detach().numpy().reshape(-1) for array in arrays_of(agent.actor)])
+    return remote, flat, np.zeros((STEPS, 2, 2), np.float32)
+
+
+def spaces() -> tuple[Any, Any]:
+    env = gym.make("CartPole-v1")
+    return env.observation_space, env.action_space
+
+
+TASK = Fill(rollout=1, attempt=1, version=7, first=0, end=None)
+
+
+def test_it_acts_by_the_version_that_it_is_asked_for_or_not_at_all(share: Any) -> None:
+    remote, flat, noise = share
+    kind, text, _ = remote.fill(TASK, None, noise)
+    assert (kind, text) == ("error", "it was to act by parameters of version 7, and has None")
+    kind, (task, filled, _, rows), seconds = remote.fill(TASK, flat, noise)
+    assert (kind, task, filled) == ("done", TASK, STEPS)
+    assert rows["observations"].shape == (STEPS + 1, 2, 4)
+    assert "noise" not in rows
+    assert seconds > 0
+    assert remote.rows() == STEPS
+    stale = replace(TASK, rollout=2, attempt=2, version=8, end=STEPS)
+    assert remote.fill(stale, None, None)[:2] == ("error", "it was to act by parameters of version 8, and has 7")
+
+
+def test_a_stop_that_comes_before_its_part_holds_and_those_with_an_end_go_on(share: Any) -> None:
+    remote, flat, noise = share
+    remote.stop(1)
+    assert remote.fill(TASK, flat, noise)[1][1] == 0
+    first_half = replace(TASK, attempt=2, end=3)
+    remote.stop(2)
+    _, (_, filled, _, rows), _ = remote.fill(first_half, None, None)
+    assert filled == 3
+    assert rows["rewards"].shape == (3, 2)
+    # A stop of before is none for what was asked for after it.
+    rest = replace(TASK, attempt=3, first=3)
+    _, (_, filled, _, rows), _ = remote.fill(rest, None, noise[3:])
+    assert filled == STEPS
+    assert rows["observations"].shape == (STEPS - 3 + 1, 2, 4)
+
+
+def test_what_an_environment_raises_is_told_in_its_words(share: Any) -> None:
+    remote, flat, noise = share
+    kind, text, _ = remote.fill(replace(TASK, first=STEPS + 5), flat, noise)
+    assert kind == "error"
+    assert "Traceback" in text
+
+
+def test_only_new_rows_are_sent() -> None:
+    class Memory:
+        @staticmethod
+        def num_sequences(num_steps: int) -> int:
+            return -(-num_steps // 4)
+
+    assert new_rows("rewards", 2, 6, None) == slice(2, 6)
+    assert new_rows("observations", 2, 6, None) == slice(2, 7)
+    assert new_rows("states", 2, 9, Memory) == slice(1, 3)  # type: ignore[arg-type]

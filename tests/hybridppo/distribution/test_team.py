@@ -1,0 +1,103 @@
+"""What learners agree on with every word that they exchange."""
+
+import gymnasium as gym
+import pytest
+import torch
+
+from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
+from hybridppo.agents import PPO
+from hybridppo.distribution import team as teams
+from hybridppo.distribution.team import Team
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.interruption import Interruption
+from hybridppo.options import RunOptions
+
+CARTPOLE = gym.make("CartPole-v1")
+
+
+class Wire:
+    """Between two learners by turns: what the other said last comes with what this one says."""
+
+    def __init__(self) -> None:
+        self.said: dict[int, bytes] = {}
+        self.numbers: dict[int, torch.Tensor] = {}
+        self.rank = 0
+
+    def gather(self, data: bytes) -> list[bytes]:
+        self.said[self.rank] = data
+        return [self.said.get(rank, data) for rank in (0, 1)]
+
+    def gather_numbers(self, numbers: torch.Tensor) -> torch.Tensor:
+        self.numbers[self.rank] = numbers
+        return torch.stack([self.numbers.get(rank, numbers) for rank in (0, 1)])
+
+
+def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[Team]]:
+    wire, learners = Wire(), [Team(rank, 2, 2, 5.0) for rank in (0, 1)]
+    for learner, seed in zip(learners, seeds, strict=True):
+        learner.link = wire  # type: ignore[assignment]
+        learner._agent = PPO(CARTPOLE.observation_space, CARTPOLE.action_space, PPOConfig(hidden_sizes=(4,)), seed=seed)
+        learner._own = Interruption()
+    return wire, learners
+
+
+def say(wire: Wire, learner: Team, data: bytes) -> list[bytes]:
+    wire.rank = learner.rank
+    return learner.gather(data)
+
+
+def test_what_is_said_comes_to_all_in_the_order_of_ranks() -> None:
+    wire, (first, second) = pair()
+    say(wire, first, b"one")
+    assert say(wire, second, b"zwei") == [b"one", b"zwei"]
+    assert second._seconds == first._seconds > 0  # the first's clock
+
+
+def test_learners_that_do_not_hold_the_same_parameters_are_an_error() -> None:
+    wire, (first, second) = pair(seeds=(1, 2))
+    say(wire, first, b"")
+    with pytest.raises(DistributionError, match="after 0 updates learner 1 does not hold the parameters"):
+        say(wire, second, b"")
+
+
+def test_a_stop_that_one_is_asked_for_is_everyones_and_never_before_it_was_said() -> None:
+    wire, (first, second) = pair()
+    second._own.requested = True
+    assert not first._agreed.requested
+    assert not second._agreed.requested
+    say(wire, second, b"")
+    say(wire, first, b"")
+    assert first._agreed.requested
+    assert second._agreed.requested
+
+
+def test_a_stop_comes_with_gradients_too() -> None:
+    wire, (first, second) = pair()
+    second._own.requested = True
+    wire.rank = 1
+    second._exchange(torch.ones(1, 3))
+    wire.rank = 0
+    rows = first._exchange(torch.zeros(1, 3))
+    assert torch.equal(rows, torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]))
+    assert first._agreed.requested
+
+
+def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:
+    teams._require_same({"seed": 1, "sizes": [4, 4]}, {"seed": 1, "sizes": (4, 4)}, 1)
+    with pytest.raises(ConfigurationError, match=r"learner 1 .*num_envs is 8, and there 4"):
+        teams._require_same({"num_envs": 4}, {"num_envs": 8}, 1)
+
+
+def test_each_learner_makes_its_share_of_the_environments_as_copies() -> None:
+    learner = Team(1, 2, 2, 5.0)
+    environments = learner.environments("CartPole-v1", 6, learner.dividing("CartPole-v1", EnvironmentOptions()))
+    assert isinstance(environments, SyncEnvironments)
+    assert [each.index for each in environments.sub_environments] == [3, 4, 5]
+    environments.close()
+
+
+def test_numbers_that_follow_from_others_are_written_down() -> None:
+    run = RunOptions(total_steps=1, seed=4, distribution="multi:2")
+    settled = Team.of(MultiLearner(2), 5.0).settled(run)
+    assert (settled.distribution, settled.seed) == ("multi:2:2", 4)

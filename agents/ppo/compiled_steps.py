@@ -99,8 +99,8 @@ class CompiledSteps:
         assert form is not None
         self._values, self._gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
         layers = linears(actor), linears(critic)
-        self._sizes = np.array([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
-        self._offsets = np.array(
+        self._sizes = _whole([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
+        self._offsets = _whole(
             [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in layers]
         )
         free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
@@ -148,9 +148,9 @@ class CompiledSteps:
         """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
         if self._packed is None or self._packed[0] is not batch:
             self._packed = batch, _packed(batch)
-        columns, rows = self._packed[1], np.asarray(order)
+        columns, rows = self._packed[1], np.asarray(order, np.int64)
         parameters, step = self._parameters(clip_range)
-        starts = np.cumsum([0, *sizes])
+        starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         is_divided = min(self._num_shards, *sizes) > 1
         at_once = 1 if is_divided else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
@@ -195,7 +195,7 @@ class CompiledSteps:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
         statistics = np.zeros((1, len(STATISTICS)), np.float32)
         parameters, _ = self._parameters(clip_range)
-        rows, starts = np.arange(len(batch)), np.array([0, len(batch)])
+        rows, starts = np.arange(len(batch), dtype=np.int64), _whole([0, len(batch)])
         self._module.take_steps(
             *parameters, False, *_packed(batch), rows, starts, self._normalizes, *self._network, *self._scratch[0],
             statistics,
@@ -242,7 +242,12 @@ def _actions_of(distribution: Any) -> tuple[Array, Array]:
         sizes = leaf.sizes if isinstance(leaf, MultiCategorical) else [leaf.output_size]
         choices += [(size, column + i) for i, size in enumerate(sizes)]
         column += len(sizes)
-    return np.array(choices, np.int64).reshape(-1, 2), np.array(numbers, np.int64)
+    return _whole(choices).reshape(-1, 2), _whole(numbers)
+
+
+def _whole(numbers: Any) -> Array:
+    """Of the type that the loops are compiled for."""
+    return np.array(numbers, np.int64)
 
 
 def _scratch(sizes: Array) -> tuple[Array, Array, Array]:

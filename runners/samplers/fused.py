@@ -2,7 +2,7 @@
 
 Rows are filled a slice at a time, and between two slices the flag is looked at. What it writes is what `Stepper.fill`
 writes with the same actor, up to the rounding of a product; it is taken where the actor is a plain MLP and actions are
-one choice or numbers clipped to bounds. Free of torch, for workers; Numba is loaded by the environments.
+choices or numbers clipped to bounds. Free of torch, for workers; Numba is loaded by the environments.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.spaces.categorical import Categorical
+from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.gaussian import DiagonalGaussian
 
@@ -34,7 +34,10 @@ class Fused:
     """
 
     def __init__(
-        self, environments: CompiledEnvironments, distribution: "Categorical | DiagonalGaussian", actor: NumpyActor
+        self,
+        environments: CompiledEnvironments,
+        distribution: "Categorical | MultiCategorical | DiagonalGaussian",
+        actor: NumpyActor,
     ) -> None:
         self._environments = environments
         is_gaussian = isinstance(distribution, DiagonalGaussian)
@@ -53,7 +56,7 @@ class Fused:
                 np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high)
             )
         else:
-            self._low = self._high = np.array([distribution.start], np.int64)
+            self._low, self._high = _choices(distribution)
         per_row = environments.num_envs
         self.num_rows = int(np.clip(STEPS_AT_ONCE // per_row, FEWEST_ROWS, MOST_ROWS))
         """Of a slice."""
@@ -103,6 +106,17 @@ def fused(environments: Environments, distribution: Distribution, actor: Any) ->
     """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
     if not isinstance(environments, CompiledEnvironments) or type(actor) is not NumpyActor or actor.has_mask:
         return None
-    if type(distribution) is Categorical or type(distribution) is DiagonalGaussian:
+    if type(distribution) is Categorical or type(distribution) is MultiCategorical:
+        return Fused(environments, distribution, actor)
+    if type(distribution) is DiagonalGaussian:
         return Fused(environments, distribution, actor)
     return None
+
+
+def _choices(distribution: "Categorical | MultiCategorical") -> tuple[Array, Array]:
+    """The first number of each choice, and among how many it is."""
+    if isinstance(distribution, Categorical):
+        return np.array([distribution.start], np.int64), np.array([distribution.output_size], np.int64)
+    sizes = np.array(distribution.sizes, np.int64)
+    start = np.zeros_like(sizes) if distribution.start is None else distribution.start.ravel().astype(np.int64)
+    return start, sizes

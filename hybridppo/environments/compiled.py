@@ -132,8 +132,10 @@ class CompiledEnvironments(Environments):
         """Within it, what the environment's own functions raise is an `EnvError`."""
         return _Failing(self, when)
 
-    def require_finite(self, observations: Array, rewards: Array, when: str) -> None:
-        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite.
+    def require_finite(
+        self, observations: Array, rewards: Array, when: str, columns: Array | None = None
+    ) -> None:
+        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all columns or of these.
 
         Raises:
             EnvError: naming the first environment and number that is not.
@@ -143,7 +145,8 @@ class CompiledEnvironments(Environments):
                 place = np.argwhere(~np.isfinite(numbers))[0]
                 where = self.encode.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
-                raise self.failure(when, f"the {name} of {self._column(place[axis])}: {name}{where} is {value}")
+                column = place[axis] if columns is None else columns[place[axis]]
+                raise self.failure(when, f"the {name} of {self._column(column)}: {name}{where} is {value}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
         """Likewise, of final observations `[n, obs]`, each of the environment given for it."""

@@ -50,6 +50,16 @@ class CompiledAgents(CompiledEnvironments):
         return tuple(rows[:, :, first:end] for first, end in zip(self.kinds[:-1], self.kinds[1:], strict=True))
 
     @property
+    def num_environments(self) -> int:
+        """`E`."""
+        return self._num
+
+    @property
+    def columns_of_kinds(self) -> list[Array]:
+        """Of each kind, the columns of its agents, `[E * A_k]`."""
+        return [columns.ravel() for columns in self.by_kind(np.arange(self.num_envs)[None])]
+
+    @property
     def state_arrays(self) -> tuple[Any, ...]:
         """What every loop takes first."""
         return self.states, self.randoms, self.lengths, self.present, self.kinds, self.definition.episode_length

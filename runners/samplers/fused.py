@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
+from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.spaces.categorical import Categorical, MultiCategorical
+from hybridppo.runners.samplers.fused_actor import CompiledActor, FusedDistribution, bounds_of, can_be_fused, is_drawn
+from hybridppo.runners.samplers.fused_agents import FusedTogether
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.gaussian import DiagonalGaussian
 
 Array = NDArray[Any]
 
@@ -34,29 +35,11 @@ class Fused:
     """
 
     def __init__(
-        self,
-        environments: CompiledEnvironments,
-        distribution: "Categorical | MultiCategorical | DiagonalGaussian",
-        actor: NumpyActor,
+        self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: NumpyActor
     ) -> None:
         self._environments = environments
-        is_gaussian = isinstance(distribution, DiagonalGaussian)
-        parameters = actor.parameters
-        self._log_std = np.ascontiguousarray(parameters[0] if is_gaussian else np.zeros(0), np.float32)
-        weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
-        self._sizes = np.array([weights[0].shape[1], *(len(bias) for bias in biases)], np.int64)
-        widest = int(self._sizes.max())
-        self._weights = np.zeros((len(weights), 1 + widest, widest), np.float32)
-        for layer, weight, bias in zip(self._weights, weights, biases, strict=True):
-            layer[0, : len(bias)] = bias
-            layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
-        self._is_tanh = actor.activation == "tanh"
-        if isinstance(distribution, DiagonalGaussian):
-            self._low, self._high = (
-                np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high)
-            )
-        else:
-            self._low, self._high = _choices(distribution)
+        self._actor = CompiledActor(actor, distribution)
+        self._low, self._high = bounds_of(distribution)
         per_row = environments.num_envs
         self.num_rows = int(np.clip(STEPS_AT_ONCE // per_row, FEWEST_ROWS, MOST_ROWS))
         """Of a slice."""
@@ -80,11 +63,11 @@ class Fused:
             buffer.truncated[rows],
             buffer.noise[rows],
             self._finals,
-            self._weights,
-            self._sizes,
-            self._is_tanh,
-            self._log_std,
-            np.exp(self._log_std),
+            self._actor.weights,
+            self._actor.sizes,
+            self._actor.is_tanh,
+            self._actor.log_std,
+            self._actor.scale,
             self._low,
             self._high,
         )
@@ -102,21 +85,12 @@ class Fused:
         return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]
 
 
-def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | None:
+def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | FusedTogether | None:
     """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
-    if not isinstance(environments, CompiledEnvironments) or type(actor) is not NumpyActor or actor.has_mask:
+    if not isinstance(environments, CompiledEnvironments) or not can_be_fused(actor):
         return None
-    if type(distribution) is Categorical or type(distribution) is MultiCategorical:
-        return Fused(environments, distribution, actor)
-    if type(distribution) is DiagonalGaussian:
-        return Fused(environments, distribution, actor)
-    return None
-
-
-def _choices(distribution: "Categorical | MultiCategorical") -> tuple[Array, Array]:
-    """The first number of each choice, and among how many it is."""
-    if isinstance(distribution, Categorical):
-        return np.array([distribution.start], np.int64), np.array([distribution.output_size], np.int64)
-    sizes = np.array(distribution.sizes, np.int64)
-    start = np.zeros_like(sizes) if distribution.start is None else distribution.start.ravel().astype(np.int64)
-    return start, sizes
+    if not is_drawn(distribution):
+        return None
+    if isinstance(environments, CompiledAgents):
+        return FusedTogether(environments, distribution, actor)
+    return Fused(environments, distribution, actor)

@@ -5,9 +5,10 @@
     @compiled.environment(...)                  # the guide is docs/compiled.md
     class Catch: ...
 
-An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest. `sources.py` gathers its functions,
-`kernels.py` are the loops around them, `building.py` compiles both once and keeps the result; `python_form.py` is the
-same environment without Numba. Not here: who steps them (`environments/compiled.py`, `runners/samplers/fused.py`).
+An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest, `tagging.py` has several agents.
+`sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py` compiles
+both once and keeps the result; `python_form.py` and `python_agents.py` are the same environments without Numba. Not here:
+who steps them (`environments/compiled.py` and `compiled_agents.py`, `runners/samplers/fused.py` and `fused_agents.py`).
 """
 
 from typing import TYPE_CHECKING
@@ -17,13 +18,15 @@ from hybridppo._lazy import lazy_attributes
 if TYPE_CHECKING:
     from hybridppo.compiled.definition import Definition, environment
     from hybridppo.compiled.random_numbers import integers, normal, uniform
+    from hybridppo.compiled.tagging import tag, tag_on_grid
 
-__all__ = ["Definition", "environment", "integers", "normal", "uniform"]
+__all__ = ["Definition", "environment", "integers", "normal", "tag", "tag_on_grid", "uniform"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
         **dict.fromkeys(("Definition", "environment"), "hybridppo.compiled.definition"),
         **dict.fromkeys(("integers", "normal", "uniform"), "hybridppo.compiled.random_numbers"),
+        **dict.fromkeys(("tag", "tag_on_grid"), "hybridppo.compiled.tagging"),
     },
 )

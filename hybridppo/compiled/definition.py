@@ -18,7 +18,7 @@ class Slide:
     def observe(state, out):                # write the observation
         out[0], out[1] = state.x, state.speed
 
-Several agents act in phases, each phase by all agents: `tag.py` is such an environment, `docs/compiled.md` the guide.
+Several agents act in phases, each phase by all agents: `tagging.py` is such an environment, `docs/compiled.md` the guide.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ class Definition:
             phases = agent_kernels.phases_of_choice if is_choice else agent_kernels.phases
             own = ("reset", "reward", "end", "observe")
             instead = {getattr(agent_kernels, name): self.functions[name] for name in own}
-            instead[agent_kernels.phases] = phases
+            if is_choice:
+                instead[agent_kernels.phases] = phases
             repeated = {phases: {"phase": [self.functions[name] for name in self.phases]}}
         else:
             instead = {getattr(kernels, name): function for name, function in self.functions.items()}

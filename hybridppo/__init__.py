@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hybridppo.reporting.callbacks import Callback
     from hybridppo.reporting.trackers.base import Tracker
     from hybridppo.resuming import resume
+    from hybridppo.several_policies import PoliciesResult, evaluate_policies, load_policies
     from hybridppo.tools.doctor import diagnose
     from hybridppo.tools.exporting import export
     from hybridppo.tools.playing import play, record_video
@@ -64,6 +65,7 @@ __all__ = [
     "OutOfMemoryError",
     "PPOConfig",
     "Placement",
+    "PoliciesResult",
     "RunDirectoryError",
     "SingleDevice",
     "TD3Config",
@@ -76,8 +78,10 @@ __all__ = [
     "diagnose",
     "evaluate",
     "evaluate_agent",
+    "evaluate_policies",
     "export",
     "load",
+    "load_policies",
     "make_env",
     "play",
     "plot_runs",
@@ -102,6 +106,7 @@ __getattr__ = lazy_attributes(
         "SingleDevice": "hybridppo.placements.single_device",
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
+        **dict.fromkeys(("PoliciesResult", "evaluate_policies", "load_policies"), "hybridppo.several_policies"),
         "Callback": "hybridppo.reporting.callbacks",
         "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.checking",

@@ -78,6 +78,15 @@ def resume(
     """
     options, trackers = named_trackers(options)
     directory = RunDirectory.open(run_dir)
+    if "policies" in directory.config:
+        from hybridppo.several_policies import resume_policies
+
+        names = {"placement": placement, "agent": agent, "loss": loss, "networks": networks, "callbacks": callbacks}
+        reporting = Reporting.of(
+            run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
+            on_interrupt=on_interrupt,
+        )  # fmt: skip
+        return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
     before = Settings.read(directory)
     settings = before.with_options(options)
     reporting = Reporting.of(

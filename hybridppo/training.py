@@ -9,7 +9,7 @@ One long file, so that the way from `train` to the loop is not scattered; a thir
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,7 +94,7 @@ def train(
     env: EnvSource,
     *,
     placement: PlacementChoice = "auto",
-    config: AnyConfig | None = None,
+    config: AnyConfig | Mapping[str, PPOConfig] | None = None,
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
@@ -114,7 +114,8 @@ def train(
             agents, which then share the policy).
         placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
-        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`.
+        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
+            trains a policy for each kind of agents of a compiled environment, and gives a `PoliciesResult`.
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
@@ -151,6 +152,21 @@ def train(
     options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
     run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
     assert run.seed is not None
+    if isinstance(config, Mapping):
+        from hybridppo.several_policies import train_policies
+
+        others = {"agent": agent, "loss": loss, "networks": networks, "profile": profile, "callbacks": callbacks}
+        return train_policies(
+            env,
+            config,
+            run,
+            environment_options,
+            placement=placement,
+            run_dir=run_dir,
+            reporting=reporting,
+            **others,
+            track=trackers,
+        )
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     config = _config(config, agent, loss, networks)

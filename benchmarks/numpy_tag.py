@@ -169,7 +169,10 @@ class NumpyTag:
         parts = out[..., 7:].reshape(self.num_envs, self.num_agents, seen, 6)
         parts[..., 0] = (self.x[rows, others] - self.x[..., None]) * self.unit
         parts[..., 1] = (self.y[rows, others] - self.y[..., None]) * self.unit
-        parts[..., 2], parts[..., 3] = self.x_speed[rows, others] * self.by_speed, self.y_speed[rows, others] * self.by_speed
+        parts[..., 2], parts[..., 3] = (
+            self.x_speed[rows, others] * self.by_speed,
+            self.y_speed[rows, others] * self.by_speed,
+        )
         parts[..., 4], parts[..., 5] = self.is_tagger[others], 1.0
         parts *= there[..., None]
         out[..., 7:] = parts.reshape(*out.shape[:2], -1)

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from hybridppo.placements.migrating import Migrating
     from hybridppo.placements.mirrored import Mirrored
     from hybridppo.placements.single_device import SingleDevice
+    from hybridppo.policies_of_run import evaluate_policies, load_policies
     from hybridppo.reporting.callbacks import Callback
     from hybridppo.reporting.trackers.base import Tracker
     from hybridppo.resuming import resume
-    from hybridppo.several_policies import PoliciesResult, evaluate_policies, load_policies
+    from hybridppo.several_policies import PoliciesResult
     from hybridppo.tools.doctor import diagnose
     from hybridppo.tools.exporting import export
     from hybridppo.tools.playing import play, record_video
@@ -106,7 +107,8 @@ __getattr__ = lazy_attributes(
         "SingleDevice": "hybridppo.placements.single_device",
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
-        **dict.fromkeys(("PoliciesResult", "evaluate_policies", "load_policies"), "hybridppo.several_policies"),
+        "PoliciesResult": "hybridppo.several_policies",
+        **dict.fromkeys(("evaluate_policies", "load_policies"), "hybridppo.policies_of_run"),
         "Callback": "hybridppo.reporting.callbacks",
         "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.checking",

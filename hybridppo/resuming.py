@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
@@ -86,7 +86,8 @@ def resume(
             run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
             on_interrupt=on_interrupt,
         )  # fmt: skip
-        return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
+        found = resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
+        return cast(TrainResult, found)  # typed as what all others get
     before = Settings.read(directory)
     settings = before.with_options(options)
     reporting = Reporting.of(

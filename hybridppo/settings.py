@@ -87,7 +87,7 @@ class Settings:
         file, found = directory.path / "config.json", directory.config
         if "policies" in found:
             raise RunDirectoryError(
-                f"{directory.path} is a run of several policies, of which this takes one: hybridppo.load_policies gives "
+                f"{directory.path} is a run of several policies, and this takes one: hybridppo.load_policies gives "
                 "their agents, hybridppo.evaluate_policies evaluates them, and hybridppo.resume goes on with them"
             )
         read = partial(_read, file, found)

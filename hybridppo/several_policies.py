@@ -1,8 +1,8 @@
 """Training with a policy for each kind of agents of a compiled environment: `train` and `resume` end here then.
 
-    hybridppo.train(compiled.tag(), config={"tagger": PPOConfig(), "runner": PPOConfig()}, total_steps=1_000_000)
-    agents = hybridppo.load_policies("runs/tag")
-    evaluations = hybridppo.evaluate_policies(agents, compiled.tag(), episodes=20)
+hybridppo.train(compiled.tag(), config={"tagger": PPOConfig(), "runner": PPOConfig()}, total_steps=1_000_000)
+agents = hybridppo.load_policies("runs/tag")
+evaluations = hybridppo.evaluate_policies(agents, compiled.tag(), episodes=20)
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, TrainingInterrupted, shown
-from hybridppo.interfaces import Metrics, SamplingActor
+from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption
 from hybridppo.loading import fitting
 from hybridppo.networks.precision import float32_products
@@ -36,14 +36,11 @@ from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
-from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers.together import PolicySampler, Together
 from hybridppo.runners.several_policies import Policy, SeveralPoliciesRunner, tensors_of
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings, name_of_source
-from hybridppo.spaces.distributions import distribution_for
 from hybridppo.validation import whole
 
 logger = logging.getLogger(__name__)
@@ -88,7 +85,6 @@ def train_policies(
     configs: Configs,
     run: RunOptions,
     options: EnvironmentOptions,
-    *,
     placement: PlacementChoice,
     run_dir: str | Path | None,
     reporting: Reporting,
@@ -127,7 +123,7 @@ def train_policies(
             )
             for name, config in configs.items()
         }
-        agents = {name: _agent(name, of_policy) for name, of_policy in settings.items()}
+        agents = {name: agent_of_policy(name, of_policy) for name, of_policy in settings.items()}
         directory = RunDirectory.create(run_dir, _to_json(settings)) if run_dir is not None else None
         try:
             return _run(settings, environments, agents, resolved, interruption, reporting, directory, None)
@@ -170,7 +166,7 @@ def resume_policies(
                 f"the environment is not the one that was trained in: its spaces were {some.observation_space} and "
                 f"{some.action_space}, and are {spaces[0]} and {spaces[1]}"
             )
-        agents = {name: _agent(name, of_policy, checkpoint) for name, of_policy in settings.items()}
+        agents = {name: agent_of_policy(name, of_policy, checkpoint) for name, of_policy in settings.items()}
         directory.update_config({**_to_json(settings), "versions": directory.config.get("versions", {})})
         if checkpoint is None:
             directory.rewind(0, 0)
@@ -181,73 +177,6 @@ def resume_policies(
             directory.rewind(iteration, number, iteration)
         resolved = placement_from_settings(some.placement)
         return _run(settings, environments, agents, resolved, interruption, reporting, directory, checkpoint)
-
-
-def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, PPO]:
-    """The agents of a run of several policies, on the CPU, by the names of their kinds.
-
-    Raises:
-        CheckpointError: where no checkpoint is whole.
-        RunDirectoryError: where it is no run of several policies.
-    """
-    directory = RunDirectory.open(run_dir)
-    settings = settings_of(directory)
-    found = directory.load_checkpoint(checkpoint)
-    return {name: _agent(name, of_policy, found) for name, of_policy in settings.items()}
-
-
-def evaluate_policies(
-    agents: Mapping[str, Any],
-    env: EnvSource,
-    *,
-    episodes: int = 20,
-    num_envs: int = 10,
-    seed: int = 0,
-    deterministic: bool = False,
-) -> dict[str, Evaluation]:
-    """Whole episodes with an agent for each kind: the returns of the agents of each.
-
-    Args:
-        agents: by the names of the kinds; an agent, or a function of observations `[n, obs]` that gives the outputs
-            `[n, outputs]` of an actor, as a scripted policy can.
-        env: a compiled environment with these kinds.
-        episodes: of the environment.
-        num_envs: environments side by side.
-        seed: of the environments, and of the actions.
-        deterministic: take the most probable action instead of a random one.
-    """
-    options = EnvironmentOptions(vectorization="compiled")
-    environments = _compiled_agents(env, min(num_envs, episodes), options)
-    _require_kinds(environments, agents)
-    try:
-        with contextlib.ExitStack() as stack:
-            actors = []
-            for kind in environments.definition.policies:
-                agent = agents[kind]
-                if isinstance(agent, PPO):
-                    placement = SingleDevice(agent.parameters.values.device)
-                    placement.prepare(agent)
-                    stack.enter_context(float32_products(agent.config.precision, placement.sampling_device))
-                    agent = stack.enter_context(placement.evaluating(agent))
-                actors.append(agent)
-            distribution = distribution_for(environments.action_space)
-            found = run_episodes(
-                _ByKind(actors, environments, distribution.output_size),
-                distribution,
-                environments,
-                episodes=episodes,
-                seed=seed_of(seed, "evaluation"),
-                deterministic=deterministic,
-            )
-    finally:
-        environments.close()
-    kinds = [name.rpartition("_")[0] for name in found.agents]
-    evaluations = {}
-    for kind in environments.definition.policies:
-        of_kind = [i for i, other in enumerate(kinds) if other == kind]
-        parts = ((each[i] for i in of_kind) for each in (found.returns, found.lengths, found.agents))
-        evaluations[kind] = Evaluation(*map(tuple, parts))
-    return evaluations
 
 
 def settings_of(directory: RunDirectory) -> dict[str, Settings]:
@@ -319,16 +248,19 @@ def _placement(choice: PlacementChoice) -> Placement:
 def _environments(env: EnvSource, configs: Mapping[str, Any], options: EnvironmentOptions) -> CompiledAgents:
     some = next(iter(configs.values()))
     definition = compiled_form(env)
-    if definition.policies:
-        for name, config in configs.items():
-            of_kind = definition.policies.get(name, 0)
-            require_memory(config, definition.observation_space, definition.action_space, columns_per_env=of_kind)
-    environments = _compiled_agents(env, some.num_envs, options)
-    _require_kinds(environments, configs)
+    needs = {name: (config, definition.policies.get(name, 1)) for name, config in configs.items()}
+    require_memory(needs, definition.observation_space, definition.action_space)
+    environments = compiled_agents(env, some.num_envs, options)
+    require_kinds(environments, configs)
     return environments
 
 
-def _compiled_agents(env: EnvSource, num_envs: int, options: EnvironmentOptions) -> CompiledAgents:
+def compiled_agents(env: EnvSource, num_envs: int, options: EnvironmentOptions) -> CompiledAgents:
+    """Environments with kinds of agents.
+
+    Raises:
+        ConfigurationError: where they have one agent.
+    """
     environments = make_environments(env, num_envs, options)
     if not isinstance(environments, CompiledAgents):
         environments.close()
@@ -339,7 +271,8 @@ def _compiled_agents(env: EnvSource, num_envs: int, options: EnvironmentOptions)
     return environments
 
 
-def _require_kinds(environments: CompiledAgents, given: Mapping[str, Any]) -> None:
+def require_kinds(environments: CompiledAgents, given: Mapping[str, Any]) -> None:
+    """Refuse what is not given for each kind of agents, and close the environments."""
     kinds = environments.definition.policies
     if {*given} != {*kinds}:
         environments.close()
@@ -349,12 +282,12 @@ def _require_kinds(environments: CompiledAgents, given: Mapping[str, Any]) -> No
         )
 
 
-def _agent(name: str, settings: Settings, checkpoint: Checkpoint | None = None) -> PPO:
+def agent_of_policy(name: str, settings: Settings, checkpoint: Checkpoint | None = None) -> PPO:
     """The agent of a policy, as it began or as it was at a checkpoint."""
     config = settings.config
     assert isinstance(config, PPOConfig)
     spaces = settings.observation_space, settings.action_space
-    agent = PPO(*spaces, config, seed=seed_of(settings.seed, f"agent {name}"))  # type: ignore[arg-type]
+    agent = PPO(*spaces, config, seed=seed_of(settings.seed, f"agent {name}"))
     agent.config = replace(config, torch_threads=config.torch_threads or 1)
     if checkpoint is not None:
         with fitting("the networks that config.json describes"):
@@ -412,7 +345,9 @@ def _run(
         )
         if checkpoint is not None:
             with fitting("this run"):
-                env_seed = seed_of(run.seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
+                env_seed = seed_of(
+                    run.seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}"
+                )
                 reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
             if reason is not None:
                 logger.info("everything is as it was but the environments, which start new episodes: %s", reason)
@@ -435,18 +370,3 @@ def _run(
     if runner.interrupted and reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result
-
-
-class _ByKind:
-    """An actor for all agents: each kind's own for its columns."""
-
-    version = 0
-
-    def __init__(self, actors: list[SamplingActor], environments: CompiledAgents, num_outputs: int) -> None:
-        self._actors, self._columns = actors, environments.columns_of_kinds
-        self._outputs = np.empty((environments.num_envs, num_outputs), np.float32)
-
-    def __call__(self, observations: Any) -> Any:
-        for actor, columns in zip(self._actors, self._columns, strict=True):
-            self._outputs[columns] = actor(observations[columns])
-        return self._outputs

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, explaining_memory, make_agent
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -155,18 +156,10 @@ def train(
     if isinstance(config, Mapping):
         from hybridppo.several_policies import train_policies
 
-        others = {"agent": agent, "loss": loss, "networks": networks, "profile": profile, "callbacks": callbacks}
-        return train_policies(
-            env,
-            config,
-            run,
-            environment_options,
-            placement=placement,
-            run_dir=run_dir,
-            reporting=reporting,
-            **others,
-            track=trackers,
-        )
+        others: dict[str, object] = {"agent": agent, "loss": loss, "networks": networks, "profile": profile}
+        others |= {"callbacks": callbacks, "track": trackers}
+        found = train_policies(env, config, run, environment_options, placement, run_dir, reporting, **others)
+        return cast(TrainResult, found)  # typed as what all others get
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     config = _config(config, agent, loss, networks)
@@ -177,6 +170,9 @@ def train(
         environments = make_environments(env, config.num_envs, environment_options)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
+        if environments.agents and isinstance(config, PPOConfig):
+            spaces = environments.observation_space, environments.action_space
+            require_memory({"": (config, environments.num_agents)}, *spaces)
         table = None
         with _explaining_memory(config, environments):
             trained = _agent(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)

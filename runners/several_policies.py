@@ -1,8 +1,8 @@
 """The loop for several policies in the same environments: sample for all, then let each learn.
 
-Each policy has an agent, a sampler and a placement of its own, as a run of its own would have them. What they share is
-the environments, the run directory, and the count of steps: `env_steps` are those of environments, `agent_steps` those of
-their agents.
+Each policy has an agent, a sampler and a placement of its own, as a run of its own would have them. What they share
+is the environments, the run directory, and the count of steps: `env_steps` are those of environments, `agent_steps`
+those of their agents.
 """
 
 import contextlib
@@ -70,7 +70,7 @@ class SeveralPoliciesRunner:
         self.interrupted = self.saved = False
         self._samplers = [policy.sampler for policy in policies.values()]
         self._num_envs = num_envs
-        self._steps_of_rollout = num_envs * self._samplers[0].num_steps
+        self._steps_of_rollout: int = num_envs * self._samplers[0].num_steps
         self._run_directory, self._progress, self._callbacks = run_directory, progress, callbacks
         self._checkpoint_seconds, self._keep_checkpoints = checkpoint_seconds, keep_checkpoints
         self._interruption = interruption

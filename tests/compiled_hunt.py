@@ -44,7 +44,7 @@ class Hunt:
         return worth, False
 
     def end(state, time):
-        return state.x[0] > 14.0
+        return state.x[0] > 10.5
 
     def observe(agent, state, time, out):
         out[0], out[1] = state.x[agent], time

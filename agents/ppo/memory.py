@@ -1,6 +1,7 @@
 """What a configuration takes of a device's memory, for the message when there is none left."""
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,16 +16,14 @@ from hybridppo.spaces.observations import ObservationEncoder
 _FLOAT = 4
 
 
-def memory_needs(
-    config: PPOConfig, encode: ObservationEncoder, outputs: int, *, columns_per_env: int = 1
-) -> dict[str, int]:
+def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *, num_agents: int = 1) -> dict[str, int]:
     """Bytes by what needs them, roughly, each named with the fields to lower.
 
     Args:
         config: the sizes.
         encode: of the observations.
         outputs: numbers that the actor gives.
-        columns_per_env: agents of an environment that the policy acts for.
+        num_agents: agents of an environment that the policy acts for.
     """
     images, observation = encode.layout.images, encode.size * encode.dtype.itemsize
     widths = (encode.layout.num_features, *config.hidden_sizes)
@@ -39,7 +38,7 @@ def memory_needs(
         hidden += sum(filters * (before * kernel**2 + 1) for before, (filters, kernel, _) in layers)
         activations += sum(math.prod(size) for size in image.sizes)
         at_once = 0  # as many rows as in a minibatch
-    kept = columns_per_env * config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once))
+    kept = num_agents * config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once))
     pooled = "" if config.pool_size == 1 else " * pool_size"
     parameters = 2 * hidden + (widths[-1] + 1) * (outputs + 1)
     return {
@@ -49,7 +48,7 @@ def memory_needs(
         f"{'rollouts' if pooled else 'a rollout'} (num_envs * num_steps{pooled})": config.pool_size * kept,
         # of both networks, forward and backward
         f"a minibatch (num_envs * num_steps{pooled} / num_minibatches)": config.pool_size
-        * columns_per_env
+        * num_agents
         * config.minibatch_size
         * (observation + 4 * _FLOAT * activations),
     }
@@ -72,27 +71,28 @@ def explaining_memory(
 
 
 def require_memory(
-    config: PPOConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, columns_per_env: int
+    policies: Mapping[str, tuple[PPOConfig, int]], observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> None:
-    """Refuse a configuration whose rollouts and minibatches do not fit into what memory is free, before anything begins.
+    """Refuse a training of many agents whose rollouts and minibatches do not fit into the memory that is free.
 
     Args:
-        config: the sizes.
+        policies: the configuration of each, and for how many agents of an environment it acts.
         observation_space: of one agent.
         action_space: of one agent.
-        columns_per_env: agents of an environment that the policy acts for.
 
     Raises:
-        OutOfMemoryError: with what is needed, what is free, and the fields to lower.
+        OutOfMemoryError: before anything begins: what is needed, what is free, and the fields to lower.
     """
-    outputs = distribution_for(action_space).output_size
-    needs = memory_needs(
-        config, ObservationEncoder(observation_space), outputs, columns_per_env=columns_per_env
-    )
+    encode, outputs = ObservationEncoder(observation_space), distribution_for(action_space).output_size
+    needs: dict[str, int] = {}
+    for config, num_agents in policies.values():
+        for what, size in memory_needs(config, encode, outputs, num_agents=num_agents).items():
+            needs[what] = needs.get(what, 0) + size
     free, needed = host_memory(), sum(needs.values())
     if free is not None and needed > free:
         sizes = ", ".join(f"{what} {readable(size)}" for what, size in needs.items())
+        num_agents = sum(count for _, count in policies.values())
         raise OutOfMemoryError(
-            f"this training needs about {readable(needed)} of memory, and {readable(free)} are free: with "
-            f"{columns_per_env} agents in each environment, {sizes}. Lower num_envs or num_steps first"
+            f"this training needs about {readable(needed)} of memory, and {readable(free)} are free: with {num_agents} "
+            f"agents in each environment, {sizes}. Lower num_envs or num_steps first"
         )

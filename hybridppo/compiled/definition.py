@@ -18,7 +18,8 @@ class Slide:
     def observe(state, out):                # write the observation
         out[0], out[1] = state.x, state.speed
 
-Several agents act in phases, each phase by all agents: `tagging.py` is such an environment, `docs/compiled.md` the guide.
+Several agents act in phases, each phase by all agents: `tagging.py` is such an environment, and `docs/compiled.md`
+the guide.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A compiled environment of several agents as PettingZoo has it, stepped by Python: for looking into, and for checking.
 
-    problems = phases_that_race(definition)
+problems = phases_that_race(definition)
 """
 
 from typing import TYPE_CHECKING, Any
@@ -64,15 +64,15 @@ class PythonAgents:
         for agent, random in enumerate(self._randoms):
             begin_agent(random, agent)
             self.definition.functions["reset"](agent, self.fields, random)
-        return {name: self._observation(agent) for agent, name in self._those_there()}, dict.fromkeys(self.agents, {})
+        return {name: self._observation(agent) for agent, name in self._those_there()}, {
+            name: {} for name in self.agents
+        }
 
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """One step by the actions of all that are there."""
         functions, there = self.definition.functions, self._those_there()
         is_choice = self.definition.action_kind == "choice"
-        of_agents = {
-            agent: int(actions[name]) if is_choice else np.asarray(actions[name]) for agent, name in there
-        }
+        of_agents = {agent: int(actions[name]) if is_choice else np.asarray(actions[name]) for agent, name in there}
         for phase in self._phases:
             self._run(phase, of_agents)
         self._length += 1

@@ -2,9 +2,9 @@
 
     hybridppo.train(compiled.tag(taggers=10, runners=100), vectorization="compiled", ...)
 
-A runner nearer to its nearest tagger than the tagging distance is tagged: it pays a penalty, the tagger has its reward,
-and the runner leaves, or plays on. Runners who are left at the end are paid. The game is that of WarpDrive (Lan, Srinivasa
-and Zheng, 2021), written anew from its description; starts are drawn anew for each episode.
+A runner nearer to its nearest tagger than the tagging distance is tagged: it pays a penalty, the tagger has its
+reward, and the runner leaves, or plays on. Runners who are left at the end are paid. The game is that of WarpDrive
+(Lan, Srinivasa and Zheng, 2021), written anew from its description; starts are drawn anew for each episode.
 
 Everything is float32, as the arithmetic of `np.float32` constants keeps it.
 """
@@ -45,7 +45,7 @@ def tag(
 ) -> Definition:
     """Tag in a square with sides of 1, with accelerations and turns.
 
-    An action is two levels: how much faster, from `-max_acceleration` to `max_acceleration` a step, and how far to turn.
+    An action is two levels: how much faster, from `-max_acceleration` to `max_acceleration`, and how far to turn.
     An observation is the agent's own place, speed, heading, kind and time, then of each agent that it sees, the nearest
     first: where it is, how it moves, its kind, and that it is there.
 
@@ -77,7 +77,12 @@ def tag(
     )
     middle, turns = np.float32(levels // 2), np.float32(2 * math.pi)
     by_level, turn_by_level = (np.float32(most / (levels // 2)) for most in (max_acceleration, max_turn))
-    of_tagger, of_runner, nothing, most = np.float32(tagger_speed), np.float32(runner_speed), np.float32(0), np.float32(1)
+    of_tagger, of_runner, nothing, most = (
+        np.float32(tagger_speed),
+        np.float32(runner_speed),
+        np.float32(0),
+        np.float32(1),
+    )
     num_taggers = taggers
 
     def reset(agent: int, state: Any, random: Any) -> None:
@@ -249,7 +254,7 @@ def _tag(
                 if exits:
                     state.in_game[agent] = 0
 
-    def count(agent: int, state: Any, action: Any, random: Any) -> None:
+    def count_tags(agent: int, state: Any, action: Any, random: Any) -> None:
         """A tagger counts whom it has tagged: in all, where they leave, and else in this step."""
         if agent < taggers:
             tags = 0
@@ -271,10 +276,10 @@ def _tag(
         """After all steps, or with nobody left to chase."""
         if time >= length:
             return True
+        in_game = 0
         for runner in range(taggers, num_agents):
-            if state.in_game[runner] != 0:
-                return False
-        return True
+            in_game += state.in_game[runner]
+        return in_game == 0
 
     def observe(agent: int, state: Any, time: int, out: Any) -> None:
         """Oneself; then others, the nearest first."""
@@ -319,9 +324,15 @@ def _tag(
                     out[at + number] = nothing
 
     functions = {
-        "reset": reset, "move": move, "catch": catch, "count": count, "reward": reward, "end": end, "observe": observe,
-        "phases": (move, catch, count),
-    }  # fmt: skip
+        "reset": reset,
+        "move": move,
+        "catch": catch,
+        "count_tags": count_tags,
+        "reward": reward,
+        "end": end,
+        "observe": observe,
+        "phases": (move, catch, count_tags),
+    }
     numbers = ("x", "y", "speed", "direction", "x_speed", "y_speed")
     whole = ("in_game", "tagged_by", "tags", "new_tags")
     define = environment(

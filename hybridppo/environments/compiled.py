@@ -132,9 +132,7 @@ class CompiledEnvironments(Environments):
         """Within it, what the environment's own functions raise is an `EnvError`."""
         return _Failing(self, when)
 
-    def require_finite(
-        self, observations: Array, rewards: Array, when: str, columns: Array | None = None
-    ) -> None:
+    def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
         """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all columns or of these.
 
         Raises:

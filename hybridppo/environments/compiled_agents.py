@@ -1,4 +1,4 @@
-"""Compiled environments of several agents: a column for each agent of each environment, those of the first before others.
+"""Compiled environments of several agents: a column for each agent of each environment, environment by environment.
 
 An agent that leaves ends its episode there; until its environment's next reset, its rows are no steps (`absent`).
 """

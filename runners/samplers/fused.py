@@ -34,9 +34,7 @@ class Fused:
         actor: whose parameters stay as they are until the rollout is filled.
     """
 
-    def __init__(
-        self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: NumpyActor
-    ) -> None:
+    def __init__(self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: NumpyActor) -> None:
         self._environments = environments
         self._actor = CompiledActor(actor, distribution)
         self._low, self._high = bounds_of(distribution)
@@ -85,7 +83,11 @@ class Fused:
         return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]
 
 
-def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | FusedTogether | None:
+Slices = Fused | FusedTogether
+"""What fills a rollout slice by slice."""
+
+
+def fused(environments: Environments, distribution: Distribution, actor: Any) -> Slices | None:
     """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
     if not isinstance(environments, CompiledEnvironments) or not can_be_fused(actor):
         return None

@@ -113,9 +113,7 @@ class FusedTogether:
         return finals
 
 
-def fused_agents(
-    environments: Environments, distribution: Distribution, actors: Sequence[Any]
-) -> FusedAgents | None:
+def fused_agents(environments: Environments, distribution: Distribution, actors: Sequence[Any]) -> FusedAgents | None:
     """The compiled form of rollouts of several policies; None where they have none."""
     if not isinstance(environments, CompiledAgents) or not all(map(can_be_fused, actors)):
         return None

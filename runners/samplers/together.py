@@ -116,9 +116,7 @@ class Together:
         self._done = {kind: (filled, of_policy) for kind, of_policy in enumerate(finals)}
         self.seconds = time.perf_counter() - start
 
-    def _step(
-        self, buffers: list[RolloutBuffer], actors: list[SamplingActor], t: int
-    ) -> list[FinalObservations]:
+    def _step(self, buffers: list[RolloutBuffer], actors: list[SamplingActor], t: int) -> list[FinalObservations]:
         """One row of all."""
         environments, distribution = self.environments, self.distribution
         shape, dtype = distribution.action_shape, distribution.action_dtype

@@ -65,7 +65,10 @@ def test_it_is_the_game_that_numpy_plays(form: str) -> None:
         # As one, for the next step to begin from; a rounding must not grow to a tag more or less.
         put(reference, environments, slice(None))
         assert not truncated.any()
-        num_ends, num_tags = num_ends + int(has_begun.sum()), num_tags + int((expected > 0)[:, : options["taggers"]].sum())
+        num_ends, num_tags = (
+            num_ends + int(has_begun.sum()),
+            num_tags + int((expected > 0)[:, : options["taggers"]].sum()),
+        )
     assert num_ends > 100
     assert num_tags > 100
 

@@ -62,6 +62,7 @@ class NumpyTag:
         self._random = np.random.default_rng(seed)
         shape = num_envs, self.num_agents
         self.x, self.y, self.speed, self.direction, self.x_speed, self.y_speed = (np.zeros(shape, F) for _ in range(6))
+        self.heading_x, self.heading_y = np.zeros(shape, F), np.zeros(shape, F)
         self.in_game = np.ones(shape, np.bool_)
         self.time = np.zeros(num_envs, np.int64)
         others = [[other for other in range(self.num_agents) if other != agent] for agent in range(self.num_agents)]
@@ -74,7 +75,9 @@ class NumpyTag:
         shape = int(which.sum()), self.num_agents
         if self.on_grid is None:
             self.x[which], self.y[which] = (self._random.random(shape, F) for _ in range(2))
-            self.direction[which] = self._random.random(shape, F) * F(2 * math.pi)
+            direction = self._random.random(shape, F) * F(2 * math.pi)
+            self.direction[which] = direction
+            self.heading_x[which], self.heading_y[which] = np.cos(direction), np.sin(direction)
         else:
             self.x[which], self.y[which] = (self._random.integers(0, self.on_grid, shape).astype(F) for _ in range(2))
         self.speed[which] = self.x_speed[which] = self.y_speed[which] = 0
@@ -105,11 +108,13 @@ class NumpyTag:
         direction = self.direction + levels[..., 1] * self.turn
         direction[direction < 0] += F(2 * math.pi)
         direction[direction >= F(2 * math.pi)] -= F(2 * math.pi)
-        x_speed, y_speed = speed * np.cos(direction), speed * np.sin(direction)
+        heading_x, heading_y = np.cos(direction), np.sin(direction)
+        x_speed, y_speed = speed * heading_x, speed * heading_y
         for name, now in (
             ("x", np.clip(self.x + x_speed, F(0), F(1))),
             ("y", np.clip(self.y + y_speed, F(0), F(1))),
             ("speed", speed), ("direction", direction), ("x_speed", x_speed), ("y_speed", y_speed),
+            ("heading_x", heading_x), ("heading_y", heading_y),
         ):  # fmt: skip
             np.copyto(getattr(self, name), now, where=there)
 
@@ -143,7 +148,7 @@ class NumpyTag:
         out, seen = self.observations, self.num_seen
         out[..., 0], out[..., 1] = self.x * self.side, self.y * self.side
         out[..., 2] = self.speed * self.by_speed
-        out[..., 3], out[..., 4] = self.x_speed * self.by_speed, self.y_speed * self.by_speed
+        out[..., 3], out[..., 4] = self.heading_x, self.heading_y
         out[..., 5], out[..., 6] = self.is_tagger, (self.time * (1 / self.episode_length))[:, None]
         if self.sees_all:
             others = np.broadcast_to(self._others, (self.num_envs, *self._others.shape))

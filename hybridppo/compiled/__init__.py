@@ -7,8 +7,9 @@
 
 An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest, `tagging.py` has several agents.
 `sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
-compiles both once and keeps the result; `python_form.py` and `python_agents.py` are the same without Numba. Not here: who steps them
-(`environments/compiled.py` and `compiled_agents.py`, `runners/samplers/fused.py` and `fused_agents.py`).
+compiles both once and keeps the result; `python_form.py` and `python_agents.py` are the same without Numba. Not here:
+who steps them (`environments/compiled.py` and `compiled_agents.py`, `runners/samplers/fused.py` and
+`fused_agents.py`).
 """
 
 from typing import TYPE_CHECKING

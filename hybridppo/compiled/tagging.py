@@ -46,8 +46,8 @@ def tag(
     """Tag in a square with sides of 1, with accelerations and turns.
 
     An action is two levels: how much faster, from `-max_acceleration` to `max_acceleration`, and how far to turn.
-    An observation is the agent's own place, speed, heading, kind and time, then of each agent that it sees, the nearest
-    first: where it is, how it moves, its kind, and that it is there.
+    An observation is the agent's own place, speed, heading (2), kind and time, then of each agent that it sees, the
+    nearest first: where it is from here (2), how it moves (2), whether it is a tagger, and 1 for being there.
 
     Args:
         taggers: how many.
@@ -89,7 +89,12 @@ def tag(
         """Somewhere, at rest, with any heading."""
         state.x[agent] = np.float32(uniform(random, 0.0, 1.0))
         state.y[agent] = np.float32(uniform(random, 0.0, 1.0))
-        state.direction[agent] = np.float32(uniform(random, 0.0, 6.283185307179586))
+        direction = np.float32(uniform(random, 0.0, 6.283185307179586))
+        state.direction[agent], state.heading_x[agent], state.heading_y[agent] = (
+            direction,
+            np.cos(direction),
+            np.sin(direction),
+        )
         state.speed[agent] = state.x_speed[agent] = state.y_speed[agent] = nothing
         state.in_game[agent], state.tagged_by[agent] = 1, -1
         state.tags[agent] = state.new_tags[agent] = 0
@@ -104,10 +109,12 @@ def tag(
             direction += turns
         elif direction >= turns:
             direction -= turns
-        x_speed, y_speed = speed * np.cos(direction), speed * np.sin(direction)
+        heading_x, heading_y = np.cos(direction), np.sin(direction)
+        x_speed, y_speed = speed * heading_x, speed * heading_y
         state.x[agent] = min(max(state.x[agent] + x_speed, nothing), most)
         state.y[agent] = min(max(state.y[agent] + y_speed, nothing), most)
         state.speed[agent], state.direction[agent] = speed, direction
+        state.heading_x[agent], state.heading_y[agent] = heading_x, heading_y
         state.x_speed[agent], state.y_speed[agent] = x_speed, y_speed
         state.tagged_by[agent] = -1
 
@@ -168,7 +175,8 @@ def tag_on_grid(
         """On any square."""
         state.x[agent] = np.float32(integers(random, side))
         state.y[agent] = np.float32(integers(random, side))
-        state.speed[agent] = state.direction[agent] = state.x_speed[agent] = state.y_speed[agent] = nothing
+        state.speed[agent] = state.direction[agent] = state.heading_x[agent] = state.heading_y[agent] = nothing
+        state.x_speed[agent] = state.y_speed[agent] = nothing
         state.in_game[agent], state.tagged_by[agent] = 1, -1
         state.tags[agent] = state.new_tags[agent] = 0
 
@@ -286,7 +294,7 @@ def _tag(
         x, y = state.x[agent], state.y[agent]
         out[0], out[1] = x * by_side, y * by_side
         out[2] = state.speed[agent] * by_speed
-        out[3], out[4] = state.x_speed[agent] * by_speed, state.y_speed[agent] * by_speed
+        out[3], out[4] = state.heading_x[agent], state.heading_y[agent]
         out[5] = one if agent < taggers else nothing
         out[6] = np.float32(time) * by_length
         found = 0
@@ -333,7 +341,7 @@ def _tag(
         "observe": observe,
         "phases": (move, catch, count_tags),
     }
-    numbers = ("x", "y", "speed", "direction", "x_speed", "y_speed")
+    numbers = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")
     whole = ("in_game", "tagged_by", "tags", "new_tags")
     define = environment(
         policies={"tagger": taggers, "runner": runners},

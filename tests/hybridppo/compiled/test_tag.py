@@ -24,7 +24,7 @@ FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "all": (compiled.tag, {**PLANE, "nearest": 0, "exits": False}),
     "grid": (compiled.tag_on_grid, {**GRID, "side": 6}),
 }
-FIELDS = ("x", "y", "speed", "direction", "x_speed", "y_speed")
+FIELDS = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")
 
 
 def put(reference: NumpyTag, environments: Any, which: Any) -> None:

@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import machine
@@ -60,8 +61,7 @@ def contestants(num_agents: int, num_envs: int) -> dict[str, Callable[[], float]
     for name, threads in (("compiled", 1), ("two threads", 2)):
         environments = make_environments(definition, num_envs, vectorization="compiled", env_threads=threads)
         environments.reset(0)
-        flat = actions.reshape(columns, 2)
-        forms[name] = stepping(lambda e=environments: e.step(flat), columns)  # type: ignore[misc]
+        forms[name] = stepping(partial(environments.step, actions.reshape(columns, 2)), columns)
     environments = make_environments(definition, num_envs, vectorization="compiled")
     config = PPOConfig(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
     agent = PPO(environments.observation_space, environments.action_space, config, seed=0)

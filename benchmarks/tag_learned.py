@@ -26,7 +26,7 @@ OWN, OTHER = 7, 6
 
 
 def chaser(observations: Any) -> Any:
-    """The outputs of an actor that heads for the nearest runner: a logit far above the others for each of its levels."""
+    """The outputs of an actor that heads for the nearest runner: one logit of each choice is far above the others."""
     others = observations[:, OWN:].reshape(len(observations), -1, OTHER)
     is_runner = (others[..., 5] > 0) & (others[..., 4] == 0)
     sees_one = is_runner.any(1)
@@ -82,8 +82,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, help="how many (default %(default)s)")
     parser.add_argument("--total-steps", type=int, default=200_000, help="of environments (default %(default)s)")
-    parser.add_argument("--num-envs", type=int, default=20, help="(default %(default)s)")
-    parser.add_argument("--num-steps", type=int, default=50, help="of a rollout (default %(default)s)")
+    parser.add_argument("--num-envs", type=int, default=16, help="(default %(default)s)")
+    parser.add_argument("--num-steps", type=int, default=64, help="of a rollout (default %(default)s)")
     parser.add_argument("--taggers", type=int, default=10, help="(default %(default)s)")
     parser.add_argument("--runners", type=int, default=100, help="(default %(default)s)")
     parser.add_argument("--episode-length", type=int, default=200, help="(default %(default)s)")

@@ -1,6 +1,8 @@
 """A policy for each kind of agents: sampled together, and exact when resumed, wherever it was stopped."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +203,20 @@ def test_memory_is_computed_beforehand(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(OutOfMemoryError, match=r"needs about .*: with 5 agents"):
         hybridppo.train(Hunt, config=CONFIGS["prey"], total_steps=100, run_dir=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "compiled.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in guide.split("```python\n")[1:]]
+    written, used = blocks[2:4]
+    assert "class Wolves" in written
+    script = f"import hybridppo\n{written}\n{used}"
+    script = script.replace("total_steps=100_000", "total_steps=30_000, progress=False, seed=1")
+    (tmp_path / "wolves.py").write_text(script)
+    done = subprocess.run([sys.executable, "wolves.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stdout
+    wolf, sheep = map(float, done.stdout.splitlines()[-1].split())
+    assert wolf > -9.0  # chance is about -11
+    assert -1.0 <= sheep <= 0.6
+    assert (tmp_path / "runs" / "wolves" / "result.json").exists()

@@ -211,12 +211,12 @@ def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
     written, used = blocks[2:4]
     assert "class Wolves" in written
     script = f"import hybridppo\n{written}\n{used}"
-    script = script.replace("total_steps=100_000", "total_steps=30_000, progress=False, seed=1")
+    script = script.replace("total_steps=100_000", "total_steps=100_000, progress=False, seed=1")
     (tmp_path / "wolves.py").write_text(script)
     done = subprocess.run([sys.executable, "wolves.py"], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stdout
     wolf, sheep = map(float, done.stdout.splitlines()[-1].split())
-    assert wolf > -9.0  # chance is about -11
+    assert wolf > -8.5  # chance is about -9.8
     assert -1.0 <= sheep <= 0.6
     assert (tmp_path / "runs" / "wolves" / "result.json").exists()

@@ -62,6 +62,9 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     if note := note_of(env):
         report.add("note", note)
     make: Callable[[], Any] = partial(make_env, env) if isinstance(env, str) else env
+    if isinstance(env, str):  # gymnasium makes environments of one agent alone
+        entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
+        make = entry_point if getattr(entry_point, "policies", None) else make
     with _reported(report, "it cannot be made"):
         made = make()
         if isinstance(made, VectorEnv):

@@ -107,7 +107,7 @@ def train_policies(
     assert run.seed is not None  # `train` sees to that
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
-        environments = _environments(env, configs, options)
+        environments = _environments(env, configs, options, resolved)
         stack.callback(environments.close)
         settings = {
             name: Settings(
@@ -158,7 +158,9 @@ def resume_policies(
     checkpoint = None if directory.is_untouched else directory.load_checkpoint()
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        environments = _environments(some.source(env), {n: s.config for n, s in settings.items()}, some.environment)
+        resolved = placement_from_settings(some.placement)
+        configs = {name: of_policy.config for name, of_policy in settings.items()}
+        environments = _environments(some.source(env), configs, some.environment, resolved)
         stack.callback(environments.close)
         spaces = environments.observation_space, environments.action_space
         if spaces != (some.observation_space, some.action_space):
@@ -175,7 +177,6 @@ def resume_policies(
                 loop = checkpoint.state["runner"]
                 iteration, number = whole(loop, "iteration"), whole(loop, "number")
             directory.rewind(iteration, number, iteration)
-        resolved = placement_from_settings(some.placement)
         return _run(settings, environments, agents, resolved, interruption, reporting, directory, checkpoint)
 
 
@@ -245,11 +246,14 @@ def _placement(choice: PlacementChoice) -> Placement:
     return meant
 
 
-def _environments(env: EnvSource, configs: Mapping[str, Any], options: EnvironmentOptions) -> CompiledAgents:
+def _environments(
+    env: EnvSource, configs: Mapping[str, Any], options: EnvironmentOptions, placement: Placement
+) -> CompiledAgents:
     some = next(iter(configs.values()))
     definition = compiled_form(env)
     needs = {name: (config, definition.policies.get(name, 1)) for name, config in configs.items()}
-    require_memory(needs, definition.observation_space, definition.action_space)
+    on_host = placement.learning_device.type == "cpu"
+    require_memory(needs, definition.observation_space, definition.action_space, learns_on_host=on_host)
     environments = compiled_agents(env, some.num_envs, options)
     require_kinds(environments, configs)
     return environments

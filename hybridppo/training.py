@@ -172,7 +172,8 @@ def train(
         stack.callback(environments.close)
         if environments.agents and isinstance(config, PPOConfig):
             spaces = environments.observation_space, environments.action_space
-            require_memory({"": (config, environments.num_agents)}, *spaces)
+            on_host = isinstance(meant, Placement) and meant.learning_device.type == "cpu"
+            require_memory({"": (config, environments.num_agents)}, *spaces, learns_on_host=on_host)
         table = None
         with _explaining_memory(config, environments):
             trained = _agent(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)

@@ -71,7 +71,11 @@ def explaining_memory(
 
 
 def require_memory(
-    policies: Mapping[str, tuple[PPOConfig, int]], observation_space: gym.Space[Any], action_space: gym.Space[Any]
+    policies: Mapping[str, tuple[PPOConfig, int]],
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *,
+    learns_on_host: bool = True,
 ) -> None:
     """Refuse a training of many agents whose rollouts and minibatches do not fit into the memory that is free.
 
@@ -79,6 +83,7 @@ def require_memory(
         policies: the configuration of each, and for how many agents of an environment it acts.
         observation_space: of one agent.
         action_space: of one agent.
+        learns_on_host: whether minibatches lie in the same memory.
 
     Raises:
         OutOfMemoryError: before anything begins: what is needed, what is free, and the fields to lower.
@@ -87,7 +92,8 @@ def require_memory(
     needs: dict[str, int] = {}
     for config, num_agents in policies.values():
         for what, size in memory_needs(config, encode, outputs, num_agents=num_agents).items():
-            needs[what] = needs.get(what, 0) + size
+            if learns_on_host or not what.startswith("a minibatch"):
+                needs[what] = needs.get(what, 0) + size
     free, needed = host_memory(), sum(needs.values())
     if free is not None and needed > free:
         sizes = ", ".join(f"{what} {readable(size)}" for what, size in needs.items())

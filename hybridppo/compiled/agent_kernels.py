@@ -65,7 +65,15 @@ def phases_of_choice(state: Any, actions: Any, randoms: Any, present: Any) -> No
             phase(agent, state, actions[agent, 0], randoms[agent])
 
 
-def begin_episode(state: Any, randoms: Any, present: Any, kinds: Any, observations: Any, t: int, i: int) -> None:
+def copy(row: Any, out: Any) -> None:
+    """Numbers lie side by side in `row`, so that an environment writes them fast, and in `out` as it comes."""
+    for k in range(len(row)):
+        out[k] = row[k]
+
+
+def begin_episode(
+    state: Any, randoms: Any, present: Any, kinds: Any, observations: Any, t: int, i: int, row: Any
+) -> None:
     """Begin an episode with all agents: row `t` of environment `i` of each kind's observations."""
     for agent in range(len(present)):
         present[agent] = True
@@ -74,14 +82,16 @@ def begin_episode(state: Any, randoms: Any, present: Any, kinds: Any, observatio
     for kind in range(len(observations)):
         rows = observations[kind]
         for agent in range(kinds[kind], kinds[kind + 1]):
-            observe(agent, state, 0, rows[t, i, agent - kinds[kind]])
+            observe(agent, state, 0, row)
+            copy(row, rows[t, i, agent - kinds[kind]])
 
 
 def begin_all(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any) -> None:
     """Start every environment anew from its key; `observations` `[1, E, A_k, obs]` of each kind."""
+    row = np.empty(observations[0].shape[3], np.float32)
     for i in range(len(states)):
         lengths[i] = 0
-        begin_episode(states[i], randoms[i], present[i], kinds, observations, 0, i)
+        begin_episode(states[i], randoms[i], present[i], kinds, observations, 0, i, row)
 
 
 def finish_step(
@@ -99,6 +109,7 @@ def finish_step(
     truncated: Any,
     absent: Any,
     finals: Any,
+    row: Any,
 ) -> None:
     """What follows the phases of environment `i` in row `t`: rewards, ends, the next observations, a next episode."""
     lengths[i] += 1
@@ -123,19 +134,21 @@ def finish_step(
                 of_terminated[t, i, j] = has_ended
                 if is_cut and not has_ended:
                     of_truncated[t, i, j] = True
-                    observe(agent, state, time, final_rows[t, i, j])
+                    observe(agent, state, time, row)
+                    copy(row, final_rows[t, i, j])
                 if has_ended or is_cut:
                     present[agent] = False
                 else:
                     left += 1
-                    observe(agent, state, time, next_rows[t + 1, i, j])
+                    observe(agent, state, time, row)
+                    copy(row, next_rows[t + 1, i, j])
             if not present[agent]:
                 next_rows[t + 1, i, j] = np.float32(0.0)
     if left == 0:
         lengths[i] = 0
         for agent in range(len(present)):
             randoms[agent, 2] += 1
-        begin_episode(state, randoms, present, kinds, observations, t + 1, i)
+        begin_episode(state, randoms, present, kinds, observations, t + 1, i, row)
 
 
 def step_all(
@@ -159,11 +172,12 @@ def step_all(
 
     Observations are written as the second of two rows; `finals` where an episode is truncated.
     """
+    row = np.empty(observations[0].shape[3], np.float32)
     for i in range(first, end):
         phases(states[i], actions[i], randoms[i], present[i])
         finish_step(
             states[i], randoms[i], lengths, present[i], kinds, limit, 0, i,
-            observations, rewards, terminated, truncated, absent, finals,
+            observations, rewards, terminated, truncated, absent, finals, row,
         )  # fmt: skip
 
 
@@ -226,6 +240,7 @@ def rollout(
         widest = max(widest, weights[kind].shape[1])
     here, there = np.empty(widest, np.float32), np.empty(widest, np.float32)
     for_env = np.zeros((present.shape[1], actions[0].shape[3]), actions[0].dtype)
+    row = np.empty(observations[0].shape[3], np.float32)
     num_rows = len(rewards[0])
     for i in range(first, end):
         for t in range(num_rows):
@@ -238,7 +253,7 @@ def rollout(
             phases(states[i], for_env, randoms[i], present[i])
             finish_step(
                 states[i], randoms[i], lengths, present[i], kinds, limit, t, i,
-                observations, rewards, terminated, truncated, absent, finals,
+                observations, rewards, terminated, truncated, absent, finals, row,
             )  # fmt: skip
 
 

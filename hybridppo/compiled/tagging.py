@@ -297,31 +297,31 @@ def _tag(
         out[3], out[4] = state.heading_x[agent], state.heading_y[agent]
         out[5] = one if agent < taggers else nothing
         out[6] = np.float32(time) * by_length
-        found = 0
+        found, numbers = 0, OWN + (OTHER - 1) * num_seen
         if is_nearest:
-            # Sorted in the place where they are written: a distance and a number for each, until all are found.
+            # Sorted in the place where they are written, their distances at its start and their numbers at its end, so
+            # that none is written over before it is read.
             worst = furthest
+            xs, ys, in_game = state.x, state.y, state.in_game
             for other in range(num_agents):
-                dx, dy = state.x[other] - x, state.y[other] - y
+                dx, dy = xs[other] - x, ys[other] - y
                 distance = dx * dx + dy * dy
-                if distance < worst and other != agent and state.in_game[other] != 0:
+                if distance < worst and other != agent and in_game[other] != 0:
                     place = min(found, num_seen - 1)
-                    while place > 0 and out[OWN + OTHER * (place - 1)] > distance:
-                        out[OWN + OTHER * place] = out[OWN + OTHER * (place - 1)]
-                        out[OWN + OTHER * place + 1] = out[OWN + OTHER * (place - 1) + 1]
+                    while place > 0 and out[OWN + place - 1] > distance:
+                        out[OWN + place], out[numbers + place] = out[OWN + place - 1], out[numbers + place - 1]
                         place -= 1
-                    out[OWN + OTHER * place] = distance
-                    out[OWN + OTHER * place + 1] = np.float32(other)
+                    out[OWN + place], out[numbers + place] = distance, np.float32(other)
                     found = min(found + 1, num_seen)
                     if found == num_seen:
-                        worst = out[OWN + OTHER * (num_seen - 1)]
+                        worst = out[OWN + num_seen - 1]
         for place in range(num_seen):
             at = OWN + OTHER * place
             other = place + (1 if place >= agent else 0)
             is_there = state.in_game[other] != 0
             if is_nearest:
                 is_there = place < found
-                other = int(out[at + 1]) if is_there else 0
+                other = int(out[numbers + place]) if is_there else 0
             if is_there:
                 out[at], out[at + 1] = (state.x[other] - x) * by_unit, (state.y[other] - y) * by_unit
                 out[at + 2], out[at + 3] = state.x_speed[other] * by_speed, state.y_speed[other] * by_speed

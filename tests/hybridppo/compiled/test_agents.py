@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
@@ -247,3 +248,14 @@ def test_check_finds_phases_that_race_and_passes_others() -> None:
 def test_what_is_none_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         racing(**changes)
+
+
+def test_an_id_is_checked_trained_and_evaluated() -> None:
+    gym.register("CompiledHunt-v0", entry_point=Hunt)
+    try:
+        assert check_env("CompiledHunt-v0", steps=30).is_usable
+        options: dict[str, Any] = {"vectorization": "compiled", "placement": "cpu", "progress": False}
+        result = hybridppo.train("CompiledHunt-v0", config=PPOConfig(**TINY), total_steps=600, **options)
+        assert result.metrics["env_steps"] >= 600
+    finally:
+        del gym.registry["CompiledHunt-v0"]

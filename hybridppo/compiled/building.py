@@ -228,6 +228,6 @@ def _explained(name: str, path: Path, lines: dict[int, str], error: Exception) -
     reason = "; ".join(told[:2]) if told else type(error).__name__
     return EnvError(
         f"{name} cannot be compiled{f': {where}' if where else ''}: {reason} ({type(error).__name__}). {REMEDY}; every "
-        "name keeps one type, `step` (of several agents, `reward`) returns a reward and a truth, and `observe` writes "
-        "numbers (docs/compiled.md)"
+        "name keeps one type, `step` returns a reward and a truth (of several agents, `reward` does), and `observe` "
+        "writes numbers (docs/compiled.md)"
     )

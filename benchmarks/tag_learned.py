@@ -49,7 +49,12 @@ def catch_rate(taggers: Any, runners: Any, game: Any, episodes: int) -> float:
 
 def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train both kinds from one seed, and compare."""
-    game = compiled.tag(taggers=arguments.taggers, runners=arguments.runners, episode_length=arguments.episode_length)
+    game = compiled.tag(
+        taggers=arguments.taggers,
+        runners=arguments.runners,
+        episode_length=arguments.episode_length,
+        runner_speed=arguments.runner_speed,
+    )
     shared: dict[str, Any] = {
         "num_envs": arguments.num_envs,
         "num_steps": arguments.num_steps,
@@ -86,7 +91,8 @@ def main() -> int:
     parser.add_argument("--num-steps", type=int, default=64, help="of a rollout (default %(default)s)")
     parser.add_argument("--taggers", type=int, default=10, help="(default %(default)s)")
     parser.add_argument("--runners", type=int, default=100, help="(default %(default)s)")
-    parser.add_argument("--episode-length", type=int, default=200, help="(default %(default)s)")
+    parser.add_argument("--episode-length", type=int, default=100, help="(default %(default)s)")
+    parser.add_argument("--runner-speed", type=float, default=0.014, help="taggers have 0.012 (default %(default)s)")
     parser.add_argument("--episodes", type=int, default=20, help="of an evaluation (default %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="that step environments (default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")

@@ -15,7 +15,8 @@ from hybridppo import ConfigurationError, Mirrored, OutOfMemoryError, PPOConfig,
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.environments.making import make_environments
-from hybridppo.runners.samplers import together
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.samplers import fused_agents, together
 from hybridppo.runners.samplers.together import PolicySampler, Together
 
 pytest.importorskip("numba")
@@ -93,7 +94,11 @@ class Stop:
         return self.looked > self.after
 
 
-@pytest.mark.parametrize("after", range(1, 16))
+WITHIN_A_ROLLOUT, BETWEEN_UPDATES = 4, 9
+"""Two of the places where a run is stopped, below."""
+
+
+@pytest.mark.parametrize("after", range(1, 17))
 def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     after: int, never_stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,9 +115,14 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     monkeypatch.setattr(
         interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )
+    monkeypatch.setattr(fused_agents, "MOST_ROWS", 8)
     stopped = train(run_dir=tmp_path / "run", on_interrupt="return")
     assert stopped.interrupted
     monkeypatch.undo()
+    state = RunDirectory.open(tmp_path / "run").load_checkpoint().state
+    under_way = state["policies"]["hunter"]["sampler"]["under_way"]
+    assert after != WITHIN_A_ROLLOUT or 0 < under_way["filled"] < 32
+    assert after != BETWEEN_UPDATES or "learned" in state["policies"]["hunter"]
     resumed = hybridppo.resume(tmp_path / "run", env=Hunt, progress=False)
     assert np.array_equal(parameters(never_stopped), parameters(resumed))
     for name in CONFIGS:

@@ -45,9 +45,11 @@ if TYPE_CHECKING:
     from hybridppo.placements.migrating import Migrating
     from hybridppo.placements.mirrored import Mirrored
     from hybridppo.placements.single_device import SingleDevice
+    from hybridppo.policies_of_run import evaluate_policies, load_policies
     from hybridppo.reporting.callbacks import Callback
     from hybridppo.reporting.trackers.base import Tracker
     from hybridppo.resuming import resume
+    from hybridppo.several_policies import PoliciesResult
     from hybridppo.tools.doctor import diagnose
     from hybridppo.tools.exporting import export
     from hybridppo.tools.playing import play, record_video
@@ -82,6 +84,7 @@ __all__ = [
     "OutOfMemoryError",
     "PPOConfig",
     "Placement",
+    "PoliciesResult",
     "RunDirectoryError",
     "SingleDevice",
     "SingleLearnerCoarse",
@@ -96,8 +99,10 @@ __all__ = [
     "diagnose",
     "evaluate",
     "evaluate_agent",
+    "evaluate_policies",
     "export",
     "load",
+    "load_policies",
     "make_env",
     "play",
     "plot_runs",
@@ -136,6 +141,8 @@ __getattr__ = lazy_attributes(
         ),
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
+        "PoliciesResult": "hybridppo.several_policies",
+        **dict.fromkeys(("evaluate_policies", "load_policies"), "hybridppo.policies_of_run"),
         "Callback": "hybridppo.reporting.callbacks",
         "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.checking",

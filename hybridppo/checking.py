@@ -62,6 +62,9 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     if note := note_of(env):
         report.add("note", note)
     make: Callable[[], Any] = partial(make_env, env) if isinstance(env, str) else env
+    if isinstance(env, str):  # gymnasium makes environments of one agent alone
+        entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
+        make = entry_point if getattr(entry_point, "policies", None) else make
     with _reported(report, "it cannot be made"):
         made = make()
         if isinstance(made, VectorEnv):
@@ -69,6 +72,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
             raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")
         require_parallel(made)
         if is_parallel(made):
+            definition = getattr(made, "definition", None)
             made = ParallelEnvironment(made)
             check: _Check = _AgentsCheck(made, partial(parallel_environment, make, False), report, seed)
         elif isinstance(made, gym.Env):
@@ -81,6 +85,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
             )
             return report
         try:
+            if isinstance(check, _AgentsCheck) and definition is not None:
+                check.look_for_races(definition)
             check.run(steps)
         finally:
             made.close()
@@ -262,6 +268,13 @@ class _AgentsCheck(_Check):
         self._spaces, self._saved = env.agent, env.env
         names = ", ".join(map(str, env.agents))
         report.add("note", f"it has {len(env.agents)} agents, which share a policy: {names}", "a row for each of them")
+
+    def look_for_races(self, definition: Any) -> None:
+        """Whether the phases of a compiled environment are what they must be."""
+        from hybridppo.compiled.python_agents import phases_that_race
+
+        for problem in phases_that_race(definition):
+            self._report.add("error", problem)
 
     def _step_randomly(self, steps: int) -> None:
         env, report, num_agents = self._env, self._report, len(self._env.agents)

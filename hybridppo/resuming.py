@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
@@ -81,6 +81,16 @@ def resume(
     """
     options, trackers = named_trackers(options)
     directory = RunDirectory.open(run_dir)
+    if "policies" in directory.config:
+        from hybridppo.several_policies import resume_policies
+
+        names = {"placement": placement, "agent": agent, "loss": loss, "networks": networks, "callbacks": callbacks}
+        reporting = Reporting.of(
+            run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
+            on_interrupt=on_interrupt,
+        )  # fmt: skip
+        found = resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
+        return cast(TrainResult, found)  # typed as what all others get
     before = Settings.read(directory)
     settings = before.with_options(options)
     reporting = Reporting.of(

@@ -87,6 +87,11 @@ class Settings:
             RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
         """
         file, found = directory.path / "config.json", directory.config
+        if "policies" in found:
+            raise RunDirectoryError(
+                f"{directory.path} is a run of several policies, and this takes one: hybridppo.load_policies gives "
+                "their agents, hybridppo.evaluate_policies evaluates them, and hybridppo.resume goes on with them"
+            )
         read = partial(_read, file, found)
         return cls(
             env_id=read("env_id", str),

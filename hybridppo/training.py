@@ -9,17 +9,19 @@ One long file, so that the way from `train` to the loop is not scattered; a thir
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from hybridppo.agent_arguments import agent_asked_for, config_asked_for
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, explaining_memory, make_agent
+from hybridppo.agents.ppo.memory import require_memory
+from hybridppo.agents.registry import AnyAgent, AnyConfig, explaining_memory
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
@@ -95,7 +97,7 @@ def train(
     env: EnvSource,
     *,
     placement: PlacementChoice = "auto",
-    config: AnyConfig | None = None,
+    config: AnyConfig | Mapping[str, PPOConfig] | None = None,
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
@@ -115,7 +117,8 @@ def train(
             agents, which then share the policy).
         placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
-        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`.
+        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
+            trains a policy for each kind of agents of a compiled environment, and gives a `PoliciesResult`.
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
@@ -151,9 +154,16 @@ def train(
     )
     options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
     run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
+    if isinstance(config, Mapping):
+        from hybridppo.several_policies import train_policies
+
+        others: dict[str, object] = {"agent": agent, "loss": loss, "networks": networks, "profile": profile}
+        others |= {"callbacks": callbacks, "track": trackers}
+        found = train_policies(env, config, run, environment_options, placement, run_dir, reporting, **others)
+        return cast(TrainResult, found)  # typed as what all others get
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
-    config = _config(config, agent, loss, networks)
+    config = config_asked_for(config, agent, loss, networks)
     team = team_of(run, environment_options.worker_timeout)
     team.check(config, environment_options, run)
     environment_options = team.dividing(env, environment_options)
@@ -167,9 +177,13 @@ def train(
         environments = team.environments(env, config.num_envs, environment_options)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
+        if environments.agents and isinstance(config, PPOConfig):
+            spaces = environments.observation_space, environments.action_space
+            on_host = isinstance(meant, Placement) and meant.learning_device.type == "cpu"
+            require_memory({"": (config, environments.num_agents)}, *spaces, learns_on_host=on_host)
         table = None
         with _explaining_memory(config, environments):
-            trained = _agent(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
+            trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
             if isinstance(meant, Auto):
                 choice = meant.choose(
                     env,
@@ -350,46 +364,6 @@ def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, p
             "evaluation_episodes": len(evaluation.returns),
         }
     return result
-
-
-def _config(config: AnyConfig | None, agent: object, loss: object, networks: object) -> AnyConfig:
-    """The configuration of what is to be trained."""
-    if isinstance(agent, AnyAgent):
-        if config not in (None, agent.config):
-            raise ConfigurationError("an agent that there is already has a config of its own: leave config=... out")
-        if loss is not None or networks is not None:
-            raise ConfigurationError("an agent that there is already has a loss and networks: leave them out")
-        return agent.config
-    if agent is None:
-        config = config if config is not None else PPOConfig()
-        agent_class(config)  # refuses what is no configuration
-        return config
-    config = config if config is not None else default_config(agent)
-    wanted = agent_class(config)
-    if not (isinstance(agent, type) and issubclass(agent, wanted)):
-        name = wanted.__name__
-        raise ConfigurationError(f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}")
-    return config
-
-
-def _agent(
-    agent: type[AnyAgent] | AnyAgent | None,
-    environments: Environments,
-    config: AnyConfig,
-    seed: int,
-    loss: LossFunction | None,
-    networks: Networks | None,
-) -> AnyAgent:
-    spaces = environments.observation_space, environments.action_space
-    if isinstance(agent, AnyAgent):
-        if (agent.observation_space, agent.action_space) != spaces:
-            raise ConfigurationError(
-                f"the agent was made for {agent.observation_space} and {agent.action_space}, and the environment has "
-                f"{spaces[0]} and {spaces[1]}"
-            )
-        return agent
-    kind = agent if agent is not None else agent_class(config)
-    return make_agent(kind, *spaces, config, seed=seed, loss=loss, networks=networks)
 
 
 def _set_threads(agent: Any, torch_threads: int) -> None:

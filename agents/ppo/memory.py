@@ -1,26 +1,29 @@
 """What a configuration takes of a device's memory, for the message when there is none left."""
 
 import math
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import gymnasium as gym
 
-from hybridppo.agents.common.memory import explaining
+from hybridppo.agents.common.memory import explaining, host_memory, readable
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.errors import OutOfMemoryError
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 
 _FLOAT = 4
 
 
-def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) -> dict[str, int]:
+def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *, num_agents: int = 1) -> dict[str, int]:
     """Bytes by what needs them, roughly, each named with the fields to lower.
 
     Args:
         config: the sizes.
         encode: of the observations.
         outputs: numbers that the actor gives.
+        num_agents: agents of an environment that the policy acts for.
     """
     images, observation = encode.layout.images, encode.size * encode.dtype.itemsize
     widths = (encode.layout.num_features, *config.hidden_sizes)
@@ -35,7 +38,7 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
         hidden += sum(filters * (before * kernel**2 + 1) for before, (filters, kernel, _) in layers)
         activations += sum(math.prod(size) for size in image.sizes)
         at_once = 0  # as many rows as in a minibatch
-    kept = config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once))
+    kept = num_agents * config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once))
     pooled = "" if config.pool_size == 1 else " * pool_size"
     parameters = 2 * hidden + (widths[-1] + 1) * (outputs + 1)
     return {
@@ -45,6 +48,7 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int) ->
         f"{'rollouts' if pooled else 'a rollout'} (num_envs * num_steps{pooled})": config.pool_size * kept,
         # of both networks, forward and backward
         f"a minibatch (num_envs * num_steps{pooled} / num_minibatches)": config.pool_size
+        * num_agents
         * config.minibatch_size
         * (observation + 4 * _FLOAT * activations),
     }
@@ -64,3 +68,37 @@ def explaining_memory(
         return memory_needs(config, ObservationEncoder(observation_space), outputs)
 
     return explaining(needs)
+
+
+def require_memory(
+    policies: Mapping[str, tuple[PPOConfig, int]],
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *,
+    learns_on_host: bool = True,
+) -> None:
+    """Refuse a training of many agents whose rollouts and minibatches do not fit into the memory that is free.
+
+    Args:
+        policies: the configuration of each, and for how many agents of an environment it acts.
+        observation_space: of one agent.
+        action_space: of one agent.
+        learns_on_host: whether minibatches lie in the same memory.
+
+    Raises:
+        OutOfMemoryError: before anything begins: what is needed, what is free, and the fields to lower.
+    """
+    encode, outputs = ObservationEncoder(observation_space), distribution_for(action_space).output_size
+    needs: dict[str, int] = {}
+    for config, num_agents in policies.values():
+        for what, size in memory_needs(config, encode, outputs, num_agents=num_agents).items():
+            if learns_on_host or not what.startswith("a minibatch"):
+                needs[what] = needs.get(what, 0) + size
+    free, needed = host_memory(), sum(needs.values())
+    if free is not None and needed > free:
+        sizes = ", ".join(f"{what} {readable(size)}" for what, size in needs.items())
+        num_agents = sum(count for _, count in policies.values())
+        raise OutOfMemoryError(
+            f"this training needs about {readable(needed)} of memory, and {readable(free)} are free: with {num_agents} "
+            f"agents in each environment, {sizes}. Lower num_envs or num_steps first"
+        )

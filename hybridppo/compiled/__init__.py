@@ -5,10 +5,11 @@
     @compiled.environment(...)                  # the guide is docs/compiled.md
     class Catch: ...
 
-An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest. `sources.py` gathers its functions,
-`kernels.py` are the loops around them, `building.py` compiles both, and `modules.py` keeps the result; `python_form.py`
-is the same environment without Numba. `perceptrons.py` and its `tiles.py` are for updates that are compiled. Not here:
-who steps environments (`environments/compiled.py`, `runners/samplers/fused.py`), and who learns.
+An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest, `tagging.py` has several agents.
+`sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
+compiles both, and `modules.py` keeps the result; `python_form.py` and `python_agents.py` are the same without Numba.
+`perceptrons.py` and its `tiles.py` are for updates that are compiled. Not here: who steps environments
+(`environments/compiled.py`, `compiled_agents.py`, `runners/samplers/fused.py`, `fused_agents.py`), and who learns.
 """
 
 from typing import TYPE_CHECKING
@@ -18,13 +19,15 @@ from hybridppo._lazy import lazy_attributes
 if TYPE_CHECKING:
     from hybridppo.compiled.definition import Definition, environment
     from hybridppo.compiled.random_numbers import integers, normal, uniform
+    from hybridppo.compiled.tagging import tag, tag_on_grid
 
-__all__ = ["Definition", "environment", "integers", "normal", "uniform"]
+__all__ = ["Definition", "environment", "integers", "normal", "tag", "tag_on_grid", "uniform"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
         **dict.fromkeys(("Definition", "environment"), "hybridppo.compiled.definition"),
         **dict.fromkeys(("integers", "normal", "uniform"), "hybridppo.compiled.random_numbers"),
+        **dict.fromkeys(("tag", "tag_on_grid"), "hybridppo.compiled.tagging"),
     },
 )

@@ -24,7 +24,8 @@ compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
 STATE = numba.from_dtype(np.dtype({state}, align=True))
 f, i, b, u = numba.float32, numba.int64, numba.boolean, numba.none
-states, randoms, lengths, action = STATE[::1], i[:, ::1], i[::1], {action}
+states, randoms, lengths, action = STATE[::1], {randoms}, i[::1], {action}
+present, each = b[:, ::1], lambda of: numba.types.UniTuple(of, {kinds})
 
 '''
 SIGNATURES = {
@@ -36,6 +37,20 @@ SIGNATURES = {
     ),
 }
 """What each loop is called with, so that it is compiled when the module is loaded, and never again."""
+_AGENTS = "states, randoms, lengths, present, i[::1]"
+AGENT_SIGNATURES = {
+    "begin_all": f"u({_AGENTS}, each(f[:, :, :, :]))",
+    "step_all": (
+        f"u({_AGENTS}, i, i, i, action[:, :, :], each(f[:, :, :, :]), each(f[:, :, :]), each(b[:, :, :]), "
+        "each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]))"
+    ),
+    "rollout": (
+        f"u({_AGENTS}, i, i, i, each(f[:, :, :, :]), each(f[:, :, :, :]), each(action[:, :, :, :]), each(f[:, :, :]), "
+        "each(b[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]), each(f[:, :, :, :]), "
+        "each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1]), action[::1], action[::1])"
+    ),
+}
+"""The same where there are several agents."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +97,17 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
         for name, (dtype, *_) in (definition.state.fields or {}).items()
     ]
     action = "f" if definition.action_kind == "numbers" else "i"
-    header = HEADER.format(version=numba.__version__, numpy=np.__version__, state=state, action=action)
+    header = HEADER.format(
+        version=numba.__version__,
+        numpy=np.__version__,
+        state=state,
+        action=action,
+        randoms="i[:, :, ::1]" if definition.policies else "i[:, ::1]",
+        kinds=len(definition.policies),
+    )
     text = sources.text
     decorators = dict.fromkeys(CONTRACTED, "contracted")
-    for name, signature in SIGNATURES.items():
+    for name, signature in (AGENT_SIGNATURES if definition.policies else SIGNATURES).items():
         decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
     for name, decorator in decorators.items():
         start = f"def {sources.names[name]}("
@@ -106,5 +128,6 @@ def _explained(name: str, path: Path, lines: dict[int, str], error: Exception) -
     reason = "; ".join(told[:2]) if told else type(error).__name__
     return EnvError(
         f"{name} cannot be compiled{f': {where}' if where else ''}: {reason} ({type(error).__name__}). {REMEDY}; every "
-        "name keeps one type, `step` returns a reward and a truth, and `observe` writes numbers (docs/compiled.md)"
+        "name keeps one type, `step` returns a reward and a truth (of several agents, `reward` does), and `observe` "
+        "writes numbers (docs/compiled.md)"
     )

@@ -1,4 +1,4 @@
-"""What a compiled environment is: its state, its spaces, and three functions.
+"""What a compiled environment is: its state, its spaces, and a few functions.
 
 @compiled.environment(
     state={"x": np.float64, "speed": np.float64},
@@ -17,31 +17,44 @@ class Slide:
 
     def observe(state, out):                # write the observation
         out[0], out[1] = state.x, state.speed
+
+Several agents act in phases, each phase by all agents: `tagging.py` is such an environment, and `docs/compiled.md`
+the guide.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.compiled import kernels
+from hybridppo.compiled import agent_kernels, kernels
 from hybridppo.compiled.sources import Sources, gather
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.validation import require_whole
 
 if TYPE_CHECKING:
+    from hybridppo.compiled.python_agents import PythonAgents
     from hybridppo.compiled.python_form import PythonForm
 
 FUNCTIONS = {"reset": ("state", "random"), "step": ("state", "action", "random"), "observe": ("state", "out")}
 """What an environment has, with the arguments of each."""
+AGENT_FUNCTIONS = {
+    "reset": ("agent", "state", "random"),
+    "reward": ("agent", "state", "time"),
+    "observe": ("agent", "state", "time", "out"),
+}
+"""What one of several agents has, besides its phases."""
+PHASE, END = ("agent", "state", "action", "random"), ("state", "time")
 
 ActionKind = Literal["choice", "choices", "numbers"]
+CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "numbers": kernels.choose_numbers}
+"""How an action is drawn."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,13 +74,19 @@ class Definition:
     episode_length: int
     """Steps after which an episode is truncated; 0 for never."""
     functions: dict[str, Callable[..., Any]]
-    """`reset`, `step` and `observe`, as they are in the class."""
+    """As they are in the class: `reset`, `step` and `observe`; of several agents `reset`, phases, `reward`, `end` and
+    `observe`."""
+    policies: dict[str, int] = field(default_factory=dict)
+    """Where it has several agents: the kinds of them, and how many there are of each."""
+    phases: tuple[str, ...] = ()
+    """Likewise: the names of its phases."""
 
-    def __call__(self) -> PythonForm:
-        """One environment as gymnasium has it, stepped by Python."""
+    def __call__(self) -> PythonForm | PythonAgents:
+        """One environment stepped by Python, as gymnasium has it; of several agents, as PettingZoo has it."""
+        from hybridppo.compiled.python_agents import PythonAgents
         from hybridppo.compiled.python_form import PythonForm
 
-        return PythonForm(self)
+        return PythonAgents(self) if self.policies else PythonForm(self)
 
     def __repr__(self) -> str:
         return f"<compiled environment {self.name}>"
@@ -93,6 +112,11 @@ class Definition:
         """How many numbers an action is."""
         return int(np.prod(self.action_space.shape or ()))
 
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """The names of its agents, kind by kind; none where it has a single one."""
+        return tuple(f"{kind}_{number}" for kind, count in self.policies.items() for number in range(count))
+
     @cached_property
     def sources(self) -> Sources:
         """The functions, all that they call, and the loops around them; goes with the definition to other processes.
@@ -100,11 +124,22 @@ class Definition:
         Raises:
             EnvError: where they refer to what cannot be compiled, with the line.
         """
-        loops = {name: getattr(kernels, name) for name in (*kernels.CONTRACTED, *kernels.LOOPS)}
-        instead = {getattr(kernels, name): function for name, function in self.functions.items()}
-        instead[kernels.take] = kernels.take_choice if self.action_kind == "choice" else kernels.step
-        instead[kernels.choose] = kernels.choose_numbers if self.action_kind == "numbers" else kernels.choose_one
-        return gather(self.name, {**self.functions, **loops}, instead)
+        forms = agent_kernels if self.policies else kernels
+        loops = {name: getattr(forms, name) for name in (*forms.CONTRACTED, *forms.LOOPS)}
+        is_choice = self.action_kind == "choice"
+        if self.policies:
+            phases = agent_kernels.phases_of_choice if is_choice else agent_kernels.phases
+            own = ("reset", "reward", "end", "observe")
+            instead = {getattr(agent_kernels, name): self.functions[name] for name in own}
+            if is_choice:
+                instead[agent_kernels.phases] = phases
+            repeated = {phases: {"phase": [self.functions[name] for name in self.phases]}}
+        else:
+            instead = {getattr(kernels, name): function for name, function in self.functions.items()}
+            instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
+            repeated = {}
+        instead[kernels.choose] = CHOOSING[self.action_kind]
+        return gather(self.name, {**self.functions, **loops}, instead, repeated)
 
 
 def environment(
@@ -113,19 +148,23 @@ def environment(
     observation_space: gym.Space[Any],
     action_space: gym.Space[Any],
     episode_length: int = 0,
+    policies: Mapping[str, int] | None = None,
 ) -> Callable[[type], Definition]:
     """A decorator for the class that an environment is written as.
 
     Args:
-        state: the type of each field, by its name: a NumPy type of numbers, or such a type and a shape.
-        observation_space: a `Box` of one dimension, float32.
-        action_space: `Discrete`, `MultiDiscrete` of one dimension, or a `Box` of one dimension, float32.
+        state: the type of each field, by its name: a NumPy type of numbers, or such a type and a shape. Where there are
+            several agents, each has every field.
+        observation_space: a `Box` of one dimension, float32; of each agent.
+        action_space: `Discrete`, `MultiDiscrete` of one dimension, or a `Box` of one dimension, float32; of each agent.
         episode_length: steps after which an episode is truncated; 0 for never.
+        policies: where there are several agents, the kinds of them, and how many there are of each.
 
     Raises:
         ConfigurationError: naming what cannot be.
     """
-    fields = _fields(state)
+    kinds = _kinds(policies)
+    fields = _fields(state, sum(kinds.values()))
     require_whole("episode_length", episode_length, 0)
     if not _is_vector(observation_space):
         raise ConfigurationError(
@@ -142,7 +181,14 @@ def environment(
         )
 
     def define(written: type) -> Definition:
-        functions = {name: _function(written, name) for name in FUNCTIONS}
+        expected = AGENT_FUNCTIONS if kinds else FUNCTIONS
+        functions = {name: _function(written, name, arguments) for name, arguments in expected.items()}
+        phases: tuple[str, ...] = ()
+        if kinds:
+            phases = _phases(written)
+            functions |= {name: _function(written, name, PHASE) for name in phases}
+            has_end = "end" in vars(written)
+            functions["end"] = _function(written, "end", END) if has_end else agent_kernels.never
         return Definition(
             written.__name__,
             fields,
@@ -150,12 +196,37 @@ def environment(
             cast("gym.spaces.Discrete", action_space),
             episode_length,
             functions,
+            kinds,
+            phases,
         )
 
     return define
 
 
-def _fields(state: Mapping[str, Any]) -> np.dtype[Any]:
+def _kinds(policies: Mapping[str, int] | None) -> dict[str, int]:
+    if policies is None:
+        return {}
+    if not isinstance(policies, Mapping) or not policies:
+        raise ConfigurationError(f"policies must be how many agents there are of each kind, got {shown(policies)}")
+    for kind, count in policies.items():
+        if not (isinstance(kind, str) and kind.isidentifier()):
+            raise ConfigurationError(f"a kind of agents must be a Python name, got {shown(kind)}")
+        require_whole(f"policies[{kind!r}]", count)
+    return dict(policies)
+
+
+def _phases(written: type) -> tuple[str, ...]:
+    name, found = written.__name__, vars(written).get("phases")
+    own = {function: name for name, function in vars(written).items() if inspect.isfunction(function)}
+    if not isinstance(found, tuple) or not found or not all(function in own for function in found):
+        raise ConfigurationError(
+            f"{name} must say what its agents do in a step, as a tuple of functions of the class: write `phases = "
+            f"(move, catch)` below them, got {shown(found)}"
+        )
+    return tuple(own[function] for function in found)
+
+
+def _fields(state: Mapping[str, Any], num_agents: int) -> np.dtype[Any]:
     if not isinstance(state, Mapping) or not state:
         raise ConfigurationError(f"state must be types by the name of the field, got {shown(state)}")
     fields = []
@@ -169,7 +240,8 @@ def _fields(state: Mapping[str, Any]) -> np.dtype[Any]:
                 f"state[{name!r}] must be a type of numbers under a Python name, such as np.float64, or "
                 f"(np.float64, (3,)) for an array of three, got {shown(of)}"
             )
-        fields.append((name, dtype.base, dtype.shape) if dtype.shape else (name, dtype))
+        shape = (num_agents, *dtype.shape) if num_agents else dtype.shape
+        fields.append((name, dtype.base, shape) if shape else (name, dtype))
     return np.dtype(fields, align=True)
 
 
@@ -177,13 +249,13 @@ def _is_vector(space: gym.Space[Any]) -> bool:
     return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32
 
 
-def _function(written: type, name: str) -> Callable[..., Any]:
+def _function(written: type, name: str, arguments: tuple[str, ...]) -> Callable[..., Any]:
     found = inspect.getattr_static(written, name, None)
-    expected = f"def {name}({', '.join(FUNCTIONS[name])})"
+    expected = f"def {name}({', '.join(arguments)})"
     if not inspect.isfunction(found):
         raise ConfigurationError(f"{written.__name__} has no function {name}: write `{expected}` in the class")
     given = list(inspect.signature(found).parameters)
-    if len(given) != len(FUNCTIONS[name]):
+    if len(given) != len(arguments):
         raise ConfigurationError(
             f"{written.__name__}.{name} takes ({', '.join(given)}): write `{expected}`, without self: there is no "
             "object, everything an environment remembers is in its state"

@@ -57,6 +57,20 @@ def choose_one(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, 
     for_env[0] = best + low[0]
 
 
+def choose_several(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
+    """The same for each of several choices, as `MultiCategorical.sample`; `high` is among how many each is."""
+    logit = 0
+    for choice in range(len(low)):
+        best, largest = 0, outputs[logit] + noise[logit]
+        for i in range(1, high[choice]):
+            perturbed = outputs[logit + i] + noise[logit + i]
+            if perturbed > largest:
+                best, largest = i, perturbed
+        action[choice] = best
+        for_env[choice] = best + low[choice]
+        logit += high[choice]
+
+
 def choose_numbers(outputs: Any, noise: Any, action: Any, for_env: Any, scale: Any, low: Any, high: Any) -> None:
     """`mean + std * noise`, as `DiagonalGaussian.sample`; the environment's is clipped."""
     for i in range(len(noise)):
@@ -154,8 +168,8 @@ def rollout(
         is_tanh: whether hidden layers have tanh, and not ReLU.
         log_std: the last outputs, where the actor is Gaussian.
         scale: their exponentials.
-        low: the first number of a choice, or the bounds of numbers.
-        high: likewise.
+        low: the first number of each choice, or the lower bounds of numbers.
+        high: among how many each choice is, or the upper bounds.
     """
     num_layers, num_means = len(sizes) - 1, sizes[-1]
     here, there = np.empty(weights.shape[1], np.float32), np.empty(weights.shape[1], np.float32)

@@ -54,3 +54,8 @@ def normal(random: NDArray[Any]) -> float:
 def begin(random: NDArray[Any], seed: int) -> None:
     """Set the numbers of one environment, `[4]`, to the start of its first episode."""
     random[:] = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0, 0
+
+
+def begin_agent(random: NDArray[Any], agent: int) -> None:
+    """Set an agent's numbers, `[4]`, to the start of an episode: its draws are counted from a place of their own."""
+    random[3] = agent << 32

@@ -7,11 +7,12 @@ out: helpers as functions, numbers as themselves. The text says all there is to 
 
 import ast
 import builtins
+import copy
 import hashlib
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -22,7 +23,10 @@ from hybridppo.errors import EnvError
 
 MODULES = {"math": math, "np": np}
 """What Numba knows, by the names they have in the text."""
-RESERVED = ("numba", "compiled", "contracted", "STATE", "f", "i", "b", "u", "states", "randoms", "lengths", "action")
+RESERVED = (
+    *("numba", "compiled", "contracted", "STATE", "f", "i", "b", "u"),
+    *("states", "randoms", "lengths", "present", "action", "each"),
+)
 """What the module has besides."""
 REMEDY = (
     "compiled functions may use numbers, tuples of them, math, numpy, hybridppo.compiled's random numbers, and other "
@@ -51,6 +55,7 @@ def gather(
     functions: Mapping[str, Callable[..., Any]],
     instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     given: Collection[Callable[..., Any]] = (),
+    repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] | None = None,
 ) -> Sources:
     """The functions with all that they need.
 
@@ -59,11 +64,13 @@ def gather(
         functions: by the names to know them by.
         instead: functions that others are to be put in the place of.
         given: functions that the module has already, by their own names.
+        repeated: functions whose body is to be written once for each of some functions, in the place of a name.
 
     Raises:
         EnvError: for what cannot be compiled, with the line.
     """
-    gathering = _Gathering(owner, dict(instead or {}), {function: function.__name__ for function in given})
+    names_given = {function: function.__name__ for function in given}
+    gathering = _Gathering(owner, dict(instead or {}), names_given, dict(repeated or {}))
     names = {name: gathering.name_of(function, name) for name, function in functions.items()}
     return Sources("\n".join(gathering.text) + "\n", names, gathering.lines)
 
@@ -76,8 +83,10 @@ class _Gathering:
         owner: str,
         instead: dict[Callable[..., Any], Callable[..., Any]],
         names: dict[Callable[..., Any], str],
+        repeated: dict[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
     ) -> None:
         self.owner = owner
+        self._repeated = repeated
         self.text: list[str] = []
         self.lines: dict[int, str] = {}
         self._instead = instead
@@ -96,7 +105,13 @@ class _Gathering:
         self._under_way.append(function)
         where, first, tree = _parsed(self.owner, function)
         name = self._free(wanted)
-        _Renaming(self, function, tree, where, first).visit(tree)
+        each = {}
+        for placeholder, others in self._repeated.get(function, {}).items():
+            each = {f"{placeholder}_{number}": other for number, other in enumerate(others)}
+            tree.body = [
+                _Renamed(placeholder, one).visit(copy.deepcopy(statement)) for one in each for statement in tree.body
+            ]
+        _Renaming(self, function, tree, where, first, each).visit(tree)
         tree.name = name
         text = ast.unparse(ast.fix_missing_locations(tree))
         start = sum(part.count("\n") + 1 for part in self.text) + 2  # a line for the decorator
@@ -117,11 +132,27 @@ class _Gathering:
         return name
 
 
+class _Renamed(ast.NodeTransformer):
+    """Puts one name in the place of another."""
+
+    def __init__(self, before: str, after: str) -> None:
+        self._before, self._after = before, after
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.copy_location(ast.Name(self._after, node.ctx), node) if node.id == self._before else node
+
+
 class _Renaming(ast.NodeTransformer):
     """Puts what a function refers to in the place of the names that it has for it."""
 
     def __init__(
-        self, gathering: _Gathering, function: Callable[..., Any], tree: ast.AST, where: str, first: int
+        self,
+        gathering: _Gathering,
+        function: Callable[..., Any],
+        tree: ast.AST,
+        where: str,
+        first: int,
+        more: Mapping[str, Callable[..., Any]],
     ) -> None:
         self._gathering, self._where, self._first = gathering, where, first
         code = function.__code__
@@ -130,7 +161,7 @@ class _Renaming(ast.NodeTransformer):
         )  # comprehensions have scopes of their own
         self._locals = {*code.co_varnames, *(node.id for node in names if isinstance(node.ctx, ast.Store))}
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
-        self._outside: dict[str, Any] = {**function.__globals__, **dict(cells)}
+        self._outside: dict[str, Any] = {**function.__globals__, **dict(cells), **more}
         self._free = set(code.co_freevars)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -182,7 +213,7 @@ class _Renaming(ast.NodeTransformer):
             if value is module:
                 return ast.Name(known, ast.Load())
         if isinstance(value, FunctionType):
-            return ast.Name(self._gathering.name_of(value, name), ast.Load())
+            return ast.Name(self._gathering.name_of(value, value.__name__), ast.Load())
         if inspect.isfunction(getattr(value, "py_func", None)):  # Numba's own of a function
             return ast.Name(self._gathering.name_of(value.py_func, name), ast.Load())
         for known, module in MODULES.items():

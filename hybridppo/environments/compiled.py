@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class CompiledEnvironments(Environments):
-    """`N` environments of a definition, reset within the step that ends an episode; every row is a step.
+    """`E` environments of a definition, reset within the step that ends an episode; every row is a step.
 
     Args:
         definition: what they are.
@@ -39,36 +39,40 @@ class CompiledEnvironments(Environments):
     def __init__(self, definition: "Definition", num_envs: int, first: int = 0, num_threads: int = 1) -> None:
         from hybridppo.compiled.building import build
 
-        super().__init__(num_envs, definition.observation_space, definition.action_space)
+        agents = definition.agents
+        columns = num_envs * max(1, len(agents))
+        super().__init__(columns, definition.observation_space, definition.action_space)
+        self.agents, self._num = agents, num_envs
         self.definition = definition
         self.kernels: Kernels = build(definition)
         self.states: Array = np.zeros(num_envs, definition.state)
-        """`[N]`, records; like the two below, all that the environments are in the middle of."""
-        self.randoms: Array = np.zeros((num_envs, NUM_WORDS), np.int64)
-        """`[N, 4]`: key, episode and draws, see `random_numbers.py`."""
+        """`[E]`, records; like the two below, all that the environments are in the middle of."""
+        self.randoms: Array = np.zeros((num_envs, *([len(agents)] if agents else []), NUM_WORDS), np.int64)
+        """`[E, 4]`, or of each agent `[E, A, 4]`: key, episode and draws, see `random_numbers.py`."""
         self.lengths: Array = np.zeros(num_envs, np.int64)
-        """`[N]`, of the episodes under way."""
+        """`[E]`, of the episodes under way."""
         self._first, self._seed, self._num_steps = first, 0, 0
         self._num_threads = min(num_threads, num_envs)
         self._threads: ThreadPoolExecutor | None = None
         bounds = [part * num_envs // self._num_threads for part in range(self._num_threads + 1)]
         self._parts_of_threads = list(pairwise(bounds))
         # Observations and rewards in one array, for the test of whether they are finite.
-        size = num_envs * self.encode.size
-        self._numbers = np.zeros(size + num_envs, np.float32)
-        self._observations, self._rewards = self._numbers[:size].reshape(num_envs, -1), self._numbers[size:]
+        size = columns * self.encode.size
+        self._numbers = np.zeros(size + columns, np.float32)
+        self._observations, self._rewards = self._numbers[:size].reshape(columns, -1), self._numbers[size:]
         self._sum = finite_test(self._numbers.size)
-        self._terminated, self._truncated = np.zeros(num_envs, np.bool_), np.zeros(num_envs, np.bool_)
-        self._finals = np.zeros((num_envs, self.encode.size), np.float32)
+        self._terminated, self._truncated = np.zeros(columns, np.bool_), np.zeros(columns, np.bool_)
+        self._finals = np.zeros((columns, self.encode.size), np.float32)
         self._action_dtype = np.float32 if isinstance(definition.action_space, gym.spaces.Box) else np.int64
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._seed, self._num_steps = seed, 0
         self.states[:] = np.zeros(1, self.states.dtype)
-        for i, random in enumerate(self.randoms):
-            begin(random, seed + i)
+        for i, randoms in enumerate(self.randoms.reshape(self._num, -1, NUM_WORDS)):
+            for random in randoms:
+                begin(random, seed + i)
         with self.failing("in their reset"):
-            self.kernels.begin_all(self.states, self.randoms, self.lengths, self._observations)
+            self._begin_all()
         self.require_finite(self._observations, self._rewards, "in their reset")
         return self._observations.copy()
 
@@ -77,10 +81,7 @@ class CompiledEnvironments(Environments):
         self._num_steps += 1
         actions = np.asarray(actions, self._action_dtype).reshape(self.num_envs, -1)
         when = f"in step {self._num_steps}"
-        results = self._observations, self._rewards, self._terminated, self._truncated, self._finals
-        self.on_threads(
-            lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, actions, *results), when
-        )
+        self.on_threads(self._stepping(actions), when)
         if not np.isfinite(self._sum(self._numbers)):
             self.require_finite(self._observations, self._rewards, when)
         finals_of: list[int] = []
@@ -92,8 +93,16 @@ class CompiledEnvironments(Environments):
                 self.require_finite_finals(np.stack(finals), finals_of, when)
         return self._observations, self._rewards, self._terminated, self._truncated, finals_of, finals
 
+    def _begin_all(self) -> None:
+        self.kernels.begin_all(self.states, self.randoms, self.lengths, self._observations)
+
+    def _stepping(self, actions: Array) -> Callable[[int, int], None]:
+        """One step of the environments from one to another, by actions `[N, action]`."""
+        results = self._observations, self._rewards, self._terminated, self._truncated, self._finals
+        return lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, actions, *results)
+
     @property
-    def state_arrays(self) -> tuple[Array, Array, Array, int]:
+    def state_arrays(self) -> tuple[Any, ...]:
         """What every loop takes first."""
         return self.states, self.randoms, self.lengths, self.definition.episode_length
 
@@ -105,7 +114,7 @@ class CompiledEnvironments(Environments):
         """
         with self.failing(when):
             if len(self._parts_of_threads) == 1:
-                loop(0, self.num_envs)
+                loop(0, self._num)
                 return
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
@@ -123,8 +132,8 @@ class CompiledEnvironments(Environments):
         """Within it, what the environment's own functions raise is an `EnvError`."""
         return _Failing(self, when)
 
-    def require_finite(self, observations: Array, rewards: Array, when: str) -> None:
-        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite.
+    def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
+        """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all columns or of these.
 
         Raises:
             EnvError: naming the first environment and number that is not.
@@ -134,21 +143,25 @@ class CompiledEnvironments(Environments):
                 place = np.argwhere(~np.isfinite(numbers))[0]
                 where = self.encode.names[place[-1]] if name == "observation" else ""
                 value = numbers[tuple(place)]
-                raise self.failure(
-                    when, f"the {name} of environment {self._first + place[axis]}: {name}{where} is {value}"
-                )
+                column = place[axis] if columns is None else columns[place[axis]]
+                raise self.failure(when, f"the {name} of {self._column(column)}: {name}{where} is {value}")
 
     def require_finite_finals(self, finals: Array, envs: Sequence[int] | Array, when: str) -> None:
         """Likewise, of final observations `[n, obs]`, each of the environment given for it."""
         if not np.isfinite(finals).all():
             final, number = np.argwhere(~np.isfinite(finals))[0].tolist()
             where, value = self.encode.names[number], finals[final, number]
-            env = self._first + int(envs[final])
-            raise self.failure(when, f"the final observation of environment {env}: observation{where} is {value}")
+            column = self._column(int(envs[final]))
+            raise self.failure(when, f"the final observation of {column}: observation{where} is {value}")
+
+    def _column(self, column: int) -> str:
+        """What a column is of."""
+        env, agent = divmod(int(column), self.num_agents)
+        return f"environment {self._first + env}" + (f", agent {self.agents[agent]!r}" if self.agents else "")
 
     def failure(self, when: str, what: str) -> EnvError:
         """The error for what went wrong."""
-        last = self._first + self.num_envs - 1
+        last = self._first + self._num - 1
         name = self.definition.name
         return EnvError(
             f"environments {self._first} to {last}, compiled {name} (seed {self._seed}), failed {when}: {what}"
@@ -167,13 +180,13 @@ class CompiledEnvironments(Environments):
                     "length": int(self.lengths[i]),
                 },
             }
-            for i in range(self.num_envs)
+            for i in range(self._num)
         ]
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        if len(states) != self.num_envs or not all("compiled" in state for state in states):
+        if len(states) != self._num or not all("compiled" in state for state in states):
             raise EnvStateError(
-                f"what was saved is not the state of {self.num_envs} compiled environments: resume with the num_envs "
+                f"what was saved is not the state of {self._num} compiled environments: resume with the num_envs "
                 "and the vectorization that the run had"
             )
         rows, randoms, lengths = self.states.copy(), self.randoms.copy(), self.lengths.copy()
@@ -182,7 +195,7 @@ class CompiledEnvironments(Environments):
             if saved["fields"] != str(self.states.dtype.descr):
                 raise EnvStateError(f"the fields of {self.definition.name} are not what they were when it was saved")
             rows[i] = np.frombuffer(base64.b64decode(saved["state"], validate=True), self.states.dtype, 1)[0]
-            if len(saved["random"]) != NUM_WORDS:
+            if np.shape(saved["random"]) != randoms[i].shape:
                 raise EnvStateError("what was saved of random numbers is not of this release")
             randoms[i], lengths[i] = saved["random"], whole(saved, "length")
         self.states[:], self.randoms[:], self.lengths[:] = rows, randoms, lengths

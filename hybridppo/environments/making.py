@@ -151,6 +151,7 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
     from hybridppo.compiled.building import require_numba
     from hybridppo.compiled.known import compiled_form
     from hybridppo.environments.compiled import CompiledEnvironments
+    from hybridppo.environments.compiled_agents import CompiledAgents
 
     require_numba()
     if options.env_kwargs:
@@ -161,7 +162,8 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
         raise EnvError(
             f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
         ) from error
-    return CompiledEnvironments(definition, num_envs, first, options.env_threads)
+    kind = CompiledAgents if definition.policies else CompiledEnvironments
+    return kind(definition, num_envs, first, options.env_threads)
 
 
 def _with_mask(make: Callable[[], Any]) -> MaskInObservation:

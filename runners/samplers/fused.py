@@ -2,7 +2,7 @@
 
 Rows are filled a slice at a time, and between two slices the flag is looked at. What it writes is what `Stepper.fill`
 writes with the same actor, up to the rounding of a product; it is taken where the actor is a plain MLP and actions are
-one choice or numbers clipped to bounds. Free of torch, for workers; Numba is loaded by the environments.
+choices or numbers clipped to bounds. Free of torch, for workers; Numba is loaded by the environments.
 """
 
 from typing import Any
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
+from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.spaces.categorical import Categorical
+from hybridppo.runners.samplers.fused_actor import CompiledActor, FusedDistribution, bounds_of, can_be_fused, is_drawn
+from hybridppo.runners.samplers.fused_agents import FusedTogether
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.gaussian import DiagonalGaussian
 
 Array = NDArray[Any]
 
@@ -33,27 +34,10 @@ class Fused:
         actor: whose parameters stay as they are until the rollout is filled.
     """
 
-    def __init__(
-        self, environments: CompiledEnvironments, distribution: "Categorical | DiagonalGaussian", actor: NumpyActor
-    ) -> None:
+    def __init__(self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: NumpyActor) -> None:
         self._environments = environments
-        is_gaussian = isinstance(distribution, DiagonalGaussian)
-        parameters = actor.parameters
-        self._log_std = np.ascontiguousarray(parameters[0] if is_gaussian else np.zeros(0), np.float32)
-        weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
-        self._sizes = np.array([weights[0].shape[1], *(len(bias) for bias in biases)], np.int64)
-        widest = int(self._sizes.max())
-        self._weights = np.zeros((len(weights), 1 + widest, widest), np.float32)
-        for layer, weight, bias in zip(self._weights, weights, biases, strict=True):
-            layer[0, : len(bias)] = bias
-            layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
-        self._is_tanh = actor.activation == "tanh"
-        if isinstance(distribution, DiagonalGaussian):
-            self._low, self._high = (
-                np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high)
-            )
-        else:
-            self._low = self._high = np.array([distribution.start], np.int64)
+        self._actor = CompiledActor(actor, distribution)
+        self._low, self._high = bounds_of(distribution)
         per_row = environments.num_envs
         self.num_rows = int(np.clip(STEPS_AT_ONCE // per_row, FEWEST_ROWS, MOST_ROWS))
         """Of a slice."""
@@ -77,11 +61,11 @@ class Fused:
             buffer.truncated[rows],
             buffer.noise[rows],
             self._finals,
-            self._weights,
-            self._sizes,
-            self._is_tanh,
-            self._log_std,
-            np.exp(self._log_std),
+            self._actor.weights,
+            self._actor.sizes,
+            self._actor.is_tanh,
+            self._actor.log_std,
+            self._actor.scale,
             self._low,
             self._high,
         )
@@ -99,10 +83,16 @@ class Fused:
         return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]
 
 
-def fused(environments: Environments, distribution: Distribution, actor: Any) -> Fused | None:
+Slices = Fused | FusedTogether
+"""What fills a rollout slice by slice."""
+
+
+def fused(environments: Environments, distribution: Distribution, actor: Any) -> Slices | None:
     """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
-    if not isinstance(environments, CompiledEnvironments) or type(actor) is not NumpyActor or actor.has_mask:
+    if not isinstance(environments, CompiledEnvironments) or not can_be_fused(actor):
         return None
-    if type(distribution) is Categorical or type(distribution) is DiagonalGaussian:
-        return Fused(environments, distribution, actor)
-    return None
+    if not is_drawn(distribution):
+        return None
+    if isinstance(environments, CompiledAgents):
+        return FusedTogether(environments, distribution, actor)
+    return Fused(environments, distribution, actor)

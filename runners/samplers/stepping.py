@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
-from hybridppo.runners.samplers.fused import Fused, fused
+from hybridppo.runners.samplers.fused import Slices, fused
 from hybridppo.spaces.distributions import Distribution
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Stepper:
         return filled, finals
 
     def _fill_slices(
-        self, compiled: Fused, buffer: RolloutBuffer, stop: Flag, first: int, end: int
+        self, compiled: Slices, buffer: RolloutBuffer, stop: Flag, first: int, end: int
     ) -> tuple[int, FinalObservations]:
         """As `fill`, a compiled call for some rows at a time."""
         finals: FinalObservations = []

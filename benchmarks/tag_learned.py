@@ -1,0 +1,112 @@
+"""Taggers trained against runners that learn too: how many runners they catch, beside a scripted chaser.
+
+    python benchmarks/tag_learned.py
+    python benchmarks/tag_learned.py --seeds 3 --total-steps 400000 --threads 2
+
+Each kind has a policy of its own. The catch rate is the share of runners that are tagged before an episode ends, over
+episodes of fresh starts, with actions drawn at random as in training. Taggers are compared in the same environment,
+against the same trained runners: before training, after it, and the chaser, which always heads for the nearest runner
+that it sees, as fast as it can.
+"""
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import machine
+import numpy as np
+
+import hybridppo
+from hybridppo import PPO, PPOConfig, compiled
+
+LEVELS = 21
+OWN, OTHER = 7, 6
+"""Numbers of an observation, as `hybridppo/compiled/tagging.py` has them."""
+
+
+def chaser(observations: Any) -> Any:
+    """The outputs of an actor that heads for the nearest runner: one logit of each choice is far above the others."""
+    others = observations[:, OWN:].reshape(len(observations), -1, OTHER)
+    is_runner = (others[..., 5] > 0) & (others[..., 4] == 0)
+    sees_one = is_runner.any(1)
+    nearest = others[np.arange(len(others)), is_runner.argmax(1)]  # the first is the nearest
+    wanted = np.arctan2(nearest[:, 1], nearest[:, 0])
+    heading = np.arctan2(observations[:, 4], observations[:, 3])
+    turn = np.where(sees_one, (wanted - heading + np.pi) % (2 * np.pi) - np.pi, 0.0)
+    level = np.clip(np.rint(turn / (np.pi / 4) * (LEVELS // 2)), -(LEVELS // 2), LEVELS // 2) + LEVELS // 2
+    outputs = np.zeros((len(observations), 2 * LEVELS), np.float32)
+    outputs[:, LEVELS - 1] = 1e6
+    outputs[np.arange(len(outputs)), LEVELS + level.astype(np.int64)] = 1e6
+    return outputs
+
+
+def catch_rate(taggers: Any, runners: Any, game: Any, episodes: int) -> float:
+    """The share of runners that are tagged."""
+    found = hybridppo.evaluate_policies({"tagger": taggers, "runner": runners}, game, episodes=episodes, seed=1)
+    return float(np.mean(np.array(found["runner"].returns) < 0))
+
+
+def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train both kinds from one seed, and compare."""
+    game = compiled.tag(
+        taggers=arguments.taggers,
+        runners=arguments.runners,
+        episode_length=arguments.episode_length,
+        runner_speed=arguments.runner_speed,
+    )
+    shared: dict[str, Any] = {
+        "num_envs": arguments.num_envs,
+        "num_steps": arguments.num_steps,
+        "hidden_sizes": (64, 64),
+    }
+    shared |= {"num_epochs": 4, "learning_rate": 1e-3, "gamma": 0.97, "entropy_coef": 0.005}
+    configs = {"tagger": PPOConfig(**shared, num_minibatches=4), "runner": PPOConfig(**shared, num_minibatches=16)}
+    start = time.perf_counter()
+    result: Any = hybridppo.train(
+        game, config=configs, total_steps=arguments.total_steps, seed=seed, env_threads=arguments.threads
+    )
+    seconds = time.perf_counter() - start
+    spaces = game.observation_space, game.action_space
+    before = {kind: PPO(*spaces, config, seed=seed) for kind, config in configs.items()}
+    runners = result.agents["runner"]
+    rates = {
+        f"{name} taggers, {of} runners": catch_rate(taggers, against, game, arguments.episodes)
+        for of, against in (("untrained", before["runner"]), ("trained", runners))
+        for name, taggers in (
+            ("untrained", before["tagger"]),
+            ("trained", result.agents["tagger"]),
+            ("chasing", chaser),
+        )
+    }
+    return {"seed": seed, "seconds": seconds, "agent_steps": result.metrics["agent_steps"], "catch_rates": rates}
+
+
+def main() -> int:
+    """Train, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3, help="how many (default %(default)s)")
+    parser.add_argument("--total-steps", type=int, default=200_000, help="of environments (default %(default)s)")
+    parser.add_argument("--num-envs", type=int, default=16, help="(default %(default)s)")
+    parser.add_argument("--num-steps", type=int, default=64, help="of a rollout (default %(default)s)")
+    parser.add_argument("--taggers", type=int, default=10, help="(default %(default)s)")
+    parser.add_argument("--runners", type=int, default=100, help="(default %(default)s)")
+    parser.add_argument("--episode-length", type=int, default=100, help="(default %(default)s)")
+    parser.add_argument("--runner-speed", type=float, default=0.014, help="taggers have 0.012 (default %(default)s)")
+    parser.add_argument("--episodes", type=int, default=20, help="of an evaluation (default %(default)s)")
+    parser.add_argument("--threads", type=int, default=2, help="that step environments (default %(default)s)")
+    parser.add_argument("--no-file", action="store_true", help="write no result file")
+    arguments = parser.parse_args()
+    seeds = [train(seed, arguments) for seed in range(arguments.seeds)]
+    print("| taggers, runners | " + " | ".join(f"seed {each['seed']}" for each in seeds) + " |")
+    print("|---|" + "---:|" * len(seeds))
+    for name in seeds[0]["catch_rates"]:
+        print(f"| {name} | " + " | ".join(f"{each['catch_rates'][name]:.1%}" for each in seeds) + " |")
+    print("| seconds of training | " + " | ".join(f"{each['seconds']:.0f}" for each in seeds) + " |")
+    if not arguments.no_file:
+        print(f"\nRaw figures: {machine.save('tag_learned', {'arguments': vars(arguments), 'seeds': seeds})}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

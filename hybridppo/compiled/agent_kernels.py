@@ -1,0 +1,305 @@
+"""The loops around an environment of several agents, as `kernels.py` has them around one of a single agent.
+
+`phase`, `reset`, `reward`, `end` and `observe` stand for the environment's own, and `phases` is written out with a
+loop for each of its phases. Agents are numbered through all kinds, and each kind has a block of rows of its own:
+`[T, E, A_k, ...]` for its `A_k` agents in each of `E` environments. Blocks come in tuples, one for each kind, and do
+not tell whether kinds share a policy: then they are views of one rollout, and else the rollouts of several policies.
+
+What is written of an environment depends on nothing but its own state, noise, and the parameters.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hybridppo.compiled.kernels import choose, multiply, relu_all, tanh_all
+from hybridppo.compiled.random_numbers import begin_agent
+
+LOOPS = ("begin_all", "step_all", "rollout")
+"""What is called from Python."""
+CONTRACTED = ("multiply", "tanh_all", "relu_all")
+"""Where a product and a sum may be rounded as one: in the actor, and never in an environment."""
+
+
+def phase(agent: int, state: Any, action: Any, random: Any) -> None:
+    """One of the environment's own, for one agent."""
+    raise NotImplementedError
+
+
+def reset(agent: int, state: Any, random: Any) -> None:
+    """The environment's own."""
+    raise NotImplementedError
+
+
+def reward(agent: int, state: Any, time: int) -> tuple[float, bool]:
+    """The environment's own: what the step was worth to an agent, and whether it leaves."""
+    raise NotImplementedError
+
+
+def end(state: Any, time: int) -> bool:
+    """The environment's own: whether the episode is over, for all."""
+    raise NotImplementedError
+
+
+def never(state: Any, time: int) -> bool:
+    """The `end` of an environment that has none."""
+    return False
+
+
+def observe(agent: int, state: Any, time: int, out: Any) -> None:
+    """The environment's own."""
+    raise NotImplementedError
+
+
+def phases(state: Any, actions: Any, randoms: Any, present: Any) -> None:
+    """Every phase in turn, for every agent that is there; an action is an array."""
+    for agent in range(len(present)):
+        if present[agent]:
+            phase(agent, state, actions[agent], randoms[agent])
+
+
+def phases_of_choice(state: Any, actions: Any, randoms: Any, present: Any) -> None:
+    """The same where an action is a single choice."""
+    for agent in range(len(present)):
+        if present[agent]:
+            phase(agent, state, actions[agent, 0], randoms[agent])
+
+
+def copy(row: Any, out: Any) -> None:
+    """Numbers lie side by side in `row`, so that an environment writes them fast, and in `out` as it comes."""
+    for k in range(len(row)):
+        out[k] = row[k]
+
+
+def begin_episode(
+    state: Any, randoms: Any, present: Any, kinds: Any, observations: Any, t: int, i: int, row: Any
+) -> None:
+    """Begin an episode with all agents: row `t` of environment `i` of each kind's observations."""
+    for agent in range(len(present)):
+        present[agent] = True
+        begin_agent(randoms[agent], agent)
+        reset(agent, state, randoms[agent])
+    for kind in range(len(observations)):
+        rows = observations[kind]
+        for agent in range(kinds[kind], kinds[kind + 1]):
+            observe(agent, state, 0, row)
+            copy(row, rows[t, i, agent - kinds[kind]])
+
+
+def begin_all(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any) -> None:
+    """Start every environment anew from its key; `observations` `[1, E, A_k, obs]` of each kind."""
+    row = np.empty(observations[0].shape[3], np.float32)
+    for i in range(len(states)):
+        lengths[i] = 0
+        begin_episode(states[i], randoms[i], present[i], kinds, observations, 0, i, row)
+
+
+def finish_step(
+    state: Any,
+    randoms: Any,
+    lengths: Any,
+    present: Any,
+    kinds: Any,
+    limit: int,
+    t: int,
+    i: int,
+    observations: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    absent: Any,
+    finals: Any,
+    row: Any,
+) -> None:
+    """What follows the phases of environment `i` in row `t`: rewards, ends, the next observations, a next episode."""
+    lengths[i] += 1
+    time = lengths[i]
+    is_over = end(state, time)
+    is_cut = limit > 0 and time >= limit
+    left = 0
+    for kind in range(len(observations)):
+        next_rows, of_rewards, final_rows = observations[kind], rewards[kind], finals[kind]
+        of_terminated, of_truncated, of_absent = terminated[kind], truncated[kind], absent[kind]
+        for agent in range(kinds[kind], kinds[kind + 1]):
+            j = agent - kinds[kind]
+            was_there = present[agent]
+            of_absent[t, i, j] = not was_there
+            of_truncated[t, i, j] = False
+            of_rewards[t, i, j] = np.float32(0.0)
+            of_terminated[t, i, j] = True
+            if was_there:
+                worth, has_left = reward(agent, state, time)
+                has_ended = has_left or is_over
+                of_rewards[t, i, j] = worth
+                of_terminated[t, i, j] = has_ended
+                if is_cut and not has_ended:
+                    of_truncated[t, i, j] = True
+                    observe(agent, state, time, row)
+                    copy(row, final_rows[t, i, j])
+                if has_ended or is_cut:
+                    present[agent] = False
+                else:
+                    left += 1
+                    observe(agent, state, time, row)
+                    copy(row, next_rows[t + 1, i, j])
+            if not present[agent]:
+                next_rows[t + 1, i, j] = np.float32(0.0)
+    if left == 0:
+        lengths[i] = 0
+        for agent in range(len(present)):
+            randoms[agent, 2] += 1
+        begin_episode(state, randoms, present, kinds, observations, t + 1, i, row)
+
+
+def step_all(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    present: Any,
+    kinds: Any,
+    limit: int,
+    first: int,
+    end: int,
+    actions: Any,
+    observations: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    absent: Any,
+    finals: Any,
+) -> None:
+    """One step of environments `first` to `end` by actions `[E, A, action]`, into blocks of one row.
+
+    Observations are written as the second of two rows; `finals` where an episode is truncated.
+    """
+    row = np.empty(observations[0].shape[3], np.float32)
+    for i in range(first, end):
+        phases(states[i], actions[i], randoms[i], present[i])
+        finish_step(
+            states[i], randoms[i], lengths, present[i], kinds, limit, 0, i,
+            observations, rewards, terminated, truncated, absent, finals, row,
+        )  # fmt: skip
+
+
+def rollout(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    present: Any,
+    kinds: Any,
+    limit: int,
+    first: int,
+    end: int,
+    observations: Any,
+    outputs: Any,
+    actions: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    absent: Any,
+    noise: Any,
+    finals: Any,
+    weights: Any,
+    sizes: Any,
+    is_tanh: Any,
+    log_std: Any,
+    scale: Any,
+    low: Any,
+    high: Any,
+) -> None:
+    """Steps of environments `first` to `end` with an actor for each kind: each environment's rows one after the other.
+
+    Args:
+        states: the environments', `[E]`, with the next three.
+        randoms: `[E, A, 4]`.
+        lengths: `[E]`, of episodes under way.
+        present: `[E, A]`, which agents are there.
+        kinds: `[K + 1]`, the first agent of each kind, and how many there are.
+        limit: the longest that an episode may be; 0 for none.
+        first: the first environment.
+        end: the one to end before.
+        observations: `[T + 1, E, A_k, obs]` of each kind, of which the first row is acted on; like all below.
+        outputs: `[T, E, A_k, outputs]`.
+        actions: `[T, E, A_k, action]`.
+        rewards: `[T, E, A_k]`.
+        terminated: `[T, E, A_k]`.
+        truncated: `[T, E, A_k]`.
+        absent: `[T, E, A_k]`, where nobody was there: all else of such a row is 0, and it counts as terminated.
+        noise: `[T, E, A_k, noise]`.
+        finals: `[T, E, A_k, obs]`, written where an episode is truncated.
+        weights: `[layers, 1 + inputs, outputs]` of each kind's actor, as in `kernels.rollout`; like the next.
+        sizes: `[layers + 1]`.
+        is_tanh: `[K]`, whether hidden layers have tanh, and not ReLU.
+        log_std: the last outputs, where the actor is Gaussian.
+        scale: their exponentials.
+        low: the first number of each choice, or the lower bounds of numbers.
+        high: among how many each choice is, or the upper bounds.
+    """
+    widest = 0
+    for kind in range(len(weights)):
+        widest = max(widest, weights[kind].shape[1])
+    here, there = np.empty(widest, np.float32), np.empty(widest, np.float32)
+    for_env = np.zeros((present.shape[1], actions[0].shape[3]), actions[0].dtype)
+    row = np.empty(observations[0].shape[3], np.float32)
+    num_rows = len(rewards[0])
+    for i in range(first, end):
+        for t in range(num_rows):
+            for kind in range(len(weights)):
+                act(
+                    present[i], kinds[kind], kinds[kind + 1], t, i, observations[kind], outputs[kind], actions[kind],
+                    noise[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind], low, high,
+                    for_env, here, there,
+                )  # fmt: skip
+            phases(states[i], for_env, randoms[i], present[i])
+            finish_step(
+                states[i], randoms[i], lengths, present[i], kinds, limit, t, i,
+                observations, rewards, terminated, truncated, absent, finals, row,
+            )  # fmt: skip
+
+
+def act(
+    present: Any,
+    first: int,
+    end: int,
+    t: int,
+    i: int,
+    observations: Any,
+    outputs: Any,
+    actions: Any,
+    noise: Any,
+    weights: Any,
+    sizes: Any,
+    is_tanh: bool,
+    log_std: Any,
+    scale: Any,
+    low: Any,
+    high: Any,
+    for_env: Any,
+    here: Any,
+    there: Any,
+) -> None:
+    """The actions of agents `first` to `end`, who have one actor, in row `t` of environment `i`."""
+    num_layers, num_means = len(sizes) - 1, sizes[-1]
+    for agent in range(first, end):
+        j = agent - first
+        if not present[agent]:
+            outputs[t, i, j] = np.float32(0.0)
+            actions[t, i, j] = 0
+            continue
+        row = observations[t, i, j]
+        for k in range(sizes[0]):
+            here[k] = row[k]
+        for layer in range(num_layers):
+            multiply(here, weights[layer], sizes[layer], sizes[layer + 1], there)
+            if layer < num_layers - 1:
+                if is_tanh:
+                    tanh_all(there, sizes[layer + 1])
+                else:
+                    relu_all(there, sizes[layer + 1])
+            here, there = there, here
+        given = outputs[t, i, j]
+        for k in range(num_means):
+            given[k] = here[k]
+        for k in range(len(log_std)):
+            given[num_means + k] = log_std[k]
+        choose(here, noise[t, i, j], actions[t, i, j], for_env[agent], scale, low, high)

@@ -1,0 +1,358 @@
+"""Tag: taggers chase runners, in the plane or on a grid. An environment of two kinds of agents, for any number of each.
+
+    hybridppo.train(compiled.tag(taggers=10, runners=100), vectorization="compiled", ...)
+
+A runner nearer to its nearest tagger than the tagging distance is tagged: it pays a penalty, the tagger has its
+reward, and the runner leaves, or plays on. Runners who are left at the end are paid. The game is that of WarpDrive
+(Lan, Srinivasa and Zheng, 2021), written anew from its description; starts are drawn anew for each episode.
+
+Everything is float32, as the arithmetic of `np.float32` constants keeps it.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from hybridppo.compiled.definition import Definition, environment
+from hybridppo.compiled.random_numbers import integers, uniform
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.validation import is_number, require_whole
+
+OWN, OTHER = 7, 6
+"""Numbers of an observation: of the agent itself, and of each that it sees."""
+
+
+def tag(
+    *,
+    taggers: int = 10,
+    runners: int = 100,
+    episode_length: int = 500,
+    tagging_distance: float = 0.02,
+    levels: int = 21,
+    max_acceleration: float = 0.004,
+    max_turn: float = math.pi / 4,
+    tagger_speed: float = 0.012,
+    runner_speed: float = 0.012,
+    nearest: int = 10,
+    unit: float = 0.2,
+    exits: bool = True,
+    tag_reward: float = 1.0,
+    tag_penalty: float = 1.0,
+    survival_reward: float = 1.0,
+) -> Definition:
+    """Tag in a square with sides of 1, with accelerations and turns.
+
+    An action is two levels: how much faster, from `-max_acceleration` to `max_acceleration`, and how far to turn.
+    An observation is the agent's own place, speed, heading (2), kind and time, then of each agent that it sees, the
+    nearest first: where it is from here (2), how it moves (2), whether it is a tagger, and 1 for being there.
+
+    Args:
+        taggers: how many.
+        runners: how many.
+        episode_length: steps; an episode also ends when no runner is left.
+        tagging_distance: nearer than this, a runner is tagged.
+        levels: of acceleration and of turning, an odd number: the one in the middle changes nothing.
+        max_acceleration: by how much a speed may change in a step.
+        max_turn: radians by which a heading may change in a step.
+        tagger_speed: a step's length at most.
+        runner_speed: likewise.
+        nearest: how many agents in the game one sees; 0 for all, in their own order.
+        unit: what distances are told in multiples of.
+        exits: whether a tagged runner leaves.
+        tag_reward: of the tagger, for each runner.
+        tag_penalty: of the runner.
+        survival_reward: of each runner that is there at the end.
+
+    Raises:
+        ConfigurationError: naming what cannot be.
+    """
+    require_whole("levels", levels, 3)
+    if levels % 2 == 0:
+        raise ConfigurationError(f"levels must be odd, so that one of them changes nothing, got {levels}")
+    _require_positive(
+        max_acceleration=max_acceleration, max_turn=max_turn, tagger_speed=tagger_speed, runner_speed=runner_speed
+    )
+    middle, turns = np.float32(levels // 2), np.float32(2 * math.pi)
+    by_level, turn_by_level = (np.float32(most / (levels // 2)) for most in (max_acceleration, max_turn))
+    of_tagger, of_runner, nothing, most = (
+        np.float32(tagger_speed),
+        np.float32(runner_speed),
+        np.float32(0),
+        np.float32(1),
+    )
+    num_taggers = taggers
+
+    def reset(agent: int, state: Any, random: Any) -> None:
+        """Somewhere, at rest, with any heading."""
+        state.x[agent] = np.float32(uniform(random, 0.0, 1.0))
+        state.y[agent] = np.float32(uniform(random, 0.0, 1.0))
+        direction = np.float32(uniform(random, 0.0, 6.283185307179586))
+        state.direction[agent], state.heading_x[agent], state.heading_y[agent] = (
+            direction,
+            np.cos(direction),
+            np.sin(direction),
+        )
+        state.speed[agent] = state.x_speed[agent] = state.y_speed[agent] = nothing
+        state.in_game[agent], state.tagged_by[agent] = 1, -1
+        state.tags[agent] = state.new_tags[agent] = 0
+
+    def move(agent: int, state: Any, action: Any, random: Any) -> None:
+        """Turn, go faster or slower, and go; walls stop who runs into them."""
+        fastest = of_tagger if agent < num_taggers else of_runner
+        speed = state.speed[agent] + (np.float32(action[0]) - middle) * by_level
+        speed = min(max(speed, nothing), fastest)
+        direction = state.direction[agent] + (np.float32(action[1]) - middle) * turn_by_level
+        if direction < nothing:
+            direction += turns
+        elif direction >= turns:
+            direction -= turns
+        heading_x, heading_y = np.cos(direction), np.sin(direction)
+        x_speed, y_speed = speed * heading_x, speed * heading_y
+        state.x[agent] = min(max(state.x[agent] + x_speed, nothing), most)
+        state.y[agent] = min(max(state.y[agent] + y_speed, nothing), most)
+        state.speed[agent], state.direction[agent] = speed, direction
+        state.heading_x[agent], state.heading_y[agent] = heading_x, heading_y
+        state.x_speed[agent], state.y_speed[agent] = x_speed, y_speed
+        state.tagged_by[agent] = -1
+
+    return _tag(
+        "Tag",
+        reset,
+        move,
+        MultiDiscrete([levels, levels]),
+        side=1.0,
+        fastest=max(tagger_speed, runner_speed),
+        taggers=taggers,
+        runners=runners,
+        episode_length=episode_length,
+        tagging_distance=tagging_distance,
+        nearest=nearest,
+        unit=unit,
+        exits=exits,
+        tag_reward=tag_reward,
+        tag_penalty=tag_penalty,
+        survival_reward=survival_reward,
+    )
+
+
+def tag_on_grid(
+    *,
+    taggers: int = 4,
+    runners: int = 1,
+    side: int = 10,
+    episode_length: int = 100,
+    tagging_distance: float = 1.0,
+    nearest: int = 0,
+    exits: bool = True,
+    tag_reward: float = 1.0,
+    tag_penalty: float = 1.0,
+    survival_reward: float = 1.0,
+) -> Definition:
+    """Tag on a grid: an action stays, or goes a square to the right, up, to the left or down.
+
+    Args:
+        taggers: how many.
+        runners: how many.
+        side: squares from one side to the other.
+        episode_length: as for `tag`, like all below.
+        tagging_distance: in squares; at 1, who stands on the same one is tagged.
+        nearest: how many are seen; 0 for all.
+        exits: whether a tagged runner leaves.
+        tag_reward: of the tagger, for each runner.
+        tag_penalty: of the runner.
+        survival_reward: of each runner that is there at the end.
+
+    Raises:
+        ConfigurationError: naming what cannot be.
+    """
+    require_whole("side", side, 2)
+    nothing, one, last = np.float32(0), np.float32(1), np.float32(side - 1)
+
+    def reset(agent: int, state: Any, random: Any) -> None:
+        """On any square."""
+        state.x[agent] = np.float32(integers(random, side))
+        state.y[agent] = np.float32(integers(random, side))
+        state.speed[agent] = state.direction[agent] = state.heading_x[agent] = state.heading_y[agent] = nothing
+        state.x_speed[agent] = state.y_speed[agent] = nothing
+        state.in_game[agent], state.tagged_by[agent] = 1, -1
+        state.tags[agent] = state.new_tags[agent] = 0
+
+    def move(agent: int, state: Any, action: Any, random: Any) -> None:
+        """To the next square, where there is one."""
+        x, y = state.x[agent], state.y[agent]
+        if action == 1:
+            x = min(x + one, last)
+        elif action == 2:
+            y = min(y + one, last)
+        elif action == 3:
+            x = max(x - one, nothing)
+        elif action == 4:
+            y = max(y - one, nothing)
+        state.x_speed[agent], state.y_speed[agent] = x - state.x[agent], y - state.y[agent]
+        state.x[agent], state.y[agent] = x, y
+        state.tagged_by[agent] = -1
+
+    return _tag(
+        "TagOnGrid",
+        reset,
+        move,
+        Discrete(5),
+        side=float(side - 1),
+        fastest=1.0,
+        taggers=taggers,
+        runners=runners,
+        episode_length=episode_length,
+        tagging_distance=tagging_distance,
+        nearest=nearest,
+        unit=float(side - 1),
+        exits=exits,
+        tag_reward=tag_reward,
+        tag_penalty=tag_penalty,
+        survival_reward=survival_reward,
+    )
+
+
+def _tag(
+    name: str,
+    reset: Callable[..., Any],
+    move: Callable[..., Any],
+    action_space: Any,
+    *,
+    side: float,
+    fastest: float,
+    taggers: int,
+    runners: int,
+    episode_length: int,
+    tagging_distance: float,
+    nearest: int,
+    unit: float,
+    exits: bool,
+    tag_reward: float,
+    tag_penalty: float,
+    survival_reward: float,
+) -> Definition:
+    """What both have in common."""
+    for what, count in (("taggers", taggers), ("runners", runners), ("episode_length", episode_length)):
+        require_whole(what, count)
+    require_whole("nearest", nearest, 0)
+    _require_positive(tagging_distance=tagging_distance, unit=unit)
+    num_agents, length = taggers + runners, episode_length
+    num_seen = num_agents - 1 if nearest == 0 else min(nearest, num_agents - 1)
+    is_nearest = nearest > 0
+    nothing, one, furthest = np.float32(0), np.float32(1), np.float32(np.inf)
+    near = np.float32(tagging_distance) * np.float32(tagging_distance)
+    by_side, by_unit, by_speed = np.float32(1 / side), np.float32(1 / unit), np.float32(1 / fastest)
+    by_length = np.float32(1 / episode_length)
+
+    def catch(agent: int, state: Any, action: Any, random: Any) -> None:
+        """A runner looks at its nearest tagger."""
+        if agent >= taggers:
+            x, y = state.x[agent], state.y[agent]
+            least, who = furthest, 0
+            for tagger in range(taggers):
+                dx, dy = state.x[tagger] - x, state.y[tagger] - y
+                distance = dx * dx + dy * dy
+                if distance < least:
+                    least, who = distance, tagger
+            if least < near:
+                state.tagged_by[agent] = who
+                if exits:
+                    state.in_game[agent] = 0
+
+    def count_tags(agent: int, state: Any, action: Any, random: Any) -> None:
+        """A tagger counts whom it has tagged: in all, where they leave, and else in this step."""
+        if agent < taggers:
+            tags = 0
+            for runner in range(taggers, num_agents):
+                if state.tagged_by[runner] == agent:
+                    tags += 1
+            state.new_tags[agent] = tags - state.tags[agent] if exits else tags
+            state.tags[agent] = tags
+
+    def reward(agent: int, state: Any, time: int) -> tuple[float, bool]:
+        """Paid by the tag, and to survivors at the end."""
+        if agent < taggers:
+            return tag_reward * state.new_tags[agent], False
+        if state.tagged_by[agent] >= 0:
+            return -tag_penalty, exits
+        return (survival_reward if time >= length else 0.0), False
+
+    def end(state: Any, time: int) -> bool:
+        """After all steps, or with nobody left to chase."""
+        if time >= length:
+            return True
+        in_game = 0
+        for runner in range(taggers, num_agents):
+            in_game += state.in_game[runner]
+        return in_game == 0
+
+    def observe(agent: int, state: Any, time: int, out: Any) -> None:
+        """Oneself; then others, the nearest first."""
+        x, y = state.x[agent], state.y[agent]
+        out[0], out[1] = x * by_side, y * by_side
+        out[2] = state.speed[agent] * by_speed
+        out[3], out[4] = state.heading_x[agent], state.heading_y[agent]
+        out[5] = one if agent < taggers else nothing
+        out[6] = np.float32(time) * by_length
+        found, numbers = 0, OWN + (OTHER - 1) * num_seen
+        if is_nearest:
+            # Sorted in the place where they are written, their distances at its start and their numbers at its end, so
+            # that none is written over before it is read.
+            worst = furthest
+            xs, ys, in_game = state.x, state.y, state.in_game
+            for other in range(num_agents):
+                dx, dy = xs[other] - x, ys[other] - y
+                distance = dx * dx + dy * dy
+                if distance < worst and other != agent and in_game[other] != 0:
+                    place = min(found, num_seen - 1)
+                    while place > 0 and out[OWN + place - 1] > distance:
+                        out[OWN + place], out[numbers + place] = out[OWN + place - 1], out[numbers + place - 1]
+                        place -= 1
+                    out[OWN + place], out[numbers + place] = distance, np.float32(other)
+                    found = min(found + 1, num_seen)
+                    if found == num_seen:
+                        worst = out[OWN + num_seen - 1]
+        for place in range(num_seen):
+            at = OWN + OTHER * place
+            other = place + (1 if place >= agent else 0)
+            is_there = state.in_game[other] != 0
+            if is_nearest:
+                is_there = place < found
+                other = int(out[numbers + place]) if is_there else 0
+            if is_there:
+                out[at], out[at + 1] = (state.x[other] - x) * by_unit, (state.y[other] - y) * by_unit
+                out[at + 2], out[at + 3] = state.x_speed[other] * by_speed, state.y_speed[other] * by_speed
+                out[at + 4] = one if other < taggers else nothing
+                out[at + 5] = one
+            else:
+                for number in range(OTHER):
+                    out[at + number] = nothing
+
+    functions = {
+        "reset": reset,
+        "move": move,
+        "catch": catch,
+        "count_tags": count_tags,
+        "reward": reward,
+        "end": end,
+        "observe": observe,
+        "phases": (move, catch, count_tags),
+    }
+    numbers = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")
+    whole = ("in_game", "tagged_by", "tags", "new_tags")
+    define = environment(
+        policies={"tagger": taggers, "runner": runners},
+        state={**dict.fromkeys(numbers, np.float32), **dict.fromkeys(whole, np.int32)},
+        observation_space=Box(-np.inf, np.inf, (OWN + OTHER * num_seen,), np.float32),
+        action_space=action_space,
+    )
+    return define(type(name, (), functions))
+
+
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not is_number(value) or value <= 0:
+            raise ConfigurationError(f"{name} must be a number above 0, got {shown(value)}")

@@ -1,0 +1,232 @@
+"""A policy for each kind of agents: sampled together, and exact when resumed, wherever it was stopped."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_hunt import HUNTERS, PREY, Hunt
+
+import hybridppo
+from hybridppo import ConfigurationError, Mirrored, OutOfMemoryError, PPOConfig, RunDirectoryError
+from hybridppo.agents.ppo import memory
+from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.environments.making import make_environments
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.samplers import fused_agents, together
+from hybridppo.runners.samplers.together import PolicySampler, Together
+
+pytest.importorskip("numba")
+pytestmark = pytest.mark.extras
+
+TINY: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "num_epochs": 1}
+CONFIGS = {
+    "hunter": PPOConfig(**TINY, hidden_sizes=(8,)),
+    "prey": PPOConfig(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.9),
+}
+STEPS = 4 * 32
+
+
+def train(configs: Any = None, **options: Any) -> Any:
+    options = {"seed": 3, "total_steps": 4 * STEPS, "progress": False, **options}
+    return hybridppo.train(Hunt, config=CONFIGS if configs is None else configs, **options)
+
+
+def parameters(result: Any) -> Any:
+    agents = result if isinstance(result, dict) else result.agents
+    return np.concatenate([agent.parameters.values.detach().cpu().numpy() for agent in agents.values()])
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return train(run_dir=tmp_path_factory.mktemp("runs") / "whole")
+
+
+def test_the_run_says_what_each_policy_did(never_stopped: Any) -> None:
+    lines = [json.loads(line) for line in (never_stopped.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [STEPS, 2 * STEPS, 3 * STEPS, 4 * STEPS]
+    last = lines[-1]
+    assert last["agent_steps"] == last["hunter/agent_steps"] + last["prey/agent_steps"]
+    assert last["hunter/agent_steps"] == 4 * STEPS * HUNTERS  # who never leave
+    assert 0 < last["prey/agent_steps"] < 4 * STEPS * PREY
+    for name in CONFIGS:
+        assert last[f"{name}/episodes"] > 0
+        assert np.isfinite(last[f"{name}/policy_loss"])
+    assert set(json.loads((never_stopped.run_dir / "result.json").read_text())) >= {
+        "env_steps", "hunter/episode_return_mean", "prey/episode_return_mean",
+    }  # fmt: skip
+    agents = hybridppo.load_policies(never_stopped.run_dir)
+    assert np.array_equal(parameters(agents), parameters(never_stopped))
+    evaluations = hybridppo.evaluate_policies(agents, Hunt, episodes=5)
+    assert [len(evaluations[name].returns) for name in CONFIGS] == [5 * HUNTERS, 5 * PREY]
+    assert set(evaluations["prey"].agents) == {f"prey_{i}" for i in range(PREY)}
+
+
+def test_threads_change_no_bit_and_seeds_do(never_stopped: Any) -> None:
+    assert np.array_equal(parameters(never_stopped), parameters(train(env_threads=3)))
+    assert not np.array_equal(parameters(never_stopped), parameters(train(seed=4)))
+
+
+def test_placements_change_no_bit(never_stopped: Any) -> None:
+    mirrored = train(placement=Mirrored("cpu", "cpu", force_copy=True))
+    assert np.array_equal(parameters(never_stopped), parameters(mirrored))
+
+
+def test_both_learn_from_their_own_rows_alone(never_stopped: Any) -> None:
+    """Another configuration of one leaves the first rollout of the other as it was, and so its first update."""
+    other = {**CONFIGS, "prey": PPOConfig(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.5)}
+    one, two = (train(configs, total_steps=STEPS) for configs in (CONFIGS, other))
+    assert np.array_equal(parameters({"": one.agents["hunter"]}), parameters({"": two.agents["hunter"]}))
+    assert not np.array_equal(parameters({"": one.agents["prey"]}), parameters({"": two.agents["prey"]}))
+
+
+class Stop:
+    """A flag that is set when it has been looked at so many times, for good."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.looked = after, 0
+
+    def __call__(self) -> bool:
+        self.looked += 1
+        return self.looked > self.after
+
+
+WITHIN_A_ROLLOUT, BETWEEN_UPDATES = 4, 9
+"""Two of the places where a run is stopped, below."""
+
+
+@pytest.mark.parametrize("after", range(1, 17))
+def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
+    after: int, never_stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between slices of a rollout, in an update of the first policy, or of the second."""
+    from hybridppo import interruption
+
+    stop = Stop(after)
+
+    class Flag(bytearray):
+        def __getitem__(self, index: Any) -> Any:
+            return stop.looked > after or stop() or super().__getitem__(index)
+
+    monkeypatch.setattr("hybridppo.several_policies.bytearray", Flag, raising=False)
+    monkeypatch.setattr(
+        interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
+    )
+    monkeypatch.setattr(fused_agents, "MOST_ROWS", 8)
+    stopped = train(run_dir=tmp_path / "run", on_interrupt="return")
+    assert stopped.interrupted
+    monkeypatch.undo()
+    state = RunDirectory.open(tmp_path / "run").load_checkpoint().state
+    under_way = state["policies"]["hunter"]["sampler"]["under_way"]
+    assert after != WITHIN_A_ROLLOUT or 0 < under_way["filled"] < 32
+    assert after != BETWEEN_UPDATES or "learned" in state["policies"]["hunter"]
+    resumed = hybridppo.resume(tmp_path / "run", env=Hunt, progress=False)
+    assert np.array_equal(parameters(never_stopped), parameters(resumed))
+    for name in CONFIGS:
+        what = f"{name}/episode_return_mean"
+        assert never_stopped.metrics[what] == resumed.metrics[what]
+
+
+def test_rollouts_filled_together_agree_with_those_filled_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rollouts() -> list[Any]:
+        environments: Any = make_environments(Hunt, 5, vectorization="compiled", env_threads=2)
+        spaces = environments.observation_space, environments.action_space
+        agents = [PPO(*spaces, config, seed=i) for i, config in enumerate(CONFIGS.values())]
+        steps = Together(environments, agents[0].distribution, 4, bytearray(1))
+        samplers = [PolicySampler(steps, k, num_steps=40, noise=np.random.default_rng(k)) for k in range(2)]
+        found = []
+        for _ in range(2):
+            for sampler, agent in zip(samplers, agents, strict=True):
+                placement = hybridppo.SingleDevice("cpu")
+                placement.prepare(agent)
+                with placement.sampling(agent) as actor:
+                    sampler.start(actor)
+            found += [{n: t.clone() for n, t in sampler.finish().tensors().items()} for sampler in samplers]
+        return found
+
+    fused = rollouts()
+    monkeypatch.setattr(together, "fused_agents", lambda *_: None)
+    plain = rollouts()
+    for one, other in zip(fused, plain, strict=True):
+        rows = one["valid_rows"]
+        assert np.array_equal(rows, other["valid_rows"])
+        assert np.array_equal(one["final_rows"], other["final_rows"])
+        for name in ("actions", "log_probs", "rewards", "terminated", "truncated"):
+            one_rows, other_rows = (side[name].flatten(0, 1)[rows].numpy() for side in (one, other))
+            np.testing.assert_allclose(one_rows, other_rows, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(one["observations"], other["observations"], atol=1e-5)
+        np.testing.assert_allclose(one["final_observations"], other["final_observations"], atol=1e-5)
+    assert len(fused[1]["valid_rows"]) < 40 * 5 * PREY
+
+
+def test_normalised_observations_are_filled_row_by_row() -> None:
+    configs = {name: PPOConfig(**TINY, normalize_observations=name == "prey") for name in CONFIGS}
+    assert train(configs).metrics["env_steps"] == 4 * STEPS
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_workers": 2}, "num_workers cannot be had with several policies"),
+        ({"evaluate_every": 10}, "evaluate_every cannot be had"),
+        ({"total_episodes": 10}, "total_episodes cannot be had"),
+        ({"track": "tensorboard"}, "track cannot be had"),
+        ({"target_return": 1.0}, "target_return cannot be had"),
+        ({"callbacks": [hybridppo.Callback()]}, "callbacks cannot be had"),
+        ({"agent": PPO}, "agent cannot be had"),
+        ({"vectorization": "sync"}, "vectorization='sync' cannot be had"),
+        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "without lag"),
+        ({"configs": {}}, "has none"),
+        ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents of Hunt, hunter, prey, got hunter"),
+        ({"configs": {**CONFIGS, "prey": 3}}, r"config\['prey'\] must be a PPOConfig"),
+        ({"configs": {**CONFIGS, "prey": PPOConfig(recurrent="lstm")}}, "recurrent cannot be had"),
+        ({"configs": {**CONFIGS, "prey": PPOConfig(num_envs=5)}}, "num_envs must be the same"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_several_policies_cannot_have_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    options = dict(options)
+    with pytest.raises(ConfigurationError, match=message):
+        train(options.pop("configs", CONFIGS), run_dir=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_environment_of_one_agent_has_no_several_policies() -> None:
+    with pytest.raises(ConfigurationError, match="has one agent"):
+        hybridppo.train("CartPole-v1", config=CONFIGS, total_steps=10, progress=False)
+
+
+def test_what_is_for_one_policy_says_so(never_stopped: Any) -> None:
+    for function in (hybridppo.load, hybridppo.evaluate):
+        with pytest.raises(RunDirectoryError, match=r"several policies.*hybridppo\.load_policies"):
+            function(never_stopped.run_dir)
+
+
+def test_memory_is_computed_beforehand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "host_memory", lambda: 50_000)
+    with pytest.raises(OutOfMemoryError, match=r"needs about .* of memory, and 48.8 KiB are free: with 5 agents"):
+        train(run_dir=tmp_path / "run")
+    options: dict[str, Any] = {"vectorization": "compiled", "placement": "cpu", "progress": False}
+    with pytest.raises(OutOfMemoryError, match=r"needs about .*: with 5 agents"):
+        hybridppo.train(Hunt, config=CONFIGS["prey"], total_steps=100, run_dir=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "compiled.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in guide.split("```python\n")[1:]]
+    written, used = blocks[2:4]
+    assert "class Wolves" in written
+    script = f"import hybridppo\n{written}\n{used}"
+    script = script.replace("total_steps=100_000", "total_steps=100_000, progress=False, seed=1")
+    (tmp_path / "wolves.py").write_text(script)
+    done = subprocess.run([sys.executable, "wolves.py"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stdout
+    wolf, sheep = map(float, done.stdout.splitlines()[-1].split())
+    assert wolf > -8.5  # chance is about -9.8
+    assert -1.0 <= sheep <= 0.6
+    assert (tmp_path / "runs" / "wolves" / "result.json").exists()

@@ -1,0 +1,106 @@
+"""Compiled Tag beside the same in vectorised NumPy, and what its description says of it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hybridppo import ConfigurationError, compiled
+from hybridppo.compiled.python_agents import phases_that_race
+from hybridppo.environments.making import make_environments
+
+pytest.importorskip("numba")
+pytestmark = pytest.mark.extras
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+from numpy_tag import NumpyTag  # noqa: E402
+
+PLANE: dict[str, Any] = {"taggers": 3, "runners": 9, "tagging_distance": 0.08, "episode_length": 60}
+GRID: dict[str, Any] = {"taggers": 2, "runners": 3, "episode_length": 50}
+FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "nearest": (compiled.tag, {**PLANE, "nearest": 4}),
+    "all": (compiled.tag, {**PLANE, "nearest": 0, "exits": False}),
+    "grid": (compiled.tag_on_grid, {**GRID, "side": 6}),
+}
+FIELDS = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")
+
+
+def put(reference: NumpyTag, environments: Any, which: Any) -> None:
+    """Give the reference the starts that were drawn."""
+    for name in FIELDS:
+        getattr(reference, name)[which] = environments.states[name][which]
+    reference.in_game[which] = environments.states["in_game"][which] != 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_the_game_that_numpy_plays(form: str) -> None:
+    make, options = FORMS[form]
+    num_envs = 40
+    environments: Any = make_environments(make(**options), num_envs, vectorization="compiled")
+    changes = {"on_grid": options["side"], "nearest": 0, "tagging_distance": 1.0} if form == "grid" else {}
+    reference = NumpyTag(num_envs, **{**{k: v for k, v in options.items() if k != "side"}, **changes})
+    first = environments.reset(7)
+    put(reference, environments, slice(None))
+    reference.observe()
+    num_agents = environments.num_agents
+    shape = num_envs, num_agents
+    np.testing.assert_allclose(first.reshape(*shape, -1), reference.observations, atol=1e-6)
+    generator = np.random.default_rng(3)
+    nvec = [5] if form == "grid" else [21, 21]
+    num_ends = num_tags = 0
+    for _ in range(300):
+        actions = generator.integers(0, nvec, (*shape, len(nvec)))
+        observations, rewards, terminated, truncated, _, _ = environments.step(actions.reshape(-1, len(nvec)))
+        _, expected, ended, was_there = reference.step(actions[..., 0] if form == "grid" else actions)
+        np.testing.assert_array_equal(~environments.absent.reshape(shape), was_there)
+        np.testing.assert_array_equal(terminated.reshape(shape), ended | ~was_there)
+        np.testing.assert_array_equal(rewards.reshape(shape), expected)
+        has_begun = environments.lengths == 0
+        np.testing.assert_array_equal(has_begun, reference.time == 0)
+        put(reference, environments, has_begun)
+        reference.observe()
+        np.testing.assert_allclose(observations.reshape(*shape, -1), reference.observations, atol=1e-6)
+        # As one, for the next step to begin from; a rounding must not grow to a tag more or less.
+        put(reference, environments, slice(None))
+        assert not truncated.any()
+        num_ends, num_tags = (
+            num_ends + int(has_begun.sum()),
+            num_tags + int((expected > 0)[:, : options["taggers"]].sum()),
+        )
+    assert num_ends > 100
+    assert num_tags > 100
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_phases_depend_on_no_order(form: str) -> None:
+    make, options = FORMS[form]
+    assert phases_that_race(make(**options), steps=20) == []
+
+
+def test_starts_are_drawn_anew_for_every_episode_and_environment() -> None:
+    environments: Any = make_environments(compiled.tag_on_grid(episode_length=3, side=50), 8, vectorization="compiled")
+    environments.reset(0)
+    starts = [environments.states["x"].copy()]
+    for _ in range(5):
+        for _ in range(3):
+            environments.step(np.zeros(environments.num_envs, np.int64))
+        starts.append(environments.states["x"].copy())
+    distinct = np.unique(np.concatenate(starts), axis=0)
+    assert len(distinct) == 48
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"levels": 4}, "levels must be odd"),
+        ({"tagging_distance": 0.0}, "tagging_distance must be a number above 0"),
+        ({"runners": 0}, "runners must be"),
+        ({"nearest": -1}, "nearest must be"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_played_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        compiled.tag(**options)

@@ -139,7 +139,7 @@ class Definition:
             instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
             repeated = {}
         instead[kernels.choose] = CHOOSING[self.action_kind]
-        return gather(self.name, {**self.functions, **loops}, instead, repeated)
+        return gather(self.name, {**self.functions, **loops}, instead, repeated=repeated)
 
 
 def environment(

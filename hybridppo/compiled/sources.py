@@ -54,6 +54,7 @@ def gather(
     owner: str,
     functions: Mapping[str, Callable[..., Any]],
     instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
+    *,
     given: Collection[Callable[..., Any]] = (),
     repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] | None = None,
 ) -> Sources:

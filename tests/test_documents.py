@@ -8,6 +8,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)")
+REFERENCE = re.compile(r"\[[^\[\]]+\]\[([^\[\]]+)\]")
+DEFINITION = re.compile(r"^\[([^\[\]]+)\]: https://\S+$", re.MULTILINE)
+COMPARISON = ROOT / "docs" / "comparison.md"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -19,3 +22,20 @@ def test_links_and_pictures_lead_somewhere(document: Path) -> None:
 def test_links_are_found() -> None:
     found = LINK.findall("[a](b/c.md) and ![d](e.png), [f](g.md#h), [i](https://j.k)")
     assert found == ["b/c.md", "e.png", "g.md", "https://j.k"]
+
+
+def test_every_cell_about_another_library_has_its_source() -> None:
+    text = COMPARISON.read_text(encoding="utf-8")
+    defined = DEFINITION.findall(text)
+    assert sorted(set(REFERENCE.findall(text))) == sorted(defined)
+    tables = text[text.index("\n## ") :]
+    rows = [line.split(" | ") for line in tables.splitlines() if line.startswith("| ") and not line.startswith("| |")]
+    assert len(rows) > 50
+    assert {len(row) for row in rows} == {9}
+    without = [
+        (row[0], cell)
+        for row in rows
+        for cell in row[2:]
+        if not REFERENCE.search(cell) or REFERENCE.sub("", cell).strip("; |")
+    ]
+    assert without == []

@@ -208,7 +208,10 @@ def checked(configs: Any) -> dict[str, PPOConfig]:
         raise ConfigurationError("config must have a configuration for each kind of agents, and has none")
     for name, config in configs.items():
         if not isinstance(config, PPOConfig):
-            raise ConfigurationError(f"config[{name!r}] must be a PPOConfig, got {shown(config)}")
+            raise ConfigurationError(
+                f"config must be one of PPOConfig, DDPGConfig, TD3Config, or have a PPOConfig for each kind of agents; "
+                f"config[{name!r}] is {shown(config)}"
+            )
         if config.recurrent is not None or config.episodes_per_rollout is not None:
             what = "recurrent" if config.recurrent is not None else "episodes_per_rollout"
             raise ConfigurationError(f"config[{name!r}]: {what} cannot be had with several policies: leave it out")

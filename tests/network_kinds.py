@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 KINDS: dict[str, dict[str, Any]] = {
     "normalised": {"normalize_observations": True, "normalize_rewards": True},
     "shared trunk": {"shared_trunk": True},
@@ -18,5 +20,14 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What differs from the defaults, by name."""
 
-OF_THE_DEFAULT_TESTS = ("shared trunk", "compiled", "gru", "lstm, normalised", "a pool, normalised")
+NEED_EXTRAS = ("compiled",)
+"""Which need the packages of an extra; they are tried with those."""
+OF_THE_DEFAULT_TESTS = ("shared trunk", "gru", "lstm, normalised", "a pool, normalised")
 """Which between them have everything that the others have; those are tried in slow tests."""
+
+
+def marks_of(kind: str) -> list[pytest.MarkDecorator]:
+    """Those of a kind's tests."""
+    if kind in NEED_EXTRAS:
+        return [pytest.mark.extras]
+    return [] if kind in OF_THE_DEFAULT_TESTS else [pytest.mark.slow]

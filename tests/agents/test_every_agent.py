@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from every_agent import AGENTS, ENV, VARIANTS
+from selection import only_by_default
 from torch import Tensor
 
 import hybridppo
@@ -138,7 +139,9 @@ def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None
     assert not all(torch.equal(tensor, expected[key]) for key, tensor in state_of(result.agent).items())
 
 
-@pytest.mark.parametrize("placement", ELSEWHERE)
+@pytest.mark.parametrize(
+    "placement", only_by_default(("migrating", "mirrored, sampling there", "overlapping"), list(ELSEWHERE))
+)
 @pytest.mark.parametrize("name", LONG)
 def test_a_second_device_gives_what_the_cpu_gives(
     name: str, placement: str, second_device: str, monkeypatch: pytest.MonkeyPatch
@@ -215,7 +218,7 @@ PLACEMENTS_TO_STOP: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.skipif(os.name != "posix", reason="os.kill ends a process on Windows")
-@pytest.mark.parametrize("placement", PLACEMENTS_TO_STOP)
+@pytest.mark.parametrize("placement", only_by_default(("every 3", "overlap in worker"), list(PLACEMENTS_TO_STOP)))
 @pytest.mark.parametrize("name", LONG)
 def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stops, options = Stops(monkeypatch), dict(PLACEMENTS_TO_STOP[placement])

@@ -147,9 +147,18 @@ needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="os.kill ends
 
 
 @needs_signals
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("options", PLACEMENTS.values(), ids=list(PLACEMENTS))
-def test_ten_stops_change_nothing(env: str, options: dict[str, Any], tmp_path: Path, stops: Stops) -> None:
+@pytest.mark.parametrize(
+    ("env", "way"),
+    only_by_default(
+        (
+            *("CartPole-v1, in turn", "CartPole-v1, hybrid", "CartPole-v1, hybrid every 3"),
+            *("Pendulum-v1, cpu", "Pendulum-v1, hybrid copied", "Pendulum-v1, overlap in thread"),
+        ),
+        [(env, way) for env in ("CartPole-v1", "Pendulum-v1") for way in PLACEMENTS],
+    ),
+)
+def test_ten_stops_change_nothing(env: str, way: str, tmp_path: Path, stops: Stops) -> None:
+    options = PLACEMENTS[way]
     assert_resumes_exactly(env, options, tmp_path, stops, times=10)
 
 

@@ -271,7 +271,7 @@ REFUSED = {
     "no agent": (lambda: {"agent": dict}, "agent must be a subclass of PPO or a PPO, got dict"),
     "no configuration": (
         lambda: {"config": {"num_envs": 2}},
-        "config must be one of PPOConfig, .*, got {'num_envs': 2}",
+        r"config must be one of PPOConfig, .*; config\['num_envs'\] is 2",
     ),
 }
 

@@ -82,7 +82,10 @@ KINDS = {
     "choices": (gym.spaces.MultiDiscrete([3, 2, 2]), BOX),
     "both": (gym.spaces.Tuple((CONTINUOUS, DISCRETE, gym.spaces.MultiDiscrete([2, 4]), CONTINUOUS)), BOX),
 }
-BY_HAND = (NumpySteps, CompiledSteps)
+compiled = pytest.mark.extras
+"""What needs Numba."""
+COMPILED = pytest.param(CompiledSteps, marks=compiled)
+BY_HAND = (NumpySteps, COMPILED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,7 +148,7 @@ def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: t
     torch.testing.assert_close(whole.parameters.values, single.parameters.values, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("form", "width"), [(NumpySteps, 4096), (CompiledSteps, 300)])
+@pytest.mark.parametrize(("form", "width"), [(NumpySteps, 4096), pytest.param(CompiledSteps, 300, marks=compiled)])
 def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
     config = PPOConfig(hidden_sizes=(width,))  # wide, so that few rows make a block
     results = []
@@ -175,6 +178,7 @@ def test_which_networks_are_done_by_hand() -> None:
     assert not NumpySteps.supports(agent)
 
 
+@compiled
 def test_compiled_is_what_was_asked_for_and_no_other() -> None:
     asked = PPOConfig(compiled_updates=True)
     assert CompiledSteps.supports(make_agent(DISCRETE, asked))
@@ -199,6 +203,7 @@ def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatc
         agent._optimizer_steps()
 
 
+@compiled
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     space: gym.Space, monkeypatch: pytest.MonkeyPatch
@@ -225,6 +230,7 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
                 np.testing.assert_array_equal(found, wanted, err_msg=name)
 
 
+@compiled
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym.Space) -> None:
     def steps(num_threads: int, form: type = CompiledSteps) -> tuple[torch.Tensor, torch.Tensor]:
@@ -250,6 +256,7 @@ def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym
     assert not torch.equal(steps(2)[1], steps(1)[1])  # another number is another rounding
 
 
+@compiled
 def test_a_step_that_is_not_finite_is_told_from_others() -> None:
     """The quotient that stands for tanh has bounds: what is no number must not be hidden by them."""
     agent = make_agent(DISCRETE, PPOConfig())

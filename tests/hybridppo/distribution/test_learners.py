@@ -30,6 +30,8 @@ CONFIG = PPOConfig(
     normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
 )  # fmt: skip
 STEPS = 4 * 32 * 4
+beside_the_extras = pytest.mark.extras
+"""Nothing of the extras is needed, but each starts several learners, and torch in each of them."""
 SECONDS = 120
 """Much longer than anything takes, on a machine that has other things to do."""
 MEASURED = ("seconds", "steps_per_second")
@@ -76,6 +78,7 @@ def _nothing_is_left() -> Iterator[None]:
     assert not torch.distributed.is_initialized()
 
 
+@beside_the_extras
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_any_number_of_learners_gives_the_same_bits(env: str) -> None:
     """Returns, episode ends, normalisation, target_kl and explained variance are those of all environments."""
@@ -116,6 +119,7 @@ def own_networks(*arguments: Any) -> tuple[nn.Module, nn.Module]:
     return nn.Linear(4, 2), nn.Linear(4, 1)
 
 
+@beside_the_extras
 def test_learners_take_what_is_ones_own_and_an_agent_that_has_learned_already() -> None:
     own = {"agent": Own, "loss": own_loss, "networks": own_networks, "evaluation_episodes": 1}
     config = replace(CONFIG, normalize_observations=False)
@@ -172,6 +176,7 @@ def raising() -> None:
     ],
     ids=["killed", "silent", "raising"],
 )
+@beside_the_extras
 def test_a_learner_that_is_lost_ends_the_training_in_one_error_and_what_was_saved_goes_on_locally(
     what: Callable[[], None], options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -220,6 +225,7 @@ class Watching(hybridppo.Callback):
         self._tell("checkpoint")
 
 
+@beside_the_extras
 def test_others_wait_for_what_the_first_does_alone_and_stop_where_a_callback_ends_the_training(tmp_path: Path) -> None:
     watching: list[Watching] = []
     results = []
@@ -241,6 +247,7 @@ def test_others_wait_for_what_the_first_does_alone_and_stop_where_a_callback_end
     assert watching[1].told.count("checkpoint") >= 4
 
 
+@beside_the_extras
 @pytest.mark.parametrize("hook", ["iteration 2", "checkpoint"])
 def test_what_a_failing_callback_leaves_goes_on_with_the_same_bits(hook: str, tmp_path: Path) -> None:
     with pytest.raises(hybridppo.CallbackError, match=r"Watching failed in on_.*mine.*is saved in"):
@@ -261,6 +268,7 @@ def test_a_learner_that_cannot_begin_is_named_with_its_reason() -> None:
         train(make, distribution=MultiLearner(2))
 
 
+@beside_the_extras
 def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = train(distribution="multi:1:2")
 
@@ -296,6 +304,7 @@ if __name__ == "__main__":
 """
 
 
+@beside_the_extras
 def test_no_learner_outlives_the_first(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
@@ -319,6 +328,7 @@ def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+@beside_the_extras
 def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
     flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--total-steps", STEPS, "--no-progress"]
     ran = torchrun("train", "CartPole-v1", "--distribution", "multi", "--run-dir", tmp_path / "run", *flags)

@@ -10,7 +10,8 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from network_kinds import KINDS, OF_THE_DEFAULT_TESTS
+from network_kinds import KINDS, marks_of
+from selection import only_by_default
 from toy_environments import MODES, HighestAllowed
 
 import hybridppo
@@ -21,7 +22,7 @@ STEPS = 64 * 5
 
 every_kind = pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=[] if kind in OF_THE_DEFAULT_TESTS else pytest.mark.slow) for kind in KINDS],
+    [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS],
 )
 ENVIRONMENTS = {"discrete": "CartPole-v1", "continuous": "Pendulum-v1"}
 
@@ -53,7 +54,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("env", ENVIRONMENTS)
+@pytest.mark.parametrize("env", only_by_default(tuple(ENVIRONMENTS)[:1], list(ENVIRONMENTS)))
 @every_kind
 def test_who_samples_and_where_changes_nothing(kind: str, env: str) -> None:
     expected = train(kind, ENVIRONMENTS[env])
@@ -80,7 +81,9 @@ def test_overlap_gives_what_its_seed_says(kind: str) -> None:
     assert_same(overlapping(num_workers=0), overlapping(num_workers=2))
 
 
-@pytest.mark.parametrize("overlaps", [False, True], ids=["by turns", "overlapping"])
+@pytest.mark.parametrize(
+    "overlaps", [pytest.param(False, marks=pytest.mark.slow), True], ids=["by turns", "overlapping"]
+)
 @every_kind
 def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_path: Path) -> None:
     def placement() -> Any:

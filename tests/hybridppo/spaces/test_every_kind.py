@@ -157,7 +157,7 @@ def test_its_optimum_is_learned(name: str, masks: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["multi-discrete", "image and vector", "dict, nested", "multi-binary"])
-@pytest.mark.parametrize("steps", [4_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [1_500, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_what_a_mask_forbids_is_never_done(name: str, steps: int) -> None:
     """The environments raise where it is."""
     result = train(name, True, replace(SMALL, num_steps=50, num_minibatches=4), total_steps=steps)

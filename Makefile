@@ -40,7 +40,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy
 
 extras: $(VENV)/installed-extras
-	$(BIN)/python -m pytest -m extras -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -m "extras and not slow" -n auto --dist worksteal $(ARGS)
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python scripts/site.py $(ARGS)

@@ -17,16 +17,20 @@ import sys
 import threading
 from typing import Any
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
 
 def run(arguments: list[str]) -> None:
     """As the interpreter does with these arguments, while whoever started this is there."""
+    first, *rest = arguments
+    # In the place of this file's folder, in which `hybridppo` are the tests of it.
+    sys.path[0] = "" if first in ("-c", "-m") else os.path.dirname(os.path.abspath(first))
 
     def end_with_the_tests() -> None:
         os.read(0, 1)  # it returns when the other end of the pipe is gone
         os._exit(1)
 
     threading.Thread(target=end_with_the_tests, daemon=True).start()
-    first, *rest = arguments
     if first == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
@@ -41,6 +45,7 @@ def run(arguments: list[str]) -> None:
 
 def serve(address: str) -> None:
     """Fork for whoever asks, until the standard input is closed."""
+    sys.path[0] = ROOT
     import hybridppo.commands.main
     import hybridppo.resuming
     import hybridppo.training  # noqa: F401
@@ -102,11 +107,8 @@ def _become(asked: dict[str, Any], handles: list[int]) -> None:
         os.chdir(asked["cwd"])
         os.environ.clear()
         os.environ.update(asked["env"])
-        first = asked["arguments"][0]
-        own = [""] if first in ("-c", "-m") else [os.path.dirname(first)]
         paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-        rest = sys.path[1:]
-        sys.path[:] = own + [path for path in paths if path not in rest] + rest
+        sys.path[1:1] = [path for path in paths if path not in sys.path[1:]]
         run(asked["arguments"])
         code = 0
     except SystemExit as ended:

@@ -169,9 +169,17 @@ def test_a_sampler_that_is_lost_ends_the_training_in_one_error_and_what_was_save
 
 
 @pytest.mark.parametrize(
-    ("what", "timeout"), [(killed, 60.0), (silent, 3.0), (stopped, 3.0)], ids=["killed", "silent", "stopped"]
+    ("what", "timeout", "placement"),
+    [
+        pytest.param(killed, 60.0, "cpu", id="killed, in turns"),
+        pytest.param(killed, 60.0, OVERLAP, id="killed, overlapping", marks=pytest.mark.slow),
+        # Longer than a sampler that is well takes to begin on a busy machine.
+        pytest.param(silent, 8.0, "cpu", id="silent, in turns", marks=pytest.mark.slow),
+        pytest.param(silent, 8.0, OVERLAP, id="silent, overlapping"),
+        pytest.param(stopped, 8.0, "cpu", id="stopped, in turns"),
+        pytest.param(stopped, 8.0, OVERLAP, id="stopped, overlapping", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("placement", ["cpu", OVERLAP], ids=["in turns", "overlapping"])
 def test_another_takes_the_place_of_a_sampler_that_is_lost_where_that_is_asked_for(
     what: Callable[[], None], timeout: float, placement: Any, tmp_path: Path
 ) -> None:

@@ -25,6 +25,8 @@ import machine
 import numpy as np
 from tqdm.auto import tqdm
 
+from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
+
 ENVIRONMENTS = (
     "CartPole-v1",
     "Acrobot-v1",
@@ -125,21 +127,6 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> 
             yield mark, metrics["seconds"], list(result.evaluation.returns), metrics["episode_return_mean"]
 
 
-def interquartile_mean(values: "np.ndarray[Any, Any]") -> float:
-    """The mean of the middle half."""
-    ordered = np.sort(values)
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
-
-
-def interval(values: "np.ndarray[Any, Any]", samples: int = 2000) -> tuple[float, float]:
-    """Of the interquartile mean, 95 % by bootstrap."""
-    generator = np.random.default_rng(0)
-    means = [interquartile_mean(generator.choice(values, len(values))) for _ in range(samples)]
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(low), float(high)
-
-
 def table(runs: list[dict[str, Any]]) -> str:
     """Markdown: a row for each environment and number of steps, a column for each candidate."""
     columns = [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
@@ -153,7 +140,7 @@ def table(runs: list[dict[str, Any]]) -> str:
                 if not found:
                     cells.append("")
                     continue
-                low, high = interval(np.array(found))
+                low, high = bootstrap_interval(np.array(found))
                 cells.append(f"{interquartile_mean(np.array(found)):.0f} ({low:.0f} to {high:.0f}; {len(found)})")
             if any(cells):
                 lines.append(f"| {env_id} | {total_steps:,} | {' | '.join(cells)} |")

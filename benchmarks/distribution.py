@@ -10,10 +10,10 @@ measurement as JSON. Start-up is left out: speeds are those of the iterations af
 
 import argparse
 import json
-import os
-import platform
 from pathlib import Path
 from statistics import median
+
+import machine
 
 import hybridppo
 
@@ -61,8 +61,9 @@ def main() -> None:
             ratio = median(found) / first
             print(f"{width} x {width}  {name:10}  {median(found):10,.0f} steps/s  {ratio:.2f}", flush=True)
     if arguments.output is not None:
-        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-        arguments.output.write_text(json.dumps({"machine": machine, "env": arguments.env, "rows": rows}, indent=1))
+        asked = {name: value for name, value in vars(arguments).items() if name != "output"}
+        found_all = {"machine": machine.describe(), **asked, "rows": rows}
+        arguments.output.write_text(json.dumps(found_all, indent=1) + "\n")
 
 
 if __name__ == "__main__":

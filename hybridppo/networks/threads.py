@@ -1,10 +1,18 @@
 """How many CPU threads a training uses."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from threadpoolctl import threadpool_limits
+
+
+def cpu_cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager

@@ -7,7 +7,6 @@ machine than about the library. They share one process: `--thorough` gives each 
 """
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -39,7 +38,7 @@ from hybridppo.blas import advice
 from hybridppo.checking import check_env
 from hybridppo.errors import DeviceError
 from hybridppo.loading import load
-from hybridppo.networks.threads import limit_threads
+from hybridppo.networks.threads import cpu_cores, limit_threads
 from hybridppo.placements.auto.comparison import candidates, measure_placements
 from hybridppo.placements.base import Placement
 from hybridppo.placements.migrating import Migrating
@@ -141,7 +140,7 @@ def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:
 
 
 def _devices(bench: Bench) -> str:
-    cores = f"{num_cores()} cores"
+    cores = f"{cpu_cores()} cores"
     found = described_cuda_devices()
     if not found:
         if torch.version.cuda is None and torch.version.hip is None and shutil.which("nvidia-smi"):
@@ -160,14 +159,9 @@ def _devices(bench: Bench) -> str:
     return f"{cores}; {names}"
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _threads(figures: dict[str, Any]) -> str:
     np.ones((2, 2)) @ np.ones((2, 2))  # loads what is loaded when first used
-    figures["threads"] = {"torch": torch.get_num_threads(), "cores": num_cores()}
+    figures["threads"] = {"torch": torch.get_num_threads(), "cores": cpu_cores()}
     figures["blas"] = [
         {key: library.get(key) for key in ("internal_api", "version", "architecture", "num_threads", "filepath")}
         for library in threadpool_info()

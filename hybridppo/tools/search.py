@@ -15,8 +15,9 @@ from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.networks.threads import cpu_cores
 from hybridppo.tools.one_run import RunAsked
-from hybridppo.tools.side_by_side import POLL_SECONDS, RunningRun, run_all, spare_cores
+from hybridppo.tools.side_by_side import POLL_SECONDS, RunningRun, run_all
 from hybridppo.tools.suites import EVALUATION_EPISODES, PLACEMENT, result_of
 from hybridppo.tools.tuning import Entry, write_entry
 from hybridppo.validation import require_whole
@@ -103,7 +104,7 @@ def tune(
     except ImportError:
         raise ConfigurationError("tuning needs optuna: pip install hybridppo[tune]") from None
     total_steps, trials = require_whole("total_steps", total_steps), require_whole("trials", trials)
-    jobs = spare_cores() if jobs is None else require_whole("jobs", jobs)
+    jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     output, fixed = Path(output), {**FIXED, **(fixed or {})}
     config_from({**{name: values[0] for name, values in SPACE.items()}, "learning_rate": 1e-3}, fixed)  # can it be?
     asked = {"env_id": env_id, "total_steps": total_steps, "fixed": fixed, "env_kwargs": env_kwargs, "seed": seed}
@@ -233,7 +234,9 @@ def _search(study: Any, optuna: Any, begin: Callable[[Any], RunAsked], trials: i
                         if one.run.ended():
                             result = result_of(one.run.asked)
                             value = math.nan if result is None else float(result["evaluation_return_mean"])
-                            end(one, **({"values": value} if math.isfinite(value) else {"state": states.FAIL}))
+                            if not math.isfinite(value):  # counted, or a search of nothing else would never end
+                                raise HybridPPOError(f"{one.run.asked.run_dir} has no return that is a number")
+                            end(one, values=value)
                         elif _is_hopeless(one):
                             end(one, state=states.PRUNED)
                             one.run.log.unlink(missing_ok=True)

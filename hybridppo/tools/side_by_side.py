@@ -22,11 +22,6 @@ STOP_SECONDS = 60.0
 """For a run to be saved in; it is killed then, and goes on from its last checkpoint the next time."""
 
 
-def spare_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class RunningRun:
     """A run that goes on in a process of its own."""
 

@@ -15,9 +15,10 @@ from tqdm.auto import tqdm
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.networks.threads import cpu_cores
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 from hybridppo.tools.one_run import RunAsked
-from hybridppo.tools.side_by_side import run_all, spare_cores
+from hybridppo.tools.side_by_side import run_all
 from hybridppo.tools.tuning import known_environments, tuned_entry
 from hybridppo.validation import require_whole
 
@@ -105,7 +106,7 @@ def run_benchmark(
         HybridPPOError: where a run ends in an error.
     """
     seeds = require_whole("seeds", seeds)
-    jobs = spare_cores() if jobs is None else require_whole("jobs", jobs)
+    jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     output = Path(output)
     cases = cases_of(suite, settings, total_steps)
     runs = {case.name: [_asked(case, seed, output) for seed in range(seeds)] for case in cases}

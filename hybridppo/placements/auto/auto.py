@@ -20,7 +20,8 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import numpy_form
-from hybridppo.placements.auto.calibration import available_accelerator, calibrate, cpu_cores
+from hybridppo.networks.threads import cpu_cores
+from hybridppo.placements.auto.calibration import available_accelerator, calibrate
 from hybridppo.placements.auto.decision import Decision, decide, describe
 from hybridppo.placements.auto.figures import Calibration, Work
 from hybridppo.placements.auto.of_candidate import placement_of

@@ -9,7 +9,6 @@ they say of the run's length sets how much time the rest may take.
 """
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,13 +25,6 @@ MAX_SHARE = 0.05
 """Of the run that it is for."""
 MIN_MINIBATCHES = 60
 """A run with fewer in all its rollouts is over before a calibration has paid for itself: that goes over three."""
-
-
-def cpu_cores() -> int:
-    """CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def available_accelerator() -> str | None:

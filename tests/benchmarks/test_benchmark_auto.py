@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hybridppo import PPOConfig
-from hybridppo.placements.auto import calibration
+from hybridppo.placements.auto import auto
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -82,7 +82,7 @@ def test_works_differ_and_gpu_works_go_by_size(benchmark: Any) -> None:
 
 def test_a_piece_of_work_is_measured_with_a_twin_of_the_gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "HOPELESS", 1e9)
-    monkeypatch.setattr(calibration, "cpu_cores", lambda: 1)
+    monkeypatch.setattr(auto, "cpu_cores", lambda: 1)
     config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), torch_threads=None)
     piece = benchmark.Piece("CartPole-v1", config)
     row = benchmark.measure(piece, rounds=1, seconds=0.01, accelerator="cpu")

@@ -11,7 +11,8 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.validation import CHANGEABLE, is_seconds, require_whole
 
 EnvSource = str | Callable[[], Any]
-"""An environment's id, or a function that makes one environment, a vector of them, or one of several agents."""
+"""An environment's id, or a function that makes one environment, a vector of them, one of several agents, or one of
+tensors; an environment of tensors may also be given itself."""
 Vectorization = Literal["auto", "sync", "async", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]

@@ -4,6 +4,7 @@ import logging
 import signal
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +177,9 @@ def test_auto_takes_the_device_of_the_environments(
 )
 def test_what_environments_of_tensors_cannot_have_is_refused(options: dict[str, Any], message: str) -> None:
     arguments = {"config": SMALL, "total_steps": 64, "progress": False, **options}
+    continuous = partial(Guessing, observation=KINDS["numbers"][0], action=KINDS["numbers"][1])
+    env = continuous if isinstance(arguments["config"], hybridppo.TD3Config) else TorchCartPole
     with pytest.raises(ConfigurationError, match=message):
-        continuous = partial(Guessing, observation=KINDS["numbers"][0], action=KINDS["numbers"][1])
-        env = continuous if isinstance(arguments["config"], hybridppo.TD3Config) else TorchCartPole
         hybridppo.train(env, **arguments)
 
 
@@ -289,9 +290,22 @@ MAKERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stop", ["in a rollout", "in an update"])
-@pytest.mark.parametrize("device", ["cpu", "second"])
-@pytest.mark.parametrize("name", MAKERS)
+STOPS = ("in a rollout", "in an update")
+QUICK = [
+    *(("final observations", "second", stop) for stop in STOPS),
+    ("a memory", "cpu", "in a rollout"),
+    ("normalised", "cpu", "in an update"),
+]
+"""In the default tests; the rest in slow ones."""
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "stop"),
+    [
+        pytest.param(*each, marks=() if each in QUICK else pytest.mark.slow)
+        for each in product(MAKERS, ("cpu", "second"), STOPS)
+    ],
+)
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     name: str, device: str, stop: str, tmp_path: Path, second_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,10 +116,8 @@ def test_noise_is_distributed_as_it_should_be() -> None:
         np.testing.assert_allclose((noise.mean(), noise.var()), moments, atol=0.02)
         flat = noise - noise.mean()
         for axis in range(3):  # neighbours have nothing to do with each other
-            assert (
-                abs((flat.narrow(axis, 1, flat.shape[axis] - 1) * flat.narrow(axis, 0, flat.shape[axis] - 1)).mean())
-                < 0.02
-            )
+            some, others = (flat.narrow(axis, start, flat.shape[axis] - 1) for start in (0, 1))
+            assert abs((some * others).mean()) < 0.02
     ends = actions.noise(torch.tensor([0, 2**32 - 1]).repeat(4)[None])
     assert ends.isfinite().all()
 

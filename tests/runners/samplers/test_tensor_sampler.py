@@ -180,27 +180,27 @@ def test_a_rollout_that_is_paused_goes_on_where_it_was() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-5)])
 def test_cartpole_steps_as_gymnasiums(dtype: torch.dtype, tolerance: float) -> None:
-    ours = TorchCartPole(1, dtype=dtype, episode_length=500)
-    reference: Any = gym.make("CartPole-v1")
-    inner: Any = reference.unwrapped
-    reference.action_space.seed(3)
-    reference.reset(seed=0)
+    num = 20
+    ours = TorchCartPole(num, dtype=dtype)
+    references: list[Any] = [gym.make("CartPole-v1").unwrapped for _ in range(num)]
     ours.reset(seed=7)
-    inner.state = ours.state[0].double().numpy().copy()
-    terminations = 0
-    for _ in range(4000):
-        action = reference.action_space.sample()
-        observations, rewards, terminated, truncated, infos = ours.step(torch.tensor([action]))
-        expected, reward, is_over, is_cut, _ = reference.step(action)
-        assert (terminated.item(), truncated.item(), rewards.item()) == (is_over, is_cut, reward)
-        np.testing.assert_allclose(infos["final_obs"][0].numpy(), expected, rtol=0, atol=max(tolerance, 1e-6))
-        if is_over or is_cut:
-            terminations += is_over
-            assert observations.abs().max() <= 0.05
-            reference.reset()
-        else:
-            np.testing.assert_allclose(ours.state[0].double().numpy(), inner.state, rtol=0, atol=tolerance)
-        inner.state = ours.state[0].double().numpy().copy()
+    generator, terminations = np.random.default_rng(3), 0
+    for reference in references:
+        reference.reset(seed=0)
+    for _ in range(200):  # of 4,000 steps, each from the same state
+        for reference, state in zip(references, ours.state.double().numpy().copy(), strict=True):
+            reference.state, reference.steps_beyond_terminated = state, None
+        actions = generator.integers(2, size=num)
+        observations, rewards, terminated, _, infos = ours.step(torch.from_numpy(actions))
+        for i, reference in enumerate(references):
+            expected, reward, is_over, _, _ = reference.step(actions[i])
+            assert (bool(terminated[i]), float(rewards[i])) == (is_over, reward)
+            np.testing.assert_allclose(infos["final_obs"][i].numpy(), expected, rtol=0, atol=max(tolerance, 1e-6))
+            if is_over:
+                terminations += 1
+                assert observations[i].abs().max() <= 0.05
+            else:
+                np.testing.assert_allclose(ours.state[i].double().numpy(), reference.state, rtol=0, atol=tolerance)
     assert terminations > 100
 
 

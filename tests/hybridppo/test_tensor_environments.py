@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from tensor_environments import Broken, Forgetful, Guessing, ScriptedTensors
 
 import hybridppo
+import hybridppo.tensors
 from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, MultiLearner, PPOConfig, SingleDevice
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
@@ -379,3 +381,106 @@ def test_cartpole_is_learned() -> None:
         TorchCartPole, total_steps=500_000, seed=0, config=config, progress=False, evaluation_episodes=100
     )
     assert result.evaluation.return_mean > 475.0
+
+
+# Looked at
+
+
+def test_a_sound_environment_is_complained_of_in_nothing(second_device: str) -> None:
+    report = hybridppo.check_env(TorchCartPole(16, second_device, episode_length=15), steps=800)
+    assert report.is_usable
+    assert [finding.severity for finding in report.findings] == ["note"]
+    assert f"its tensors are on {second_device}" in str(report)
+    assert report.steps == 800
+    assert max(report.episode_lengths) == 15
+
+
+def test_what_learning_fails_on_is_said() -> None:
+    class Poor(Forgetful):
+        def step(self, actions: Any) -> Any:
+            observations, rewards, terminated, truncated, infos = super().step(actions)
+            return observations * 1000.0, rewards + 300.0, terminated & False, truncated | terminated, infos
+
+        def reset(self, *, seed: int | None = None) -> Any:
+            return super().reset(seed=next(seeds))
+
+    seeds = iter(range(100))
+    said = str(hybridppo.check_env(lambda: Poor(8), steps=400))
+    for part in (
+        "goes up to", "rewards go up to 301 -> train with normalize_rewards", "truncated episodes came without",
+        "the same seed gave two different beginnings", "note: its state cannot be saved: Poor has no get_state()",
+    ):  # fmt: skip
+        assert part in said
+    report = hybridppo.check_env(lambda: Broken(4, BREAKAGES["a nan"][0]))
+    assert not report.is_usable
+    assert "observation[1] is nan" in str(report)
+
+
+class Keeping(TorchCartPole):
+    """A part of its state is not in what it gives."""
+
+    def get_state(self) -> Any:
+        return {name: tensor for name, tensor in super().get_state().items() if name != "steps"}
+
+    def set_state(self, state: Any) -> None:
+        super().set_state({**super().get_state(), **state})
+
+
+def test_a_state_that_is_not_whole_is_found() -> None:
+    said = str(hybridppo.check_env(lambda: Keeping(4, episode_length=7)))
+    assert "its get_state() does not hold all of its state" in said
+
+
+# Simulators
+
+
+class Groups:
+    """What Isaac Lab and mjlab have in common, as far as training needs it: CartPole in it."""
+
+    def __init__(self, num_envs: int, names: tuple[str, str], space: Any, actions: Any, is_finite: bool) -> None:
+        self._inner = TorchCartPole(num_envs, episode_length=6)
+        self._names = names
+        self.num_envs, self.device, self.unwrapped = num_envs, "cpu", self
+        self.single_observation_space = SimpleNamespace(spaces=dict.fromkeys(names, space))
+        self.single_action_space, self.actions = actions, []
+        self.cfg = SimpleNamespace(is_finite_horizon=is_finite)
+        self.is_closed = False
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        return self._grouped(self._inner.reset(seed=seed)[0]), {}
+
+    def step(self, actions: torch.Tensor) -> Any:
+        self.actions.append(actions)
+        observations, *others, _ = self._inner.step((actions[:, 0] > 0).long())
+        return self._grouped(observations), *others, {"log": {}}
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def _grouped(self, observations: torch.Tensor) -> dict[str, torch.Tensor]:
+        return dict(zip(self._names, (observations, observations + 1000.0), strict=True))
+
+
+BOX = SimpleNamespace(shape=(4,), low=-np.inf, high=np.inf)
+SIMULATORS = {
+    "Isaac Lab": (hybridppo.tensors.IsaacLab, ("policy", "critic"), Box(-np.inf, np.inf, (4,))),
+    "mjlab": (hybridppo.tensors.Mjlab, ("actor", "critic"), BOX),
+}
+
+
+@pytest.mark.parametrize("is_finite", [False, True])
+@pytest.mark.parametrize("name", SIMULATORS)
+def test_simulators_are_trained_in(name: str, is_finite: bool, caplog: pytest.LogCaptureFixture) -> None:
+    kind, groups, space = SIMULATORS[name]
+    inner = Groups(4, groups, space, SimpleNamespace(shape=(1,), low=-np.inf, high=np.inf), is_finite)
+    env = kind(inner, clip_actions=0.5)
+    assert env.single_observation_space == Box(-np.inf, np.inf, (4,))
+    result = train(env)
+    assert result.metrics["episode_length_mean"] <= 6.0
+    assert max(float(actions.abs().max()) for actions in inner.actions) == 0.5
+    assert ('the approximation "last observation"' in caplog.text) == (not is_finite)
+    assert not inner.is_closed
+    env.close()
+    assert inner.is_closed
+    with pytest.raises(ValueError, match=f"no observations 'eye': it has {', '.join(groups)}"):
+        kind(inner, "eye")

@@ -21,6 +21,8 @@ class TensorStatistics(EpisodeStatistics):
     def __init__(self, num_envs: int, device: torch.device, window: int = 100) -> None:
         super().__init__(num_envs, window)
         self._window = window
+        self.latest: tuple[list[float], list[int], int] = [], [], 0
+        """What the last block has brought, as `add_ended` takes it."""
         precise = torch.float32 if device.type == "mps" else torch.float64  # which has no other
         self._sums = torch.zeros(num_envs, dtype=precise, device=device)
         self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
@@ -52,10 +54,9 @@ class TensorStatistics(EpisodeStatistics):
         """Take what `measured` gave, as the host has it."""
         num_ended, size = int(numbers[0]), (len(numbers) - 1) // 2
         known = min(num_ended, size)
-        returns, lengths = numbers[1 : 1 + known], numbers[1 + size : 1 + size + known]
-        self._returns.extend(reversed(returns))
-        self._lengths.extend(int(length) for length in reversed(lengths))
-        self.episodes += num_ended
+        returns, lengths = numbers[1 : 1 + known][::-1], numbers[1 + size : 1 + size + known][::-1]
+        self.latest = returns, [int(length) for length in lengths], num_ended
+        self.add_ended(*self.latest)
 
     def drop_running(self, envs: slice = slice(None)) -> None:  # noqa: D102 - as in the base
         self._sums[envs] = 0.0

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hybridppo.checking_tensors import check_tensor_env
 from hybridppo.environments.checks import checked_step, describe_error
-from hybridppo.environments.making import is_tensor_env
+from hybridppo.environments.making import is_tensor_env, require_single
 from hybridppo.environments.named import make_env, note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.parallel import (
@@ -67,7 +67,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     if is_tensor_env(env):
         check_tensor_env(env, report, steps=steps, seed=seed, large=LARGE)
         return report
-    make: Callable[[], Any] = partial(make_env, env) if isinstance(env, str) else env
+    source = require_single(env, "the check")
+    make: Callable[[], Any] = partial(make_env, source) if isinstance(source, str) else source
     if isinstance(env, str):  # gymnasium makes environments of one agent alone
         entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
         make = entry_point if getattr(entry_point, "policies", None) else make

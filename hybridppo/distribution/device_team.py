@@ -43,7 +43,8 @@ from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.samplers.shards import ShardsSampler
 
 _NOT_SPREAD: dict[str, Any] = {
-    "recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False
+    "recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False,
+    "cuda_graphs": False, "compiled_updates": False,
 }  # fmt: skip
 """Fields of the configuration that these learners cannot have otherwise."""
 

@@ -151,7 +151,8 @@ class GPUOnly(Distribution):
             )
 
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        return (Fragment(("environments", "actor", "learner"), self.learners, "gradients to all, every minibatch"),)
+        crosses = "gradients to all, every minibatch; three numbers a row to all, once an iteration"
+        return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
 
 
 @dataclass(frozen=True)

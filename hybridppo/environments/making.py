@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -82,6 +82,20 @@ def make_environments(
 def is_tensor_env(value: object) -> bool:
     """Whether something is an environment of tensors (`hybridppo/environments/tensors.py`), by what it has."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in OF_TENSORS)
+
+
+def require_single(source: EnvSource, what: str) -> str | Callable[..., Any]:
+    """A source that makes one environment, for what steps a single one.
+
+    Raises:
+        ConfigurationError: for an environment of tensors.
+    """
+    if is_tensor_env(source):
+        raise ConfigurationError(
+            f"{what} takes an environment's id or a function that makes a single one, and a {type(source).__name__} is "
+            "an environment of tensors"
+        )
+    return cast("str | Callable[..., Any]", source)
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:

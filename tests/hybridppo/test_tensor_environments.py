@@ -268,6 +268,17 @@ def test_a_reset_that_cannot_be_used_is_an_error() -> None:
         train(Resetting)
 
 
+def test_what_steps_a_single_environment_says_so(tmp_path: Path) -> None:
+    train(TorchCartPole, run_dir=tmp_path / "run")
+    with pytest.raises(ConfigurationError, match="playing takes an environment's id or a function that makes a single"):
+        hybridppo.play(tmp_path / "run", env=TorchCartPole(1))
+    with pytest.raises(EnvError, match="the environment has no window: its render_mode is None"):
+        hybridppo.play(tmp_path / "run", env=lambda: TorchCartPole(1))
+    with pytest.raises(ConfigurationError, match=r"what is exported .check_steps. takes an environment's id"):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=TorchCartPole(1))
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+
+
 # Stopping and resuming
 
 

@@ -18,7 +18,9 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from hybridppo.checking_tensors import check_tensor_env
 from hybridppo.environments.checks import checked_step, describe_error
+from hybridppo.environments.making import is_tensor_env, require_single
 from hybridppo.environments.named import make_env, note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.parallel import (
@@ -49,7 +51,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     """Make an environment, step it with random actions, and report.
 
     Args:
-        env: an environment's id, or a function that makes one; of several agents, too.
+        env: an environment's id, or a function that makes one; of several agents, or of tensors, too; or an environment
+            of tensors itself.
         steps: how many to make.
         seed: of its resets, and of the actions.
 
@@ -61,12 +64,19 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
     report = EnvReport(name)
     if note := note_of(env):
         report.add("note", note)
-    make: Callable[[], Any] = partial(make_env, env) if isinstance(env, str) else env
+    if is_tensor_env(env):
+        check_tensor_env(env, report, steps=steps, seed=seed, large=LARGE)
+        return report
+    source = require_single(env, "the check")
+    make: Callable[[], Any] = partial(make_env, source) if isinstance(source, str) else source
     if isinstance(env, str):  # gymnasium makes environments of one agent alone
         entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
         make = entry_point if getattr(entry_point, "policies", None) else make
     with _reported(report, "it cannot be made"):
         made = make()
+        if is_tensor_env(made):
+            check_tensor_env(made, report, steps=steps, seed=seed, large=LARGE)
+            return report
         if isinstance(made, VectorEnv):
             made.close()
             raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")

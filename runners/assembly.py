@@ -8,16 +8,19 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
+from hybridppo.placements.crossing import available_device
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
@@ -53,6 +56,12 @@ def make_sampler(
         noise: owner of the actions' randomness.
         transport: where workers are.
     """
+    if isinstance(environments, TensorEnvironments):
+        _require_turns_there(environments, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
+        placement.act_on_tensors()
+        return TensorSampler(
+            environments, agent.distribution, num_steps=num_steps, env_seed=env_seed, noise=noise, memory=agent.memory
+        )
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
@@ -101,6 +110,39 @@ def make_sampler(
         in_thread=overlaps,
         memory=agent.memory,
     )
+
+
+def _require_turns_there(
+    environments: TensorEnvironments,
+    agent: Agent,
+    placement: Placement,
+    *,
+    num_episodes: int | None,
+    num_workers: int | None,
+) -> None:
+    """Refuse to sample in environments of tensors otherwise than by turns, and on their device.
+
+    Raises:
+        ConfigurationError: with what to do.
+    """
+    device = str(environments.device)
+    if available_device(placement.sampling_device) != available_device(environments.device):
+        raise ConfigurationError(
+            f"environments of tensors ({environments.name}) on {device} are sampled where they are, and {placement} "
+            f"samples on {placement.sampling_device}: use placement=SingleDevice({device!r}), or Mirrored({device!r}, "
+            "...) to learn elsewhere"
+        )
+    refused = {
+        f"max_lag={placement.max_lag}": (placement.max_lag > 0, "sampling and learning take turns on their device"),
+        f"num_workers={num_workers}": (bool(num_workers), "they step themselves, all at once"),
+        f"episodes_per_rollout={num_episodes}": (num_episodes is not None, "rollouts are num_steps of all of them"),
+        f"a {type(agent).__name__}": (learns_from_replay(agent), "only PPO learns in them (PPOConfig)"),
+    }
+    for what, (is_asked_for, why) in refused.items():
+        if is_asked_for:
+            raise ConfigurationError(
+                f"{what} cannot be had with environments of tensors ({environments.name}): {why}, leave it out"
+            )
 
 
 def _one_by_itself(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> Environments:

@@ -17,7 +17,8 @@ yet), CUDA graphs and what only they want on the device (a learning rate, which 
 more than one such device, another rounding, and whether any of it is fast.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -28,6 +29,42 @@ from torch.utils import backend_registration
 
 NAME = "second"
 _CROSSINGS = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
+
+
+_ABOUT_TENSORS = (torch.ops.aten._has_compatible_shallow_copy_type.default,)
+"""Operations whose answers are about tensors, and not about what is in them."""
+
+
+class Crossings:
+    """What has crossed, by the name of the operation: to the host, numbers and truths among it, and to the device."""
+
+    def __init__(self) -> None:
+        self.to_host: list[str] = []
+        self.to_device: list[str] = []
+
+
+_counting: list[Crossings] = []
+
+
+@contextmanager
+def counted_crossings() -> Iterator[Crossings]:
+    """Within it, whatever crosses between the devices is counted."""
+    crossings = Crossings()
+    _counting.append(crossings)
+    try:
+        yield crossings
+    finally:
+        _counting.remove(crossings)
+
+
+def _count(operation: Any, args: Any, results: Any) -> None:
+    is_there = [isinstance(arg, SecondTensor) for arg in args if isinstance(arg, Tensor)]
+    gives_tensor_there = isinstance(results, SecondTensor) or not isinstance(results, (Tensor, int, float, bool))
+    for crossings in _counting if operation not in _ABOUT_TENSORS else ():
+        if any(is_there) and not gives_tensor_there:
+            crossings.to_host.append(str(operation))
+        elif operation in _CROSSINGS and not all(is_there):
+            crossings.to_device.append(str(operation))
 
 
 class SecondTensor(Tensor):
@@ -102,7 +139,10 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
             same.data = SecondTensor(value)  # it was resized
         return same
 
-    return _each(shown, results)
+    shown_results = _each(shown, results)
+    if _counting:
+        _count(operation, args, shown_results)
+    return shown_results
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:

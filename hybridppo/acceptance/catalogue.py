@@ -3,8 +3,9 @@
 from hybridppo.acceptance.behaviour import behaviour_cases
 from hybridppo.acceptance.case import Case
 from hybridppo.acceptance.results import result_cases
+from hybridppo.acceptance.tensors import tensor_cases
 
 
 def catalogue() -> dict[str, Case]:
     """Every case; the first are the most telling."""
-    return {case.name: case for cases in (result_cases(), behaviour_cases()) for case in cases}
+    return {case.name: case for cases in (result_cases(), behaviour_cases(), tensor_cases()) for case in cases}

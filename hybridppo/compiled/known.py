@@ -1,7 +1,6 @@
 """Which environments have a compiled form: gymnasium's that are written here, and whatever a definition stands for."""
 
 import importlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +23,7 @@ WRITTEN_HERE = {
 """Entry points of gymnasium's environments, with the file and the name of their compiled form."""
 
 
-def compiled_form(source: str | Callable[[], Any]) -> Definition:
+def compiled_form(source: Any) -> Definition:
     """The definition that an id or a function stands for.
 
     Raises:

@@ -6,9 +6,11 @@ from dataclasses import replace
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
+from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 
+_TENSORS = "environments of tensors ({}) step themselves and cannot be divided among {}: use distribution='local'"
 logger = logging.getLogger(__name__)
 
 
@@ -30,10 +32,14 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
         has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
         if has_own and options.vectorization == "auto" and tells:
             logger.info("%s: its own vectorised form cannot be divided among %s, copies are stepped", source, whom)
+    elif is_tensor_env(source):
+        raise ConfigurationError(_TENSORS.format(type(source).__name__, whom))
     elif callable(source):
-        made = source(**(options.env_kwargs or {}))
+        made = with_arguments(source, 1, options)()
         if callable(getattr(made, "close", None)):  # not all of several agents have it
             made.close()
+        if is_tensor_env(made):
+            raise ConfigurationError(_TENSORS.format(type(made).__name__, whom))
         if isinstance(made, VectorEnv):
             raise ConfigurationError(
                 f"the function made a {type(made).__name__}, which is seeded as a whole and cannot be divided among "

@@ -64,6 +64,7 @@ class Link:
             raise
         except RuntimeError as error:
             raise self._explained(error) from error
+        self._on_cuda: Any = None
         self._turn, self._closed = 0, threading.Event()
         if rank == 0:
             threading.Thread(target=self._beat, name="hybridppo-beats", daemon=True).start()
@@ -112,6 +113,17 @@ class Link:
             call()
         except RuntimeError as error:
             raise self._explained(error) from error
+
+    def gather_on_device(self, own: Tensor) -> Tensor:
+        """`own` of each to `[size, *own]`, by NCCL where it lies on a CUDA device, and else by gloo."""
+        if own.is_cuda and self._on_cuda is None:
+            # Made by all, for all come here together. (Untested: no machine with two GPUs has run it.)
+            torch.cuda.set_device(own.device)
+            self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
+        everything = own.new_empty((self.size, *own.shape))
+        group = self._on_cuda if own.is_cuda else None
+        self._collective(lambda: dist.all_gather(list(everything.unbind()), own, group=group))
+        return everything
 
     def tell(self, what: str) -> None:
         """Say what all do next; called by the first alone, which may have taken its time (`Turns`)."""

@@ -131,15 +131,28 @@ class MultiLearner(Distribution):
 
 @dataclass(frozen=True)
 class GPUOnly(Distribution):
-    """The whole loop on each GPU, for environments that live there."""
+    """The whole loop on each GPU, for environments of tensors that live there: rollouts stay where they are sampled.
+
+    Each shard has environments of its own, and a part of every minibatch: any number of learners gives the same bits
+    for the same number of shards, on devices of one kind.
+    """
 
     learners: int
+    """How many; each has the CUDA device of its number, or, where the placement says so, all have the CPU."""
     shards: int | None = None
+    """Into how many parts the environments and every minibatch are cut; None for one each."""
     name = "gpu"
-    instead = "MultiLearner({learners}), whose learners are on CPUs, or placement='cuda' for one GPU"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shards is not None and self.shards % self.learners:
+            raise ConfigurationError(
+                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
+            )
 
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        return (Fragment(("environments", "actor", "learner"), self.learners, "gradients to all, every minibatch"),)
+        crosses = "gradients to all, every minibatch; three numbers a row to all, once an iteration"
+        return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from hybridppo.distribution.team import HOST, Team, start_timeout
 from hybridppo.environments.registration import source_here
 from hybridppo.interruption import Interruption
 from hybridppo.observers import Reporting
+from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.runners.workers.process import leave_signals_to_the_trainer
 from hybridppo.seeds import seed_of
@@ -51,14 +52,16 @@ def main() -> None:
 def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, size: int) -> None:
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
-    with Team(rank, size, setup["shards"], timeout) as team:
+    kind: type[Team] = setup["team"]
+    with kind(rank, size, setup["shards"], timeout) as team:
+        placement = team.placement(placement_from_settings(settings.placement))
+        assert isinstance(placement, Placement)  # as it was for the first
         environments = team.environments(source, settings.config.num_envs, settings.environment)
         try:
             own = {name: setup["own"].get(name) for name in ("loss", "networks")}
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")
             agent = make_agent(setup["kind"], *spaces, settings.config, seed=seed, **own)
-            placement = placement_from_settings(settings.placement)
             team.link = Link(store, rank, size, timeout=timeout, start_timeout=start_timeout(timeout))
             quiet = Reporting(progress=False)
             job = Job(source, settings, environments, agent, placement, Interruption(), reporting=quiet, team=team)

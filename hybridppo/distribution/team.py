@@ -243,6 +243,7 @@ class Team(Alone):
             "source": to_send(source),
             "settings": job.settings,
             "shards": self.shards,
+            "team": type(self),
             "kind": type(job.agent),
             "own": {name: value for name, value in own.items() if name != "agent"},
         }
@@ -286,7 +287,9 @@ class Team(Alone):
         """
         version = self._agent.version
         if self._fingerprint[0] != version:
-            self._fingerprint = version, zlib.crc32(self._agent.parameters.values.detach().numpy().tobytes())
+            values = self._agent.parameters.values.detach()
+            on_host = torch.empty(values.shape).copy_(values)  # wherever they are
+            self._fingerprint = version, zlib.crc32(on_host.numpy().tobytes())
         header = _HEADER.pack(self._own.requested, time.monotonic(), self._fingerprint[1], version)
         parts = [header + data] if self.link is None else self.link.gather(header + data)
         stops, clocks, fingerprints, versions = zip(*(_HEADER.unpack_from(part) for part in parts), strict=True)

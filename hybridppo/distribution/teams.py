@@ -3,6 +3,7 @@
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.policies import (
     Environments,
+    GPUOnly,
     MultiLearner,
     SingleLearnerCoarse,
     SingleLearnerFine,
@@ -18,6 +19,10 @@ def team_of(run: RunOptions, timeout: float) -> Alone:
         from hybridppo.distribution.team import Team  # which loads torch.distributed
 
         return Team.of(policy, timeout)
+    if isinstance(policy, GPUOnly):
+        from hybridppo.distribution.device_team import DeviceTeam
+
+        return DeviceTeam.of(policy, timeout)
     if isinstance(policy, SingleLearnerCoarse):
         from hybridppo.distribution.coarse import Coarse
 

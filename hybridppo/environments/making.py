@@ -1,10 +1,11 @@
 """Environments from an id or a function: copies of one, its own vectorised form, or one with several agents."""
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -25,6 +26,9 @@ from hybridppo.errors import ConfigurationError, EnvError, shown
 
 logger = logging.getLogger(__name__)
 
+OF_TENSORS = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
+"""What tells an environment of tensors from all others."""
+
 
 def make_environments(
     source: EnvSource,
@@ -41,8 +45,9 @@ def make_environments(
     `vectorization="auto"` then means those.
 
     Args:
-        source: an environment's id; or a function that makes one environment, a vector environment of `num_envs`, or
-            an environment of several agents (PettingZoo's `ParallelEnv`), each of which is then a column.
+        source: an environment's id; or a function that makes one environment, a vector environment of `num_envs`, one
+            of tensors, or an environment of several agents (PettingZoo's `ParallelEnv`), each of which is then a
+            column; or an environment of tensors itself.
         num_envs: how many.
         options: how they are made and stepped; None for the defaults.
         first: the number of the first among those of the run, for messages.
@@ -61,14 +66,51 @@ def make_environments(
         environments = _of_id(source, num_envs, options, first, threads)
         if note := note_of(source):
             logger.info("%s: %s", source, note)
+    elif is_tensor_env(source):
+        from hybridppo.environments.tensors import make_tensor_environments
+
+        environments = make_tensor_environments(source, num_envs, options, owns=False)
     elif callable(source):
-        source = partial(source, **options.env_kwargs) if options.env_kwargs else source
-        environments = _of_function(source, num_envs, options, first)
+        environments = _of_function(with_arguments(source, num_envs, options), num_envs, options, first)
     else:
         raise ConfigurationError(f"env must be an environment's id or a function that makes one, got {shown(source)}")
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
     return environments
+
+
+def is_tensor_env(value: object) -> bool:
+    """Whether something is an environment of tensors (`hybridppo/environments/tensors.py`), by what it has."""
+    return not isinstance(value, type) and all(hasattr(value, name) for name in OF_TENSORS)
+
+
+def require_single(source: EnvSource, what: str) -> str | Callable[..., Any]:
+    """A source that makes one environment, for what steps a single one.
+
+    Raises:
+        ConfigurationError: for an environment of tensors.
+    """
+    if is_tensor_env(source):
+        raise ConfigurationError(
+            f"{what} takes an environment's id or a function that makes a single one, and a {type(source).__name__} is "
+            "an environment of tensors"
+        )
+    return cast("str | Callable[..., Any]", source)
+
+
+def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:
+    """A function that makes environments with the arguments that it is given: `env_kwargs`, and `num_envs` if it asks.
+
+    It asks by a parameter of that name without a default.
+    """
+    arguments = dict(options.env_kwargs or {})
+    try:
+        asked = inspect.signature(source).parameters.get("num_envs")
+    except (TypeError, ValueError):  # of what Python cannot look into
+        asked = None
+    if asked is not None and asked.default is asked.empty and "num_envs" not in arguments:
+        arguments["num_envs"] = num_envs
+    return partial(source, **arguments) if arguments else source
 
 
 def to_send(source: EnvSource) -> Any:
@@ -85,6 +127,10 @@ def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentO
     if options.episodic_life:
         raise ConfigurationError("episodic_life=True is for ids of Atari games (ALE/...), not for a function")
     made = source()
+    if is_tensor_env(made):
+        from hybridppo.environments.tensors import make_tensor_environments
+
+        return make_tensor_environments(made, num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
         if options.restarts or options.action_masks:
             made.close()

@@ -3,15 +3,19 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.validation import CHANGEABLE, is_seconds, require_whole
 
-EnvSource = str | Callable[[], Any]
-"""An environment's id, or a function that makes one environment, a vector of them, or one of several agents."""
+if TYPE_CHECKING:
+    from hybridppo.environments.tensors import TensorEnv
+
+EnvSource = Union[str, Callable[..., Any], "TensorEnv"]
+"""An environment's id, or a function that makes one environment, a vector of them, one of several agents, or one of
+tensors; an environment of tensors may also be given itself."""
 Vectorization = Literal["auto", "sync", "async", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]

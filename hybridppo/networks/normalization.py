@@ -4,6 +4,7 @@ Moments are buffers: they are moved, mirrored and saved as all others are. Whoev
 update, never while parameters act: what acts and what is learned from it see the same numbers.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,19 +32,25 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape))
         # On the device like the others: that it is added to waits for nothing.
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.of_all: Callable[[Tensor], tuple[Tensor, Tensor, int]] = _moments_of
+        """Mean, variance and number of rows that are added; where several learn together, of what all of them add."""
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
         """Add `[B, *shape]`, of one row or more."""
-        mean = values.mean(0)
-        variance = (values - mean).square_().mean(0)
-        share = len(values) / (self.count + len(values)).to(torch.float32)
+        mean, variance, number = self.of_all(values)
+        share = number / (self.count + number).to(torch.float32)
         difference = mean - self.mean
         # A variance, and not a sum of squares: it stays exact however many are added.
         spread = variance - self.variance + (1.0 - share) * difference * difference
         self.variance.add_(share * spread)
         self.mean.add_(share * difference)
-        self.count.add_(len(values))
+        self.count.add_(number)
+
+
+def _moments_of(values: Tensor) -> tuple[Tensor, Tensor, int]:
+    mean = values.mean(0)
+    return mean, (values - mean).square_().mean(0), len(values)
 
 
 class ObservationNormalizer(nn.Module):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import arrays_of, cell_of, is_on_cpu, numpy_form
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> SamplingActor:
     """The fastest form of an actor, with the parameters it has now, where they are now."""
-    form = numpy_form(network)
+    form = numpy_form(network) if not crossing.takes_tensors else None
     if form is not None and is_on_cpu(network):
         return form.actor([tensor.numpy() for tensor in arrays_of(network)], version)
     return torch_actor(network, crossing, version)
@@ -43,6 +43,12 @@ class TorchActor:
         """`[N, obs] -> [N, outputs]`."""
         with self._crossing.queue():
             return self._crossing.to_host(self._network(self._crossing.to_device(observations)))
+
+    @torch.no_grad()
+    def on_device(self, observations: Tensor) -> Tensor:
+        """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses."""
+        outputs: Tensor = self._network(observations)
+        return outputs
 
 
 class TorchRecurrentActor(TorchActor):
@@ -81,3 +87,15 @@ class TorchRecurrentActor(TorchActor):
             outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
             self._state = states[0]
             return self._crossing.to_host(outputs[0])
+
+    @torch.no_grad()
+    def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and the state after, of tensors on the network's device: nothing crosses, and nothing is kept.
+
+        Args:
+            observations: `[N, obs]`.
+            state: `[N, state_size]`.
+            starts: `[N]` bool, which observations are the first of an episode.
+        """
+        outputs, states = self._network(observations.unsqueeze(0), state, starts.unsqueeze(0))
+        return outputs[0], states[0]

@@ -49,6 +49,10 @@ class Placement(ABC):
                 if isinstance(slot, Tensor):
                     slots[name] = laid_out(slot).to(self.learning_device)
 
+    def act_on_tensors(self) -> None:
+        """From now on, actors are modules on the sampling device, which take its tensors (`TorchActor.on_device`)."""
+        self._crossing.takes_tensors = True
+
     @abstractmethod
     def sampling(self, agent: Agent) -> AbstractContextManager[SamplingActor]:
         """A context with the actor on the sampling device, for a sampler to call."""

@@ -127,6 +127,8 @@ class Crossing:
         self._device = device
         self._counters = counters
         self._stream: Any = None
+        self.takes_tensors = False
+        """Whether actors are called with tensors of the device, from which nothing then has to cross."""
 
     def use_a_stream_of_its_own(self) -> None:
         """From now on, so that what is done within `queue` waits for nothing else on the device."""

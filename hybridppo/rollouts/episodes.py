@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,10 +48,14 @@ class EpisodeStatistics:
                 before_return, before_length = total_return, total_length
             self._running_return[env] -= before_return
             self._running_length[env] -= before_length
-        for _, _, episode_return, length in sorted(finished):  # in the order in which they ended
-            self._returns.append(episode_return)
-            self._lengths.append(length)
-        self.episodes += len(finished)
+        ended_now = sorted(finished)  # in the order in which they ended
+        self.add_ended([each[2] for each in ended_now], [each[3] for each in ended_now], len(ended_now))
+
+    def add_ended(self, returns: Sequence[float], lengths: Sequence[int], number: int) -> None:
+        """Count so many episodes more, of which the latest are given."""
+        self._returns.extend(returns)
+        self._lengths.extend(lengths)
+        self.episodes += number
 
     def drop_running(self, envs: slice = slice(None)) -> None:
         """Forget the unfinished episodes, because their environments were started anew."""

@@ -41,7 +41,7 @@ class JointDistribution:
     """
 
     def __init__(self, parts: Sequence[Distribution], join: Callable[[Sequence[Any]], Any]) -> None:
-        self._parts, self._join = parts, join
+        self.parts, self.join = parts, join
         leaves = [leaf for part in parts for leaf in leaves_of(part)]
         self.output_size = sum(leaf.output_size for leaf in leaves)
         self.free_size = sum(leaf.free_size for leaf in leaves)
@@ -82,12 +82,12 @@ class JointDistribution:
     def to_env(self, actions: Array) -> Any:
         """A container of what the parts take, as gymnasium's vectors have it: of arrays, `[N, ...]` each."""
         parts, start = [], 0
-        for part in self._parts:
+        for part in self.parts:
             width = int(np.prod(part.action_shape))
             own = actions[..., start : start + width].astype(part.action_dtype, copy=False)
             parts.append(part.to_env(own.reshape(*actions.shape[:-1], *part.action_shape)))
             start += width
-        return self._join(parts)
+        return self.join(parts)
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the parts."""

@@ -37,7 +37,8 @@ class ObservationEncoder:
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
-        self._parts: list[tuple[Kind[Any], slice]] = []
+        self.parts: list[tuple[Kind[Any], slice]] = []
+        """What a row is made of, and where each part lies: among its numbers, or, of images, among its bytes."""
         try:
             self._kind = kind_of(space)
             self.layout = space.layout if isinstance(space, HoldsRows) else self._layout_of(self._kind)
@@ -63,7 +64,7 @@ class ObservationEncoder:
         """Of each number of a row, whether it is a quantity; those of choices and masks are not."""
 
     def _numbers(self) -> tuple[list[str], tuple[Array, Array]]:
-        leaves = [leaf for leaf, _ in self._parts if leaf.image is None]
+        leaves = [leaf for leaf, _ in self.parts if leaf.image is None]
         names: list[str] = []
         for leaf in leaves:
             shape = leaf.space.shape if leaf.space.shape and size_of(leaf.space.shape) == leaf.size else (leaf.size,)
@@ -74,7 +75,7 @@ class ObservationEncoder:
         return names, (low, high)
 
     def _measured(self) -> Array:
-        leaves = [leaf for leaf, _ in self._parts if leaf.image is None]
+        leaves = [leaf for leaf, _ in self.parts if leaf.image is None]
         return np.repeat([leaf.is_measured for leaf in leaves], [leaf.size for leaf in leaves]).astype(np.bool_)
 
     def _layout_of(self, kind: Kind[Any]) -> RowLayout:
@@ -84,9 +85,9 @@ class ObservationEncoder:
         end = 0
         for leaf in kind.leaves:
             if leaf.image is not None:
-                self._parts.append((leaf, next(slices)))
+                self.parts.append((leaf, next(slices)))
             else:
-                self._parts.append((leaf, slice(end, end + leaf.size)))
+                self.parts.append((leaf, slice(end, end + leaf.size)))
                 end += leaf.size
         leaf_writes = [type(leaf).write is not Kind.write for leaf in kind.leaves]
         if not all(leaf_writes):
@@ -136,9 +137,17 @@ class ObservationEncoder:
         """The faster of the two for rows that are copied."""
         return self.one_to_copy if self._known else self.one
 
+    def values(self, observations: Any) -> Sequence[Any]:
+        """What an observation, or a batch of them, has for each of the `parts`.
+
+        Raises:
+            BadValueError: where it is no container of them.
+        """
+        return self._kind.values(observations)
+
     def _write(self, values: Sequence[Any], rows: Array) -> None:
         numbers = self.layout.numbers(rows)
-        for (leaf, part), value in zip(self._parts, values, strict=True):
+        for (leaf, part), value in zip(self.parts, values, strict=True):
             leaf.write(value, (numbers if leaf.image is None else rows)[..., part])
 
     def checked(self, observation: Any, *, bounds: bool = True) -> Any:

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
+from hybridppo.environments.making import require_single
 from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import ConfigurationError, TrainingError
@@ -98,7 +99,8 @@ def export(
         difference = 0.0
         if check_steps:
             settings = Settings.read(RunDirectory.open(run_dir))
-            source, options = settings.source(env), settings.environment
+            options = settings.environment
+            source = require_single(settings.source(env), "the comparison of what is exported (check_steps)")
             if isinstance(source, str):
                 source = partial(make_env, source, imports=options.imports, **(options.env_kwargs or {}))
             difference = _compare(player, policy, call, source, check_steps)

@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.making import require_single
 from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
@@ -128,6 +129,7 @@ def play(
 def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "gym.Env[Any, Any]":
     what = "draws no pictures" if render_mode == "rgb_array" else "has no window"
     remedy = f"it must take render_mode={render_mode!r}"
+    source = require_single(source, "playing")
     try:
         if callable(source):
             made: Any = source()
@@ -138,7 +140,8 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
     if not isinstance(made, gym.Env) or made.render_mode != render_mode:
         mode = getattr(made, "render_mode", None)
-        made.close()
+        if callable(getattr(made, "close", None)):
+            made.close()
         raise EnvError(f"the environment {what}: its render_mode is {mode!r}, and {remedy}")
     return made
 

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from hybridppo.environments.making import is_tensor_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.interruption import Interruption
 from hybridppo.networks.forms import numpy_form
@@ -37,6 +39,11 @@ def make_evaluator(
         seed: of every evaluation.
         interruption: breaks an evaluation off.
     """
+    if is_tensor_env(source):
+        raise ConfigurationError(
+            f"evaluate_every needs environments of its own, and {type(source).__name__} is what the training steps: "
+            "pass a function that makes one"
+        )
     num_envs = num_envs_of(source, num_envs, episodes)
     options = replace(options, episodic_life=False)  # which is for learning alone
     form = numpy_form(agent.actor)

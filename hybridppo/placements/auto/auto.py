@@ -18,6 +18,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.threads import cpu_cores
@@ -28,6 +29,7 @@ from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates, predict
 from hybridppo.placements.auto.trials import choose_by_trials
 from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,12 @@ class Auto:
             agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
             seconds_to_make: what it took to make the environments.
         """
+        if isinstance(environments, TensorEnvironments):
+            line = f"{environments.device}, where the environments' tensors are"
+            logger.info("placement auto: %s", line)
+            placement = SingleDevice(environments.device)
+            table = {"seconds": 0.0, "left_out": [], "chosen": str(environments.device), "line": line}
+            return Choice(placement, num_workers or 0, config.torch_threads or 1, table)
         if not isinstance(config, PPOConfig):
             candidate, table = choose_by_trials(
                 source,

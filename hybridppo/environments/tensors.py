@@ -1,0 +1,310 @@
+"""Environments that are tensors already: stepped on their own device, from which nothing has to come.
+
+    class TensorEnv: see below; an instance of one, or a function that makes one, is an environment for `train`.
+
+What they have is what gymnasium's vectors have, in torch tensors; they reset within the step that ends an episode.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.checks import describe_error
+from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
+from hybridppo.spaces.on_tensors import TensorEncoder, on_device
+
+Array = NDArray[Any]
+Found = TypeVar("Found")
+
+
+class TensorEnv(Protocol):
+    """What an environment of tensors has. Every tensor lies on its device.
+
+    Where it also has `get_state()`, a dict of tensors by name, and `set_state(state)`, a training in it is resumed
+    exactly. `close()` is called where the library made it.
+    """
+
+    num_envs: int
+    """`N`, environments stepped side by side."""
+    single_observation_space: "gym.Space[Any]"
+    single_action_space: "gym.Space[Any]"
+    device: Any
+    """Where its tensors lie: a `torch.device`, or its name."""
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start every environment anew, all from `seed`: observations `[N, *space]` (or a container of such), infos."""
+        ...
+
+    def step(self, actions: Any, /) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Step every environment, and reset those whose episode has ended.
+
+        Args:
+            actions: `[N]` of whole numbers, `[N, *space]` of float32, or a container of such.
+
+        Returns:
+            Observations `[N, *space]` to act on next, of a new episode where one has ended; rewards `[N]`; terminated
+            and truncated `[N]`, both bool; and infos, where `final_obs`, `[N, *space]`, has the true final observations
+            in the rows of episodes that were truncated, if they are known. Its other rows may hold anything.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TensorStep:
+    """A step, as rows on the device."""
+
+    observations: Tensor
+    """`[N, *row]`."""
+    rewards: Tensor
+    """`[N]`."""
+    terminated: Tensor
+    """`[N]` bool."""
+    truncated: Tensor
+    """`[N]` bool."""
+    finals: Tensor | None
+    """`[N, *row]`, final observations, where the environment gives them."""
+
+
+class TensorEnvironments(Environments):
+    """An environment of tensors, checked: each step's shapes, types and device.
+
+    `begin` and `advance` stay on the device. `reset` and `step` are those of every other kind of environment, for
+    evaluations: there, each step crosses to the host and back.
+
+    Args:
+        env: a `TensorEnv`.
+        num_envs: how many it must have.
+        owns: whether it is closed with this.
+
+    Raises:
+        EnvError: where it is none, or of another number.
+    """
+
+    def __init__(self, env: Any, num_envs: int, *, owns: bool) -> None:
+        self.env: Any = env
+        self._owns = owns
+        self.name = type(env).__name__
+        if env.num_envs != num_envs:
+            raise EnvError(
+                f"the environment of tensors, {self.name}, has {env.num_envs} environments, but num_envs is "
+                f"{num_envs}: make them equal"
+            )
+        for kind in ("single_observation_space", "single_action_space"):
+            if not isinstance(getattr(env, kind), gym.Space):
+                raise EnvError(f"{kind} of {self.name} must be a gymnasium.Space, not {type(getattr(env, kind))}")
+        super().__init__(num_envs, env.single_observation_space, env.single_action_space)
+        self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" by its number
+        self.on_device = TensorEncoder(self.encode, num_envs, self.device)
+        self._flags, self._seed, self._num_steps = (num_envs,), 0, 0
+
+    def begin(self, seed: int) -> Tensor:
+        """Start every environment anew; observations `[N, *row]`.
+
+        Raises:
+            EnvError: where it fails, or returns what cannot be used.
+        """
+        self._seed, self._num_steps = seed, 0
+        # Torch's generators take 64 bits with a sign, and most simulators 32 bits.
+        result = self._called("in its reset", lambda: self.env.reset(seed=seed % 2**31))
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self.failure("in its reset", "it must return two values, observations and infos")
+        rows = self._checked("in its reset", lambda: self.on_device(result[0]))
+        self.require_finite("observation", rows[None], "in its reset")
+        return rows
+
+    def advance(self, actions: Any) -> TensorStep:
+        """Step every environment, by actions on the device (`TensorActions.to_env`).
+
+        Raises:
+            EnvError: where it fails, or returns what is no tensor of the right shape and type on the device. Whether
+                numbers are finite is not asked, for that would wait for the device.
+        """
+        self._num_steps += 1
+        when = f"in step {self._num_steps}"
+        result = self._called(when, lambda: self.env.step(actions))
+        return self._checked(when, lambda: self._step_of(result))
+
+    def _step_of(self, result: Any) -> TensorStep:
+        if not isinstance(result, tuple) or len(result) != 5:
+            size = f" of {len(result)}" if isinstance(result, tuple) else ""
+            raise BadValueError(
+                f"its step returned a {type(result).__name__}{size}, and not the five of gymnasium's vectors: "
+                "observations, rewards, terminated, truncated, infos"
+            )
+        observations, rewards, terminated, truncated, infos = result
+        rewards = on_device("the rewards", rewards, self._flags, self.device)
+        flags = {"terminated": terminated, "truncated": truncated}
+        for name, flag in flags.items():
+            if on_device(name, flag, self._flags, self.device).dtype != torch.bool:
+                raise BadValueError(f"{name} must be torch.bool, not {flag.dtype}: write {name}.bool()")
+        finals = infos.get("final_obs") if isinstance(infos, dict) else None
+        if finals is not None:
+            finals = self.on_device(finals, "the final observations")
+        return TensorStep(self.on_device(observations), rewards, terminated, truncated, finals)
+
+    def _called(self, when: str, call: Callable[[], Any]) -> Any:
+        try:
+            with torch.no_grad():
+                return call()
+        except EnvError:
+            raise
+        except Exception as error:
+            raise self.failure(when, describe_error(error)) from error
+
+    def _checked(self, when: str, look: Callable[[], Found]) -> Found:
+        try:
+            return look()
+        except BadValueError as error:
+            raise self.failure(when, str(error)) from None
+
+    def failure(self, when: str, what: str) -> EnvError:
+        """The error for what went wrong."""
+        return EnvError(
+            f"{self.num_envs} environments of tensors, {self.name} (seed {self._seed}), failed {when}: {what}"
+        )
+
+    def require_finite(self, what: str, values: Tensor, when: str = "", last: int = 0) -> None:
+        """Refuse observations `[T, N, *row]` or rewards `[T, N]` that are not finite; it waits for the device.
+
+        Args:
+            what: "observation", "final observation" or "reward".
+            values: of as many steps as they have rows.
+            when: they were given; "" for in the steps up to the one before the `last` steps.
+            last: how many steps ago the last of them was.
+
+        Raises:
+            EnvError: naming the first environment and number that is not.
+        """
+        numbers = values[..., None] if what == "reward" else self.on_device.numbers(values)
+        is_bad = ~numbers.isfinite()
+        if not bool(is_bad.any()):
+            return
+        step, env, number = is_bad.nonzero()[0].tolist()
+        name = what if what == "reward" else f"observation{self.encode.names[number]}"
+        value = float(numbers[step, env, number])
+        if not when:
+            when = f"in step {self._num_steps - last - len(values) + 1 + step}"
+        raise self.failure(when, f"the {what} of environment {env}: {name} is {value:g}")
+
+    # For evaluations
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        return _on_host(self.begin(seed))
+
+    def step(self, actions: Any) -> Step:
+        """As in the base; what is not finite is an error of the step."""
+        taken = self.advance(_tensors_of(actions, self.device))
+        when = f"in step {self._num_steps}"
+        self.require_finite("observation", taken.observations[None], when)
+        self.require_finite("reward", taken.rewards[None], when)
+        flags = taken.rewards, taken.terminated, taken.truncated
+        rewards, terminated, truncated = map(_on_host, flags)
+        finals_of: list[int] = []
+        finals: list[Array] = []
+        if taken.finals is not None:
+            finals_of = np.flatnonzero(truncated & ~terminated).tolist()
+            everything = _on_host(taken.finals) if finals_of else None
+            finals = [everything[env].copy() for env in finals_of] if everything is not None else []
+        return _on_host(taken.observations), rewards, terminated, truncated, finals_of, finals
+
+    # Its state
+
+    def tensors_of_state(self) -> dict[str, Tensor]:
+        """What `load_tensors` takes, copied: the environment's own tensors by name.
+
+        Raises:
+            EnvStateError: where it gives none.
+        """
+        if not (callable(getattr(self.env, "get_state", None)) and callable(getattr(self.env, "set_state", None))):
+            raise EnvStateError(f"{self.name} has no get_state() and set_state(state)")
+        found = self.env.get_state()
+        if not (
+            isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
+        ):
+            raise EnvStateError(f"get_state() of {self.name} must return a dict of tensors by name")
+        return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from what `tensors_of_state` gave, of the same environment.
+
+        Raises:
+            EnvStateError: where they do not fit; the environment must then be reset.
+        """
+        now = self.tensors_of_state()
+        differences = sorted(
+            name for name in now.keys() | tensors.keys() if _form(now.get(name)) != _form(tensors.get(name))
+        )
+        if differences:
+            name = differences[0]
+            raise EnvStateError(
+                f"what was saved is not the state of {self.name}: {name} is {_form(now.get(name))} and was "
+                f"{_form(tensors.get(name))}"
+            )
+        # Each where it is now: the state of a generator, for one, is on the host whatever the device.
+        placed = {name: torch.empty_like(mine).copy_(tensors[name]) for name, mine in now.items()}
+        try:
+            self.env.set_state(placed)
+        except Exception as error:
+            raise EnvStateError(f"set_state() of {self.name} failed: {describe_error(error)}") from error
+
+    def state(self) -> list[EnvState]:
+        """None as text: a sampler of tensors keeps `tensors_of_state`."""
+        raise EnvStateError(f"the state of {self.name} is made of tensors")
+
+    def remember_the_start(self) -> None:
+        """Everything is saved, whatever it was then."""
+
+    def _parts(self) -> list[tuple[object, int]]:
+        raise EnvStateError(f"the state of {self.name} is made of tensors")
+
+    def _close(self) -> None:
+        if self._owns and callable(getattr(self.env, "close", None)):
+            self.env.close()
+
+
+def make_tensor_environments(env: Any, num_envs: int, options: Any, *, owns: bool) -> TensorEnvironments:
+    """The environments of a `TensorEnv`, where the options are those that they can have.
+
+    Raises:
+        ConfigurationError: for an option that is for others.
+    """
+    given = {
+        f"vectorization={options.vectorization!r}": options.vectorization != "auto",
+        f"autoreset_mode={options.autoreset_mode!r}": options.autoreset_mode not in (None, "same_step"),
+        f"on_env_error={options.on_env_error!r}": options.restarts,
+        "action_masks=True": options.action_masks,
+        "episodic_life=True": options.episodic_life,
+    }
+    for option, is_given in given.items():
+        if is_given:
+            raise ConfigurationError(
+                f"{option} cannot be had with environments of tensors ({type(env).__name__}), which step and reset "
+                "themselves: leave it out"
+            )
+    return TensorEnvironments(env, num_envs, owns=owns)
+
+
+def _on_host(tensor: Tensor) -> Array:
+    copied: Array = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).numpy()
+    return copied
+
+
+def _tensors_of(actions: Any, device: torch.device) -> Any:
+    """What NumPy's distributions give for gymnasium's vectors, on the device."""
+    if isinstance(actions, dict):
+        return {name: _tensors_of(part, device) for name, part in actions.items()}
+    if isinstance(actions, tuple):
+        return tuple(_tensors_of(part, device) for part in actions)
+    tensor = torch.as_tensor(np.ascontiguousarray(actions), device=device)
+    return tensor.float() if tensor.is_floating_point() else tensor.long()
+
+
+def _form(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"

@@ -1,0 +1,104 @@
+"""CartPole in torch, on any device: an example of an environment of tensors, and what tests and benchmarks step.
+
+    config = hybridppo.PPOConfig(num_envs=1024, num_steps=32)
+    hybridppo.train(TorchCartPole, total_steps=1_000_000, config=config, env_kwargs={"device": "cuda"})
+
+Each step is gymnasium's (Barto, Sutton and Anderson, 1983); starts come from other random numbers.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import Tensor
+
+GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH, FORCE, SECONDS = 9.8, 0.1, 1.1, 0.5, 10.0, 0.02
+MASS_LENGTH = POLE_MASS * HALF_LENGTH
+FURTHEST, LARGEST_ANGLE = 2.4, 12 * 2 * math.pi / 360
+NUM_STARTS = 2**16
+"""Different starts of episodes, of which each episode takes one."""
+
+HIGH = np.array([FURTHEST * 2, np.inf, LARGEST_ANGLE * 2, np.inf], dtype=np.float32)
+
+
+class TorchCartPole:
+    """`num_envs` poles on carts that are pushed left or right; a step is worth 1.
+
+    Args:
+        num_envs: how many.
+        device: where all of it lies.
+        episode_length: steps after which an episode is truncated.
+        dtype: in which it is computed. float64 is what gymnasium computes in; observations are float32 either way.
+    """
+
+    single_observation_space = Box(-HIGH, HIGH, dtype=np.float32)
+    single_action_space = Discrete(2)
+
+    def __init__(
+        self,
+        num_envs: int,
+        device: str | torch.device = "cpu",
+        episode_length: int = 500,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.num_envs, self.device, self._length, self._dtype = num_envs, device, episode_length, dtype
+        self.state = torch.zeros((num_envs, 4), dtype=dtype, device=device)
+        """`[N, 4]`: place, speed, angle and its speed."""
+        self._steps = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._episodes = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._numbers = torch.arange(num_envs, device=device)
+        self._starts = torch.zeros((NUM_STARTS, 4), dtype=dtype, device=device)
+
+    def reset(self, *, seed: int | None = None) -> tuple[Tensor, dict[str, Any]]:
+        """Every pole almost upright; without a seed, other starts of those there are."""
+        if seed is not None:
+            # Drawn on the host, so that a seed gives the same on every device; and once, so that no step draws.
+            starts = np.random.default_rng(seed).uniform(-0.05, 0.05, (NUM_STARTS, 4))
+            self._starts.copy_(torch.from_numpy(starts))
+            self._episodes.zero_()
+        self._episodes += 1
+        self._steps.zero_()
+        self.state.copy_(self._new())
+        return self.state.float(), {}
+
+    def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
+        """Euler's method."""
+        x, x_speed, angle, angle_speed = self.state.unbind(1)
+        force = torch.where(actions == 1, FORCE, -FORCE).to(self.state.dtype)
+        cos, sin = angle.cos(), angle.sin()
+        push = (force + MASS_LENGTH * angle_speed.square() * sin) / TOTAL_MASS
+        turn = (GRAVITY * sin - cos * push) / (HALF_LENGTH * (4.0 / 3.0 - POLE_MASS * cos.square() / TOTAL_MASS))
+        acceleration = push - MASS_LENGTH * turn * cos / TOTAL_MASS
+        after = torch.stack(
+            (
+                x + SECONDS * x_speed,
+                x_speed + SECONDS * acceleration,
+                angle + SECONDS * angle_speed,
+                angle_speed + SECONDS * turn,
+            ),
+            1,
+        )
+        self._steps += 1
+        terminated = (after[:, 0].abs() > FURTHEST) | (after[:, 2].abs() > LARGEST_ANGLE)
+        truncated = self._steps >= self._length
+        ended = terminated | truncated
+        self._episodes += ended
+        self._steps.masked_fill_(ended, 0)
+        self.state = torch.where(ended[:, None], self._new(), after)
+        rewards = torch.ones_like(force, dtype=torch.float32)
+        return self.state.float(), rewards, terminated, truncated, {"final_obs": after.float()}
+
+    def _new(self) -> Tensor:
+        """Where the episodes under way begin, `[N, 4]`: scattered over all starts."""
+        return self._starts[(self._numbers * 40503 + self._episodes * 30011) % NUM_STARTS]
+
+    def get_state(self) -> dict[str, Tensor]:
+        """All that it is in the middle of."""
+        return {"state": self.state, "steps": self._steps, "episodes": self._episodes, "starts": self._starts}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go on from there."""
+        self.state, self._steps = state["state"], state["steps"]
+        self._episodes, self._starts = state["episodes"], state["starts"]

@@ -1,0 +1,73 @@
+"""Episode statistics where rollouts are tensors: counted on their device, without a loop over columns."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridppo.rollouts.episodes import EpisodeStatistics
+
+
+class TensorStatistics(EpisodeStatistics):
+    """Like `EpisodeStatistics`, of rollouts on a device, from which only the latest episodes come to the host.
+
+    Args:
+        num_envs: `N`.
+        device: of the rollouts.
+        window: how many of the latest episodes the means are over.
+    """
+
+    def __init__(self, num_envs: int, device: torch.device, window: int = 100) -> None:
+        super().__init__(num_envs, window)
+        self._window = window
+        self.latest: tuple[list[float], list[int], int] = [], [], 0
+        """What the last block has brought, as `add_ended` takes it."""
+        precise = torch.float32 if device.type == "mps" else torch.float64  # which has no other
+        self._sums = torch.zeros(num_envs, dtype=precise, device=device)
+        self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def measured(self, rewards: Tensor, ended: Tensor) -> Tensor:
+        """Count a block of steps, both `[T, N]`, every row a step; what `read` takes, as one tensor of numbers."""
+        num_steps, num_envs = rewards.shape
+        rows = torch.arange(num_steps, device=rewards.device)[:, None]
+        # Of each column up to each row, as if no episode had ended in the block.
+        sums = self._sums + rewards.to(self._sums.dtype).cumsum(0)
+        counts = self._counts + rows + 1
+        ends = torch.where(ended, rows, -1).cummax(0).values  # the last row up to each in which one ended, or -1
+        before = torch.cat((torch.full_like(ends[:1], -1), ends[:-1]))
+        is_later, index = before >= 0, before.clamp(min=0)
+        # What an episode that ends in a row has is what its column has beyond the end before.
+        returns = sums - torch.where(is_later, sums.gather(0, index), 0.0)
+        lengths = counts - torch.where(is_later, counts.gather(0, index), 0)
+        has_ended, last = ends[-1] >= 0, ends[-1:].clamp(min=0)
+        self._sums = sums[-1] - torch.where(has_ended, sums.gather(0, last)[0], 0.0)
+        self._counts = counts[-1] - torch.where(has_ended, counts.gather(0, last)[0], 0)
+        # The latest, in the order in which they ended: rows before columns.
+        places = torch.arange(num_steps * num_envs, device=rewards.device)
+        order = torch.where(ended.flatten(), places, -1).topk(min(self._window, len(places))).values
+        latest = order.clamp(min=0)
+        found = (ended.sum().reshape(1), returns.flatten()[latest], lengths.flatten()[latest])
+        return torch.cat([numbers.to(self._sums.dtype) for numbers in found])
+
+    def read(self, numbers: list[float]) -> None:
+        """Take what `measured` gave, as the host has it."""
+        num_ended, size = int(numbers[0]), (len(numbers) - 1) // 2
+        known = min(num_ended, size)
+        returns, lengths = numbers[1 : 1 + known][::-1], numbers[1 + size : 1 + size + known][::-1]
+        self.latest = returns, [int(length) for length in lengths], num_ended
+        self.add_ended(*self.latest)
+
+    def drop_running(self, envs: slice = slice(None)) -> None:  # noqa: D102 - as in the base
+        self._sums[envs] = 0.0
+        self._counts[envs] = 0
+
+    def state(self) -> dict[str, Any]:  # noqa: D102 - as in the base
+        self._running_return = np.array(self._sums.tolist())
+        self._running_length = np.array(self._counts.tolist(), dtype=np.int64)
+        return super().state()
+
+    def load_state(self, state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        super().load_state(state)
+        self._sums.copy_(torch.from_numpy(self._running_return))
+        self._counts.copy_(torch.from_numpy(self._running_length))

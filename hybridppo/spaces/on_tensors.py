@@ -1,0 +1,217 @@
+"""What a space means for torch tensors: rows of observations, noise, and actions, without leaving their device.
+
+The counterpart of `observations.py` and of the NumPy halves of distributions, for environments that are tensors.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.base import Distribution, Kind
+from hybridppo.spaces.categorical import Categorical, MultiCategorical
+from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.spaces.joint import JointDistribution, leaves_of
+from hybridppo.spaces.observations import ObservationEncoder
+
+
+class TensorEncoder:
+    """Batches of observations as rows `[N, *row]`, like those of `ObservationEncoder`, on their own device.
+
+    A choice that its space has not becomes numbers that are none (nan), which show when rows are looked at.
+
+    Args:
+        encode: of the space.
+        num_envs: `N`.
+        device: that observations must lie on.
+    """
+
+    def __init__(self, encode: ObservationEncoder, num_envs: int, device: torch.device) -> None:
+        self._encode, self._num_envs, self._device = encode, num_envs, device
+        self.dtype = torch.uint8 if encode.layout.images else torch.float32
+        """Of a row."""
+        self._shapes = {id(leaf): (num_envs, *(leaf.space.shape or ())) for leaf, _ in encode.parts}
+        self._writes_one = len(encode.parts) == 1 and encode.parts[0][0].image is None
+
+    def __call__(self, observations: Any, name: str = "the observations") -> Tensor:
+        """A batch, a tensor or a container of tensors, as rows; its memory may be that of the batch.
+
+        Raises:
+            BadValueError: for what is no tensor of the space's shape and of a fitting type on the device.
+        """
+        encode = self._encode
+        values = encode.values(observations)
+        parts = [self._part(leaf, value, name) for (leaf, _), value in zip(encode.parts, values, strict=True)]
+        if encode.image is not None or self._writes_one:
+            return parts[0].reshape(self._num_envs, *encode.shape)
+        numbers = [part for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image is None]
+        rows = torch.cat(numbers, 1) if numbers else torch.empty((self._num_envs, 0), device=self._device)
+        if not encode.layout.images:
+            return rows
+        images = [part.flatten(1) for part, (leaf, _) in zip(parts, encode.parts, strict=True) if leaf.image]
+        return torch.cat((rows.view(torch.uint8), *images), 1)
+
+    def _part(self, leaf: Kind[Any], value: Any, name: str) -> Tensor:
+        """What a part is in a row: `[N, size]` of float32, or an image as it is."""
+        tensor = on_device(f"{name}{leaf.path}", value, self._shapes[id(leaf)], self._device)
+        if leaf.image is not None:
+            if tensor.dtype == torch.bool:  # truths are dark or bright, as for other environments
+                return tensor.to(torch.uint8) * 255
+            if tensor.dtype != torch.uint8:
+                raise BadValueError(f"{name}{leaf.path} are an image, and must be torch.uint8, not {tensor.dtype}")
+            return tensor
+        if isinstance(leaf.space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+            if tensor.is_floating_point():
+                raise BadValueError(f"{name}{leaf.path} are choices, and must be of whole numbers, not {tensor.dtype}")
+            return _one_hot(leaf.space, tensor.reshape(self._num_envs, -1))
+        return tensor.reshape(self._num_envs, -1).to(torch.float32)
+
+    def numbers(self, rows: Tensor) -> Tensor:
+        """The numbers of rows `[..., *row]`, of which each must be finite: `[..., num_numbers]`."""
+        layout = self._encode.layout
+        if not layout.images:
+            return rows
+        if layout.is_one_image:
+            return rows.new_empty((*rows.shape[:-3], 0), dtype=torch.float32)
+        # A copy: bytes are float32 only where each row begins at a multiple of four of them.
+        return rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
+
+
+def _one_hot(space: Any, choices: Tensor) -> Tensor:
+    """`[N, choices]` as ones and zeros, `[N, size]`; nan for a choice that is none."""
+    is_single = isinstance(space, gym.spaces.Discrete)
+    sizes = [int(space.n)] if is_single else space.nvec.ravel().tolist()
+    starts = [int(space.start)] if is_single else space.start.ravel().tolist()
+    parts = []
+    for at, (size, start) in enumerate(zip(sizes, starts, strict=True)):
+        hot = (choices[:, at, None] == torch.arange(start, start + size, device=choices.device)).to(torch.float32)
+        parts.append(hot.masked_fill(hot.sum(1, keepdim=True) == 0.0, float("nan")))
+    return torch.cat(parts, 1)
+
+
+def on_device(name: str, value: Any, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A tensor of that shape on that device.
+
+    Raises:
+        BadValueError: where it is none.
+    """
+    if not isinstance(value, Tensor):
+        raise BadValueError(f"{name} must be a torch tensor on {device}, not a {type(value).__name__}")
+    if value.shape != shape:
+        raise BadValueError(f"{name} must be of shape {list(shape)}, not {list(value.shape)}")
+    if value.device != device:
+        raise BadValueError(f"{name} must be on {device}, as the environments say they are, not on {value.device}")
+    return value
+
+
+class TensorActions:
+    """Actions drawn on the device of an actor's outputs: what `Distribution` does in NumPy.
+
+    Args:
+        distribution: of the action space.
+        device: of the outputs.
+
+    Raises:
+        EnvError: for a distribution that is not drawn from on tensors.
+    """
+
+    def __init__(self, distribution: Distribution, device: torch.device) -> None:
+        self._distribution, self._device = distribution, device
+        self.dtype = torch.int64 if np.issubdtype(distribution.action_dtype, np.integer) else torch.float32
+        """Of an action as it is stored."""
+        leaves = leaves_of(distribution)
+        self._draws = [_draw_of(leaf) for leaf in leaves]
+        self._noise_sizes = [leaf.noise_size for leaf in leaves]
+        self.num_words = distribution.noise_size * (2 if _normal in self._draws else 1)
+        """Random words that the noise of an action takes."""
+        self._bounds: dict[int, tuple[Tensor, ...]] = {}
+        for leaf in leaves:
+            if isinstance(leaf, DiagonalGaussian):
+                squashing = (leaf.center, leaf.half_width) if isinstance(leaf, SquashedGaussian) else ()
+                found = (np.asarray(array, np.float32) for array in (leaf.low, leaf.high, *squashing))
+                self._bounds[id(leaf)] = tuple(torch.as_tensor(array, device=device) for array in found)
+
+    def noise(self, words: Tensor) -> Tensor:
+        """The noise of actions, `[..., noise_size]`, from random words of 32 bits, `[..., num_words]` of int64."""
+        # The middles of 2^23 equal parts of the interval from 0 to 1: float32 has them exactly, and neither end.
+        uniforms = ((words >> 9).to(torch.float32) + 0.5) * 2.0**-23
+        size = self._distribution.noise_size
+        halves = uniforms[..., :size], uniforms[..., -size:]  # the same, where one word is enough
+        parts = zip(*(torch.split(half, self._noise_sizes, -1) for half in halves), strict=True)
+        drawn = [draw(first, second) for draw, (first, second) in zip(self._draws, parts, strict=True)]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
+
+    def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """Random actions `[N, *action_shape]`, as `Distribution.sample` has them."""
+        return self._sampled(self._distribution, outputs, noise)
+
+    def _sampled(self, distribution: Distribution, outputs: Tensor, noise: Tensor) -> Tensor:
+        if isinstance(distribution, Categorical):
+            return (outputs + noise).argmax(-1)
+        if isinstance(distribution, MultiCategorical):
+            logits, leading = outputs + noise, outputs.shape[:-1]
+            # [N, count * n] -> [N, count, n]
+            tables = [logits[..., run.logits].reshape(*leading, run.num, run.n) for run in distribution.runs]
+            return torch.cat([table.argmax(-1) for table in tables], -1)
+        if isinstance(distribution, DiagonalGaussian):
+            return outputs[..., : distribution.size] + outputs[..., distribution.size :].exp() * noise
+        assert isinstance(distribution, JointDistribution)
+        drawn = []
+        for factor in distribution.factors:
+            own = outputs[..., factor.outputs]
+            if factor.distribution.free_size:
+                own = torch.cat((own, outputs[..., factor.free]), -1)
+            part = self._sampled(factor.distribution, own, noise[..., factor.noise])
+            drawn.append(part.reshape(*outputs.shape[:-1], -1).to(self.dtype))
+        return torch.cat(drawn, -1)
+
+    def to_env(self, actions: Tensor) -> Any:
+        """What environments take for actions `[N, *action_shape]`, as `Distribution.to_env` has it."""
+        return self._taken(self._distribution, actions)
+
+    def _taken(self, distribution: Distribution, actions: Tensor) -> Any:
+        if isinstance(distribution, Categorical):
+            return actions + distribution.start if distribution.start else actions
+        if isinstance(distribution, MultiCategorical):
+            shaped = actions.reshape(*actions.shape[:-1], *distribution.shape)
+            if distribution.start is not None:
+                shaped = shaped + torch.as_tensor(distribution.start, device=self._device)
+            return shaped.to(torch.int64)
+        if isinstance(distribution, DiagonalGaussian):
+            low, high, *squashing = self._bounds[id(distribution)]
+            numbers = actions.reshape(*actions.shape[:-1], *distribution.shape)
+            if squashing:
+                center, half_width = squashing
+                numbers = center + half_width * numbers.tanh()
+            return numbers.clamp(low, high)
+        assert isinstance(distribution, JointDistribution)
+        parts, start = [], 0
+        for part in distribution.parts:
+            width = int(np.prod(part.action_shape))
+            own = actions[..., start : start + width].reshape(*actions.shape[:-1], *part.action_shape)
+            is_whole = np.issubdtype(part.action_dtype, np.integer)
+            parts.append(self._taken(part, own.long() if is_whole else own.float()))
+            start += width
+        return distribution.join(parts)
+
+
+def _draw_of(distribution: Distribution) -> Callable[[Tensor, Tensor], Tensor]:
+    if isinstance(distribution, (Categorical, MultiCategorical)):
+        return _gumbel
+    if isinstance(distribution, DiagonalGaussian):
+        return _normal
+    raise EnvError(f"actions of a {type(distribution).__name__} are not drawn on tensors: train PPO (PPOConfig)")
+
+
+def _gumbel(first: Tensor, second: Tensor) -> Tensor:
+    """Standard Gumbel noise from one uniform number each."""
+    return -(-first.log()).log()
+
+
+def _normal(first: Tensor, second: Tensor) -> Tensor:
+    """Standard normal noise from two uniform numbers each (Box and Muller, 1958)."""
+    return (-2.0 * first.log()).sqrt() * (2.0 * torch.pi * second).cos()

@@ -1,0 +1,29 @@
+"""Environments that are tensors already, and what makes them of simulators.
+
+    env = hybridppo.tensors.Playground("CartpoleBalance", num_envs=1024)
+    result = hybridppo.train(env, total_steps=10_000_000, config=hybridppo.PPOConfig(num_envs=1024))
+
+Each is imported when it is used.
+"""
+
+from typing import TYPE_CHECKING
+
+from hybridppo._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from hybridppo.environments.from_jax import Brax, Playground
+    from hybridppo.environments.simulators import IsaacLab, Mjlab
+    from hybridppo.environments.tensors import TensorEnv
+    from hybridppo.environments.torch_cartpole import TorchCartPole
+
+__all__ = ["Brax", "IsaacLab", "Mjlab", "Playground", "TensorEnv", "TorchCartPole"]
+
+__getattr__ = lazy_attributes(
+    __name__,
+    {
+        "TensorEnv": "hybridppo.environments.tensors",
+        "TorchCartPole": "hybridppo.environments.torch_cartpole",
+        **dict.fromkeys(("IsaacLab", "Mjlab"), "hybridppo.environments.simulators"),
+        **dict.fromkeys(("Brax", "Playground"), "hybridppo.environments.from_jax"),
+    },
+)

@@ -1,0 +1,81 @@
+"""The tensors of one rollout on a device, and what of them is saved."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridppo.environments.tensors import TensorEnvironments
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.spaces.distributions import Distribution
+
+
+@dataclass(frozen=True)
+class Block:
+    """The tensors of one rollout, time-major, as in `RolloutBuffer`."""
+
+    observations: Tensor
+    outputs: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    finals: Tensor
+    """`[T, N, *row]`, what followed each step if it was truncated; none, `[0, N, *row]`, where it is never given."""
+    starts: Tensor | None = None
+    states: Tensor | None = None
+
+
+def allocated(
+    environments: TensorEnvironments,
+    distribution: Distribution,
+    action_dtype: torch.dtype,
+    num_steps: int,
+    memory: MemoryLayout | None,
+) -> Block:
+    """Tensors for rollouts of these environments, on their device."""
+    leading = num_steps, environments.num_envs
+    row, encoder = environments.encode.shape, environments.on_device
+
+    def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=environments.device)
+
+    with_memory = {}
+    if memory is not None:
+        with_memory["starts"] = zeros(*leading, dtype=torch.bool)
+        with_memory["states"] = zeros(memory.num_sequences(num_steps), leading[1], memory.state_size)
+    return Block(
+        observations=zeros(num_steps + 1, leading[1], *row, dtype=encoder.dtype),
+        outputs=zeros(*leading, distribution.output_size),
+        actions=zeros(*leading, *distribution.action_shape, dtype=action_dtype),
+        rewards=zeros(*leading),
+        terminated=zeros(*leading, dtype=torch.bool),
+        truncated=zeros(*leading, dtype=torch.bool),
+        finals=zeros(0, leading[1], *row, dtype=encoder.dtype),
+        **with_memory,
+    )
+
+
+def with_finals(block: Block) -> Block:
+    """The block with room for final observations; of the steps before, the approximation."""
+    return Block(**{**vars(block), "finals": block.observations[:-1].clone()})
+
+
+def rows_that_matter(block: Block, filled: int, memory: MemoryLayout | None) -> dict[str, Tensor]:
+    """The parts of a block that matter where so many rows are filled, as views."""
+    parts = {name: tensor for name, tensor in vars(block).items() if tensor is not None and len(tensor)}
+    lengths = {"observations": filled + 1, "states": memory.num_sequences(filled) if memory is not None else 0}
+    return {name: tensor[: lengths.get(name, filled)] for name, tensor in parts.items()}
+
+
+def load_into(name: str, mine: Tensor, tensors: dict[str, Tensor]) -> None:
+    """Write a saved tensor over one's own."""
+    require_like(name, tensors.get(name), mine)
+    mine.copy_(tensors[name])
+
+
+def require_like(name: str, tensor: Tensor | None, mine: Tensor | None) -> None:
+    """Refuse a tensor whose shape or type are not those of one's own, with a ValueError."""
+    found = [(None if each is None else (list(each.shape), each.dtype)) for each in (tensor, mine)]
+    if found[0] != found[1]:
+        raise ValueError(f"{name} is {found[0]}, not {found[1]}")

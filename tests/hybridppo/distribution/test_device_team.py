@@ -1,0 +1,193 @@
+"""Learners with a device each: the bits of one, whatever is asked of all, and what they refuse."""
+
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hybridppo
+from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, PPOConfig, SingleDevice
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.runners.samplers.shards import ShardsSampler
+
+CONFIG = PPOConfig(
+    num_envs=8, num_steps=16, num_epochs=3, num_minibatches=4, hidden_sizes=(8,), learning_rate=1e-3,
+    normalize_observations=True, target_kl=1e-5, fast_updates=False,
+)  # fmt: skip
+STEPS = 4 * CONFIG.batch_size
+MEASURED = ("seconds", "steps_per_second")
+
+
+def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
+    return TorchCartPole(num_envs, device, episode_length=20)
+
+
+def train(distribution: Any, env: Any = make, **options: Any) -> Any:
+    arguments = {
+        "total_steps": STEPS, "seed": 5, "config": CONFIG, "placement": "cpu", "progress": False,
+        "on_interrupt": "return", **options,
+    }  # fmt: skip
+    return hybridppo.train(env, distribution=distribution, **arguments)
+
+
+def assert_same(one: Any, other: Any) -> None:
+    for name, tensor in one.agent.state()[0].items():
+        assert torch.equal(other.agent.state()[0][name].cpu(), tensor.cpu()), name
+    counted = [
+        {name: value for name, value in result.metrics.items() if not name.startswith(MEASURED)}
+        for result in (one, other)
+    ]
+    assert counted[0] == counted[1]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert not torch.distributed.is_initialized()
+
+
+def test_one_shard_is_the_local_training_bit_for_bit() -> None:
+    assert_same(train(GPUOnly(1)), train("local"))
+
+
+def test_any_number_of_learners_gives_the_same_bits(tmp_path: Path) -> None:
+    alone = train(GPUOnly(1, shards=2))
+    several = train(GPUOnly(2), run_dir=tmp_path / "run", evaluation_episodes=8)
+    assert_same(alone, several)
+    assert alone.metrics["episodes"] > 0
+    assert several.metrics["env_steps"] == STEPS
+    assert len(several.evaluation.returns) == 8
+    # What was written goes on with another number of learners.
+    longer = hybridppo.resume(
+        tmp_path / "run", env=make, total_steps=2 * STEPS, distribution="gpu:1:2", progress=False
+    )  # fmt: skip
+    assert longer.metrics["env_steps"] == 2 * STEPS
+    loaded = hybridppo.load(tmp_path / "run")
+    assert torch.equal(loaded.parameters.values, longer.agent.parameters.values)
+
+
+@pytest.mark.extras
+def test_four_learners_and_two_give_the_bits_of_one() -> None:
+    alone = train(GPUOnly(1, shards=4))
+    for learners in (2, 4):
+        assert_same(alone, train(GPUOnly(learners, shards=4)))
+
+
+def test_shards_on_another_device_give_the_same_bits(second_device: str) -> None:
+    assert_same(train(GPUOnly(1, shards=2)), train(GPUOnly(1, shards=2), placement=SingleDevice(second_device)))
+
+
+def test_more_shards_see_more_episodes_of_other_seeds() -> None:
+    one, two = train(GPUOnly(1)), train(GPUOnly(1, shards=2))
+    assert not torch.equal(one.agent.parameters.values, two.agent.parameters.values)
+    assert (one.agent.parameters.values - two.agent.parameters.values).abs().max() < 0.1
+
+
+class Interrupted(hybridppo.Callback):
+    """Asks to stop after an iteration."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if metrics["iteration"] == self._after:
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("gpu:1:2", "gpu:1:2"), pytest.param("gpu:2:2", "gpu:1:2", marks=pytest.mark.extras)],
+)
+def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(before: str, after: str, tmp_path: Path) -> None:
+    expected = train(before, config=replace(CONFIG, anneal_learning_rate=True))
+    stopped = train(before, run_dir=tmp_path / "run", callbacks=[Interrupted(2)])
+    assert stopped.interrupted
+    assert stopped.metrics["iteration"] in (2, 3)
+    result = hybridppo.resume(tmp_path / "run", env=make, distribution=after, progress=False)
+    assert_same(expected, result)
+    with pytest.raises(hybridppo.CheckpointError, match="it has 2 shards, and there are 4: resume with as many"):
+        hybridppo.resume(tmp_path / "run", env=make, distribution="gpu:1:4", progress=False, total_steps=2 * STEPS)
+
+
+class Failing(TorchCartPole):
+    """Fails in its tenth step, in the shard that begins with one."""
+
+    def __init__(self, num_envs: int, device: str = "cpu") -> None:
+        super().__init__(num_envs, device)
+        self._calls = 0
+
+    def step(self, actions: Any) -> Any:
+        self._calls += 1
+        if self._calls == 10:
+            raise RuntimeError("out of order")
+        return super().step(actions)
+
+
+@pytest.mark.extras
+def test_a_learner_that_fails_ends_all_with_its_reason() -> None:
+    with pytest.raises((DistributionError, hybridppo.EnvError), match="out of order"):
+        train(GPUOnly(2), Failing)
+
+
+def no_device(num_envs: int) -> TorchCartPole:
+    return TorchCartPole(num_envs)
+
+
+def elsewhere(num_envs: int, device: str) -> TorchCartPole:
+    return TorchCartPole(num_envs, "meta")
+
+
+def no_tensors(device: str) -> Any:
+    return hybridppo.make_env("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "message"),
+    [
+        ("CartPole-v1", {}, "'CartPole-v1' cannot be made there: pass a function with parameters num_envs and device"),
+        (TorchCartPole(8), {}, "a TorchCartPole cannot be made there"),
+        (no_device, {}, "the function that makes the environments must have a parameter device"),
+        (elsewhere, {}, "called with device='cpu', and made environments on meta: make them where it says"),
+        (no_tensors, {}, "the function made others .SyncEnvironments.: use distribution='multi:1'"),
+        (make, {"env_kwargs": {"device": "cpu"}}, "env_kwargs has a device, and each learner has its own"),
+        (make, {"config": replace(CONFIG, normalize_rewards=True)}, "normalize_rewards=True cannot be had"),
+        (make, {"config": replace(CONFIG, recurrent="gru")}, "recurrent='gru' cannot be had"),
+        (make, {"config": replace(CONFIG, num_envs=7, num_minibatches=1)}, "a multiple of the 2 shards, got 7"),
+        (make, {"config": hybridppo.TD3Config()}, "a TD3Config cannot be had"),
+        (make, {"num_workers": 1}, "num_workers=1 cannot be had"),
+        (
+            make,
+            {"placement": Mirrored("cpu", "cpu")},
+            "each learner samples and learns on its own device, got Mirrored",
+        ),
+    ],
+)
+def test_what_cannot_be_spread_is_refused(env: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        train("gpu:1:2", env, **options)
+
+
+def test_devices_that_are_not_there_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.device_count() < 2:
+        with pytest.raises(DeviceError, match=r"gpu:2:2 needs 2 CUDA devices, and torch .* sees [01]: take as many"):
+            train(GPUOnly(2), placement="auto")
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "1")
+    with pytest.raises(ConfigurationError, match="gpu:2 starts its learners itself, one for each GPU"):
+        train(GPUOnly(2))
+
+
+def test_learners_and_shards_must_divide() -> None:
+    with pytest.raises(ConfigurationError, match="shards must be a multiple of learners = 2, got 3"):
+        GPUOnly(2, shards=3)
+
+
+def test_no_rollout_is_left_behind() -> None:
+    sampler = ShardsSampler.__new__(ShardsSampler)
+    with pytest.raises(ValueError, match="which this sampler never leaves behind"):
+        sampler.check(partial)  # type: ignore[arg-type]

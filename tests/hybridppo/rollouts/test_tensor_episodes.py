@@ -1,0 +1,42 @@
+"""Statistics of tensors are those of arrays."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hybridppo.rollouts.episodes import EpisodeStatistics
+from hybridppo.rollouts.tensor_episodes import TensorStatistics
+
+CPU = torch.device("cpu")
+
+
+def count(statistics: TensorStatistics, rewards: Any, ended: Any) -> None:
+    statistics.read(statistics.measured(torch.from_numpy(rewards), torch.from_numpy(ended)).tolist())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize(("num_steps", "num_envs", "window"), [(7, 5, 100), (1, 3, 2), (16, 8, 10)])
+def test_statistics_are_those_of_arrays(num_steps: int, num_envs: int, window: int, share: float) -> None:
+    generator = np.random.default_rng(1)
+    expected, found = EpisodeStatistics(num_envs, window), TensorStatistics(num_envs, CPU, window)
+    for block in range(12):
+        rewards = generator.standard_normal((num_steps, num_envs)).astype(np.float32)
+        ended = generator.random((num_steps, num_envs)) < share
+        expected.add(rewards, ended, np.ones_like(ended))
+        count(found, rewards, ended)
+        if block == 5:
+            expected.drop_running()
+            found.drop_running()
+        if block == 8:  # to a file and back
+            saved, found = found.state(), TensorStatistics(num_envs, CPU, window)
+            found.load_state(saved)
+        one, other = expected.state(), found.state()
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_allclose(other[name], one[name], rtol=1e-9, atol=1e-9, err_msg=name)
+    np.testing.assert_equal(
+        (found.episodes, found.length_mean, found.score is None),
+        (expected.episodes, expected.length_mean, expected.score is None),
+    )

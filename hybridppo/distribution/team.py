@@ -20,13 +20,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.distribution import exchange
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.launching import Launched
@@ -94,6 +94,9 @@ class Team(Alone):
         self._put_back: Callable[[], object] = bool
         self._seconds = 0.0
         self._fingerprint = (-1, 0)
+        self._exchange: exchange.Exchange | None = None
+        # torchrun says how many of its processes are on this machine; those that are started here are all.
+        self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(size)
 
     @classmethod
     def of(cls, policy: MultiLearner, timeout: float) -> "Team":
@@ -130,6 +133,8 @@ class Team(Alone):
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(told_of(error))
         self._put_back()
+        if self._exchange is not None:
+            self._exchange.close()
         if self._launched is not None:
             if error is None:
                 self._launched.close()
@@ -150,12 +155,7 @@ class Team(Alone):
                 f"several learners share the gradients of PPO only, got {type(config).__name__}: use "
                 "distribution='local'"
             )
-        for name, one_process in (
-            ("recurrent", None),
-            ("pool_size", 1),
-            ("episodes_per_rollout", None),
-            ("compiled_updates", False),
-        ):
+        for name, one_process in _OF_ONE_PROCESS.items():
             if (value := getattr(config, name)) != one_process:
                 raise ConfigurationError(f"{name}={value!r} cannot be had {learners}: use distribution='local'")
         if config.num_envs % self.size:
@@ -301,17 +301,18 @@ class Team(Alone):
                 )
         return [part[_HEADER.size :] for part in parts]
 
-    def _exchange(self, rows: Tensor) -> Tensor:
-        own = torch.cat((rows.flatten(), rows.new_tensor([self._own.requested])))
-        everything = own[None] if self.link is None else self.link.gather_numbers(own)
-        if bool(everything[:, -1].any()):
-            self._agreed.requested = True
-        return everything[:, :-1].reshape(self.shards, -1)
-
     def _sharded(self, form: Any) -> ShardedSteps:
-        each = self.shards // self.size
+        each, columns = self.shards // self.size, num_columns(self._agent)
+        if self._exchange is not None:
+            self._exchange.close()
+        if self.link is None:
+            self._exchange = exchange.Alone(each, columns)
+        else:
+            way = exchange.InSharedMemory if self._are_neighbours else exchange.OverGloo
+            self._exchange = way(self.link, each, columns)
         mine = slice(self.rank * each, (self.rank + 1) * each)
-        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=self._exchange)
+        agreeing = exchange.Agreeing(self._exchange, self._own, self._agreed)
+        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=agreeing)
 
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)

@@ -5,15 +5,17 @@ shards are exchanged, and summed in the order of the shards. So the result depen
 on who computed which. All else, such as the advantages' normalisation, is of the whole minibatch, which all have.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import NormalizedBatch
+from hybridppo.agents.ppo.losses import normalize
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
@@ -22,8 +24,25 @@ from hybridppo.interruption import Stopped
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
 
-Exchange = Callable[[Tensor], Tensor]
-"""The rows of one learner's shards, `[mine, K]`, to those of all, `[num_shards, K]`, in their order."""
+
+class Exchange(Protocol):
+    """Brings the rows of all learners' shards together."""
+
+    def to_fill(self) -> Sequence[Tensor]:
+        """Where the rows of this learner's shards are to be written, `[num_columns]` each."""
+        ...
+
+    def filled(self) -> Sequence[Tensor]:
+        """Those of all shards in their order, when all are written.
+
+        It may raise, and ask the agent to stop; then all learners are asked.
+        """
+        ...
+
+
+def num_columns(agent: "PPO") -> int:
+    """Of the row of a shard: its gradient, and what was measured."""
+    return len(agent.parameters.gradient) + len(STATISTICS) - 1
 
 
 class ShardedSteps:
@@ -34,7 +53,7 @@ class ShardedSteps:
         form: the form that computes gradients, and steps.
         num_shards: of a minibatch.
         mine: those whose gradients are computed here.
-        exchange: gives those of all. It may raise, and ask the agent to stop; then all learners are asked.
+        exchange: gives those of all.
     """
 
     def __init__(
@@ -44,15 +63,27 @@ class ShardedSteps:
         self.written_in: str | None = form.written_in
         self._num_shards, self._mine = num_shards, range(num_shards)[mine]
         self._gradient = agent.parameters.gradient
-        self._rows = self._gradient.new_zeros((len(self._mine), len(self._gradient) + len(STATISTICS) - 1))
 
     def threads(self) -> AbstractContextManager[None]:
         """Those of the form."""
         return self._form.threads()
 
     def values(self, observations: Tensor) -> Tensor:
-        """The critic's values, by the form."""
-        return self._form.values(observations)
+        """The critic's values, by the form; each learner computes those of its shards' part of the rows."""
+        bounds = self._bounds(len(observations))
+        values = torch.empty(len(observations))
+        for shard in self._mine:
+            rows = slice(*bounds[shard : shard + 2])
+            values[rows] = self._form.values(observations[rows])
+        # In pieces, since there may be more rows than parameters.
+        longest, most = max(end - start for start, end in pairwise(bounds)), num_columns(self._agent)
+        for first in range(0, longest, most):
+            pieces = [values[start:end][first : first + most] for start, end in pairwise(bounds)]
+            for row, shard in zip(self._exchange.to_fill(), self._mine, strict=True):
+                row[: len(pieces[shard])] = pieces[shard]
+            for row, piece in zip(self._exchange.filled(), pieces, strict=True):
+                piece.copy_(row[: len(piece)])
+        return values
 
     def metrics(self) -> dict[str, float]:
         """Those of the form."""
@@ -63,34 +94,58 @@ class ShardedSteps:
         return self._form.gradient(batch, clip_range)
 
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One gather for the epoch; minibatches and shards are views."""
-        shuffled = batch.gather(torch.as_tensor(order, device=self._gradient.device))
+        """One gather for the epoch, of the rows of this learner's shards and of all advantages; shards are views."""
+        order, ends = np.asarray(order), np.cumsum(sizes).tolist()
+        advantages = batch.advantages.index_select(0, torch.from_numpy(order)).split(list(sizes))
+        bounds = [self._bounds(size) for size in sizes]
+        mine = [
+            order[end - size + cuts[shard] : end - size + cuts[shard + 1]]
+            for end, size, cuts in zip(ends, sizes, bounds, strict=True)
+            for shard in self._mine
+        ]
+        shards = batch.gather(torch.from_numpy(np.concatenate(mine))).split([len(rows) for rows in mine])
         statistics: list[Tensor] = []
-        for minibatch in shuffled.split(sizes):
+        for cuts, of_all in zip(bounds, advantages, strict=True):
             if self._agent.should_stop():
                 raise Stopped
-            statistics.append(self._step(minibatch, clip_range))
+            of_all = normalize(of_all) if self._agent.config.normalize_advantage else of_all
+            for row, shard in zip(self._exchange.to_fill(), self._mine, strict=True):
+                rows = next(shards)
+                own = of_all[cuts[shard] : cuts[shard + 1]]
+                of_shard = NormalizedBatch(
+                    rows.observations, rows.actions, rows.log_probs, rows.values, own, rows.returns
+                )
+                self._fill(row, of_shard, len(own) / len(of_all), clip_range)
+            statistics.append(self._descend(self._exchange.filled()))
         return torch.stack(statistics)
 
-    def _step(self, minibatch: Any, clip_range: float) -> Tensor:
-        size, count = len(minibatch), self._num_shards
-        bounds = [i * size // count for i in range(count + 1)]
-        sizes = [end - start for start, end in pairwise(bounds)]
-        shards = list(NormalizedBatch.of(minibatch, self._agent.config.normalize_advantage).split(sizes))
-        for row, shard in zip(self._rows, self._mine, strict=True):
+    def _bounds(self, size: int) -> list[int]:
+        """Where the shards of so many rows begin, and the last one ends."""
+        return [i * size // self._num_shards for i in range(self._num_shards + 1)]
+
+    def _fill(self, row: Tensor, shard: NormalizedBatch, weight: float, clip_range: float) -> None:
+        """Gradient and statistics of a shard; `weight` makes of means over shards that over the minibatch."""
+        if not len(shard):  # where few steps are left of a rollout
             row.zero_()
-            if sizes[shard]:  # where few steps are left of a rollout
-                statistics = self._form.gradient(shards[shard], clip_range)
-                torch.cat((self._gradient, statistics), out=row)
-                row.mul_(sizes[shard] / size)  # of means over shards, that over the minibatch
-        total = _sum_in_order(self._exchange(self._rows))
-        self._gradient.copy_(total[: len(self._gradient)])
-        return torch.cat((total[len(self._gradient) :], self._form.descend()))
+            return
+        statistics = self._form.gradient(shard, clip_range)
+        size = len(self._gradient)
+        torch.mul(self._gradient, weight, out=row[:size])
+        torch.mul(statistics, weight, out=row[size:])
+
+    def _descend(self, rows: Sequence[Tensor]) -> Tensor:
+        """The step along the sum of the shards' gradients; `STATISTICS`."""
+        size = len(self._gradient)
+        _sum_in_order([row[:size] for row in rows], out=self._gradient)
+        statistics = _sum_in_order([row[size:] for row in rows], out=rows[0].new_empty(len(STATISTICS) - 1))
+        return torch.cat((statistics, self._form.descend()))
 
 
-def _sum_in_order(rows: Tensor) -> Tensor:
+def _sum_in_order(rows: Sequence[Tensor], out: Tensor) -> Tensor:
     """The sum of rows, from the first to the last, whatever torch would do."""
-    total = rows[0].clone()
-    for row in rows[1:]:
-        total.add_(row)
-    return total
+    if len(rows) == 1:
+        return out.copy_(rows[0])
+    torch.add(rows[0], rows[1], out=out)
+    for row in rows[2:]:
+        out.add_(row)
+    return out

@@ -99,14 +99,28 @@ class Link:
         self._collective(lambda: dist.broadcast(everything, 0))
         return everything.numpy()[: int(length)].tobytes()
 
-    def gather_numbers(self, numbers: Tensor) -> Tensor:
-        """`[K]` of each to `[size, K]`."""
-        return self._all_gather(numbers)
+    def gather_numbers(self, numbers: Tensor, out: Tensor) -> None:
+        """`[K]` of each into `[size, K]`."""
+        self._collective(lambda: dist.all_gather(list(out.unbind()), numbers))
 
     def _all_gather(self, own: Tensor) -> Tensor:
         everything = own.new_empty((self.size, *own.shape))
-        self._collective(lambda: dist.all_gather(list(everything.unbind()), own))
+        self.gather_numbers(own, everything)
         return everything
+
+    def look(self, seconds: float) -> None:
+        """Whether the others are there, for whom this process has waited so long without a word from `gather`.
+
+        Raises:
+            DistributionError: where one is not, or `timeout` seconds are over.
+        """
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        try:
+            is_lost = any(self._how_it_ended(rank) or self._report_of(rank) for rank in others)
+        except RuntimeError as error:
+            raise self._explained(error) from error
+        if is_lost or seconds > self.timeout:
+            raise self._explained(TimeoutError())
 
     def _collective(self, call: Callable[[], Any]) -> None:
         try:

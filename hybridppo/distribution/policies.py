@@ -160,15 +160,18 @@ class Central(Distribution):
     """Learners that send gradients to a server of parameters, each at its own pace."""
 
     learners: int
-    max_lag: int = 1
+    """How many; the environments, and the minibatches of an epoch, are divided evenly among them."""
+    max_lag: int | None = None
+    """How many optimizer steps of others may lie between the parameters that a gradient was computed by and its own
+    step; whoever would go beyond it waits. None for one less than there are learners: then none of equal pace waits."""
     name = "central"
-    instead = "MultiLearner({learners}), whose learners wait for each other"
 
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        crosses = f"gradients out, parameters in, every minibatch, at most {self.max_lag} updates old"
+        lag = self.learners - 1 if self.max_lag is None else self.max_lag
+        crosses = f"gradients out, parameters in, every minibatch, at most {lag} optimizer steps old"
         return (
             Fragment(("environments", "actor", "learner"), self.learners, crosses),
-            Fragment(("parameters",), 1, "gradients in, parameters out"),
+            Fragment(("parameters",), 1, "gradients in, parameters out, every minibatch"),
         )
 
 

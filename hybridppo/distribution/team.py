@@ -20,17 +20,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.distribution import exchange
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.launching import Launched
 from hybridppo.distribution.link import Link, told_of
+from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
 from hybridppo.distribution.policies import MultiLearner
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
@@ -42,7 +43,6 @@ from hybridppo.interruption import Interruption
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.runner import Runner
@@ -60,8 +60,6 @@ SECONDS_TO_START = 120.0
 """How long learners may at least take to start, load what they need, and make their environments."""
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What torchrun tells the processes that it starts."""
-_OF_ONE_PROCESS = {"recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "compiled_updates": False}
-"""Fields of the configuration that several learners cannot have otherwise."""
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
 """Options of what the first does alone, as the others have them."""
 _HEADER = struct.Struct("<?dIq")
@@ -94,6 +92,9 @@ class Team(Alone):
         self._put_back: Callable[[], object] = bool
         self._seconds = 0.0
         self._fingerprint = (-1, 0)
+        self._exchange: exchange.Exchange | None = None
+        # torchrun says how many of its processes are on this machine; those that are started here are all.
+        self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(size)
 
     @classmethod
     def of(cls, policy: MultiLearner, timeout: float) -> "Team":
@@ -130,6 +131,8 @@ class Team(Alone):
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(told_of(error))
         self._put_back()
+        if self._exchange is not None:
+            self._exchange.close()
         if self._launched is not None:
             if error is None:
                 self._launched.close()
@@ -144,33 +147,11 @@ class Team(Alone):
         return replace(run, seed=seed, distribution=str(MultiLearner(self.size, self.shards)))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        learners = f"with {self.size} learners"
-        if not isinstance(config, PPOConfig):
-            raise ConfigurationError(
-                f"several learners share the gradients of PPO only, got {type(config).__name__}: use "
-                "distribution='local'"
-            )
-        for name, one_process in (
-            ("recurrent", None),
-            ("pool_size", 1),
-            ("episodes_per_rollout", None),
-            ("compiled_updates", False),
-        ):
-            if (value := getattr(config, name)) != one_process:
-                raise ConfigurationError(f"{name}={value!r} cannot be had {learners}: use distribution='local'")
-        if config.num_envs % self.size:
-            raise ConfigurationError(f"num_envs must be a multiple of the {self.size} learners, got {config.num_envs}")
+        config = require_divisible(config, options, run, self.size, f"with {self.size} learners")
         if config.minibatch_size < self.shards:
             raise ConfigurationError(
                 f"shards must be at most the samples of a minibatch, {config.minibatch_size}, got {self.shards}"
             )
-        if run.num_workers:
-            raise ConfigurationError(
-                f"num_workers={run.num_workers} cannot be had {learners}, which step their environments themselves: "
-                "leave it out, or take more learners"
-            )
-        if options.vectorization == "async":
-            raise ConfigurationError(f"vectorization='async' cannot be had {learners}: leave it out")
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, "learners", tells=self.rank == 0)
@@ -184,14 +165,7 @@ class Team(Alone):
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """The CPU, where it was to be chosen."""
-        if isinstance(meant, Auto):
-            return SingleDevice("cpu")
-        devices = {meant.sampling_device.type, meant.learning_device.type}
-        if devices != {"cpu"} or meant.max_lag:
-            raise ConfigurationError(
-                f"learners sample and learn by turns on CPUs, got {meant}: use placement='cpu', or distribution='local'"
-            )
-        return meant
+        return placement_on_cpus(meant)
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""
@@ -304,17 +278,18 @@ class Team(Alone):
                 )
         return [part[_HEADER.size :] for part in parts]
 
-    def _exchange(self, rows: Tensor) -> Tensor:
-        own = torch.cat((rows.flatten(), rows.new_tensor([self._own.requested])))
-        everything = own[None] if self.link is None else self.link.gather_numbers(own)
-        if bool(everything[:, -1].any()):
-            self._agreed.requested = True
-        return everything[:, :-1].reshape(self.shards, -1)
-
     def _sharded(self, form: Any) -> ShardedSteps:
-        each = self.shards // self.size
+        each, columns = self.shards // self.size, num_columns(self._agent)
+        if self._exchange is not None:
+            self._exchange.close()
+        if self.link is None:
+            self._exchange = exchange.Alone(each, columns)
+        else:
+            way = exchange.InSharedMemory if self._are_neighbours else exchange.OverGloo
+            self._exchange = way(self.link, each, columns)
         mine = slice(self.rank * each, (self.rank + 1) * each)
-        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=self._exchange)
+        agreeing = exchange.Agreeing(self._exchange, self._own, self._agreed)
+        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=agreeing)
 
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)

@@ -2,6 +2,7 @@
 
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.policies import (
+    Central,
     Environments,
     GPUOnly,
     MultiLearner,
@@ -31,4 +32,8 @@ def team_of(run: RunOptions, timeout: float) -> Alone:
         from hybridppo.distribution.fine import Fine
 
         return Fine(policy, run.address)
+    if isinstance(policy, Central):
+        from hybridppo.distribution.central import ServerOfParameters
+
+        return ServerOfParameters(policy)
     return Alone()

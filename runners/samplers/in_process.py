@@ -65,6 +65,10 @@ class Sampler(BaseSampler):
         self._stepper = Stepper(environments, distribution, env_seed, memory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
 
+    def show_steps_in(self, heartbeat: Array) -> None:
+        """Write there, as its first number, how many rows of a rollout are filled: whether it goes on."""
+        self._stepper.heartbeat = heartbeat
+
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         fill = partial(self._stepper.fill, buffer, actor, self._stop, first)
         if self._thread is None:

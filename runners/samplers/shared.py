@@ -78,27 +78,30 @@ class SharedSampler(BaseSampler):
             array[:] = buffer.arrays[name][:, self._mine]
         filled, finals = self._stepper.fill(self._own, actor, first=first)
         names = [name for name in self._own.arrays if name != "noise"]
-        parts = self._gather(b"".join(self._own.arrays[name].tobytes() for name in names))
-        for envs, part in zip(self._shares, parts, strict=True):
+        own = [self._own.arrays[name].tobytes() for name in names]
+        everything: FinalObservations = []
+        # In one message: to meet takes longer than to send.
+        for envs, part in zip(self._shares, self._gather(b"".join((*own, self._packed(finals)))), strict=True):
             start = 0
             for name in names:
-                own = self._own.arrays[name]
-                rows = np.frombuffer(part, own.dtype, own.size, start).reshape(own.shape)
+                array = self._own.arrays[name]
+                rows = np.frombuffer(part, array.dtype, array.size, start).reshape(array.shape)
                 buffer.arrays[name][:, envs] = rows
-                start += own.nbytes
-        return filled, self._all_finals(finals)
+                start += array.nbytes
+            everything += [(step, envs.start + env, final) for step, env, final in self._unpacked(part[start:])]
+        return filled, sorted(everything, key=lambda final: final[:2])  # as one process would have found them
 
-    def _all_finals(self, finals: FinalObservations) -> FinalObservations:
-        places = np.array([(step, env) for step, env, _ in finals], np.int64).reshape(-1, 2)
+    def _packed(self, finals: FinalObservations) -> bytes:
+        """Where episodes were cut, and the observations there."""
+        places = np.array([(step, env) for step, env, _ in finals], np.int64)
+        return b"".join((places.tobytes(), *(final.tobytes() for _, _, final in finals)))
+
+    def _unpacked(self, part: bytes) -> FinalObservations:
         row = self._own.observations[0, 0]
-        observations = np.stack([each for _, _, each in finals]) if finals else np.empty((0, *row.shape), row.dtype)
-        everything: FinalObservations = []
-        for envs, part in zip(self._shares, self._gather(places.tobytes() + observations.tobytes()), strict=True):
-            count = len(part) // (16 + row.nbytes)
-            where = np.frombuffer(part, np.int64, 2 * count).reshape(count, 2).tolist()
-            rows = np.frombuffer(part, row.dtype, count * row.size, 16 * count).reshape(count, *row.shape)
-            everything += [(step, envs.start + env, each.copy()) for (step, env), each in zip(where, rows, strict=True)]
-        return sorted(everything, key=lambda final: final[:2])  # as one process would have found them
+        count = len(part) // (16 + row.nbytes)
+        places = np.frombuffer(part, np.int64, 2 * count).reshape(count, 2).tolist()
+        rows = np.frombuffer(part, row.dtype, count * row.size, 16 * count).reshape(count, *row.shape)
+        return [(step, env, final.copy()) for (step, env), final in zip(places, rows, strict=True)]
 
     def _stepper_state(self) -> StepperState:
         try:

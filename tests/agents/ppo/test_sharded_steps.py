@@ -1,5 +1,6 @@
 """Gradients in shards: the same whoever computes which, and the unsharded one up to rounding."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.environments.making import make_environments
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
@@ -19,6 +20,7 @@ from hybridppo.runners.samplers.in_process import Sampler
 
 CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-3)
 CARTPOLE = gym.make("CartPole-v1")
+EVERY = slice(None)
 FORMS = pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
 
 
@@ -36,19 +38,34 @@ def rollout_of(agent: PPO) -> Rollout:
         return sampler.collect(actor)
 
 
-def one_learner(rows: Tensor) -> Tensor:
-    return rows
+class Wire:
+    """To the learners of all shards that `seen` has had the rows of, and back."""
+
+    def __init__(self, num_shards: int, seen: Callable[[list[Tensor]], list[Tensor]] = lambda rows: rows) -> None:
+        self._num_rows, self._seen = num_shards, seen
+        self._rows: list[Tensor] = []
+
+    def for_rows_of(self, agent: PPO) -> "Wire":
+        self._rows = list(torch.zeros(self._num_rows, num_columns(agent)).unbind())
+        return self
+
+    def to_fill(self) -> list[Tensor]:
+        return self._rows
+
+    def filled(self) -> list[Tensor]:
+        return self._seen(self._rows)
 
 
-def share(agent: PPO, **options: Any) -> PPO:
-    agent.spread = lambda form: ShardedSteps(agent, form, **options)
+def share(agent: PPO, num_shards: int, mine: slice = EVERY, **wire: Any) -> PPO:
+    exchange = Wire(len(range(num_shards)[mine]), **wire).for_rows_of(agent)
+    agent.spread = lambda form: ShardedSteps(agent, form, num_shards=num_shards, mine=mine, exchange=exchange)
     return agent
 
 
 @FORMS
 def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_rounding(fast_updates: bool) -> None:
     config = replace(CONFIG, fast_updates=fast_updates, num_epochs=1)
-    whole, sharded = agent_of(config), share(agent_of(config), num_shards=4, mine=slice(None), exchange=one_learner)
+    whole, sharded = agent_of(config), share(agent_of(config), num_shards=4)
     rollout, before = rollout_of(whole), whole.parameters.values.detach().clone()
     for _ in range(100):
         ours, theirs = sharded.update(rollout), whole.update(rollout)
@@ -64,13 +81,13 @@ def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_roundi
 def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, fast_updates: bool) -> None:
     """Learners by turns: each exchange is given what the learner of all shards had at the same place."""
     config = replace(CONFIG, fast_updates=fast_updates)
-    exchanged: list[Tensor] = []
+    exchanged: list[list[Tensor]] = []
 
-    def kept(rows: Tensor) -> Tensor:
-        exchanged.append(rows.clone())
+    def kept(rows: list[Tensor]) -> list[Tensor]:
+        exchanged.append([row.clone() for row in rows])
         return rows
 
-    alone = share(agent_of(config), num_shards=4, mine=slice(None), exchange=kept)
+    alone = share(agent_of(config), num_shards=4, seen=kept)
     rollout = rollout_of(alone)
     expected = alone.update(rollout)
     each = 4 // num_learners
@@ -78,30 +95,45 @@ def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, fast_up
         mine = slice(rank * each, (rank + 1) * each)
         theirs = iter(exchanged)
 
-        def exchange(rows: Tensor, mine: slice, theirs: Any) -> Tensor:
+        def compared(rows: list[Tensor], mine: slice, theirs: Iterator[list[Tensor]]) -> list[Tensor]:
             everything = next(theirs)
-            assert torch.equal(rows, everything[mine])
+            assert all(map(torch.equal, rows, everything[mine]))
             return everything
 
-        learner = share(agent_of(config), num_shards=4, mine=mine, exchange=partial(exchange, mine=mine, theirs=theirs))
+        learner = share(agent_of(config), num_shards=4, mine=mine, seen=partial(compared, mine=mine, theirs=theirs))
         assert learner.update(rollout) == expected
         assert torch.equal(learner.parameters.values, alone.parameters.values)
         assert next(theirs, None) is None
-    assert len(exchanged) == config.num_epochs * config.num_minibatches
+    assert len(exchanged) == 1 + config.num_epochs * config.num_minibatches  # the first brings the critic's values
+
+
+def test_values_of_more_rows_than_there_are_parameters_come_in_pieces() -> None:
+    config = replace(CONFIG, hidden_sizes=(), num_steps=64)  # 15 parameters, and 5 numbers that are measured
+    exchanges = []
+    sharded = share(agent_of(config), num_shards=3, seen=lambda rows: exchanges.append(len(rows[0])) or rows)
+    rollout = rollout_of(sharded)
+    rows = rollout.observations.flatten(0, 1)
+    steps = sharded._optimizer_steps()
+    assert torch.equal(
+        steps.values(rows), torch.cat([steps._form.values(part) for part in rows.tensor_split([86, 173])])
+    )
+    assert len(rows) == 260
+    assert exchanges == [20] * 5
+    assert steps.values(rows[:0]).shape == (0,)
 
 
 def test_the_number_of_shards_is_part_of_the_arithmetic_and_their_order_too() -> None:
-    def after(num_shards: int, exchange: Any = one_learner) -> Tensor:
-        agent = share(agent_of(CONFIG), num_shards=num_shards, mine=slice(None), exchange=exchange)
+    def after(num_shards: int, **wire: Any) -> Tensor:
+        agent = share(agent_of(CONFIG), num_shards, **wire)
         agent.update(rollout_of(agent))
         return agent.parameters.values.detach()
 
     assert not torch.equal(after(2), after(4))
-    assert not torch.equal(after(4), after(4, lambda rows: rows.flip(0)))
+    assert not torch.equal(after(4), after(4, seen=lambda rows: rows[::-1]))
 
 
 def test_a_shard_without_steps_counts_for_nothing() -> None:
-    agent = share(agent_of(CONFIG), num_shards=64, mine=slice(None), exchange=one_learner)
+    agent = share(agent_of(CONFIG), num_shards=64)
     agent.update(rollout_of(agent))  # of minibatches of 32
     assert agent.parameters.values.isfinite().all()
 
@@ -109,16 +141,11 @@ def test_a_shard_without_steps_counts_for_nothing() -> None:
 def test_no_step_is_made_where_all_are_asked_to_stop() -> None:
     from hybridppo.interruption import Stopped
 
-    stops = []
-
-    def exchange(rows: Tensor) -> Tensor:
-        stops.append(True)
-        return rows
-
-    agent = share(agent_of(CONFIG), num_shards=2, mine=slice(None), exchange=exchange)
-    agent.should_stop = lambda: bool(stops)
+    stops: list[bool] = []
+    agent = share(agent_of(CONFIG), num_shards=2, seen=lambda rows: stops.append(True) or rows)
+    agent.should_stop = lambda: len(stops) == 2
     rollout, before = rollout_of(agent), agent.parameters.values.detach().clone()
     with pytest.raises(Stopped):
         agent.update(rollout)
-    assert len(stops) == 1
+    assert len(stops) == 2  # values, and one minibatch
     assert torch.equal(agent.parameters.values, before)

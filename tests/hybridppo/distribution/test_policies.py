@@ -23,6 +23,7 @@ EVERY: dict[str, Distribution] = {
     "multi:2": hybridppo.MultiLearner(learners=2),
     "multi:2:4": hybridppo.MultiLearner(learners=2, shards=4),
     "gpu:2:4": hybridppo.GPUOnly(learners=2, shards=4),
+    "central:2": hybridppo.Central(learners=2),
     "central:2:0": hybridppo.Central(learners=2, max_lag=0),
 }
 CONFIG = PPOConfig(num_envs=4, num_steps=8, hidden_sizes=(4,))
@@ -68,6 +69,8 @@ def test_what_cannot_be_run_says_what_can(text: str, tmp_path: Path) -> None:
         ("ray:2", "unknown distribution 'ray:2': use one of local, coarse"),
         ("multi:two", "written multi:LEARNERS:SHARDS.*'multi:two'"),
         ("multi:2:4:8", "written multi:LEARNERS:SHARDS"),
+        ("central", "central needs learners: central:2"),
+        ("central:2:1:1", "written central:LEARNERS:MAX_LAG"),
         ("multi:0", "learners must be a whole number of at least 1, got 0"),
         ("multi:2:3", "shards must be a multiple of learners = 2, got 3"),
         ("coarse", "coarse needs samplers: coarse:2"),
@@ -91,6 +94,26 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
         ({}, {"vectorization": "async"}, "vectorization='async' cannot be had"),
         ({}, {"placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)}, "by turns on CPUs, got Mirrored"),
         ({}, {"distribution": "multi"}, "say how many learners to start"),
+        (
+            {"num_envs": 3, "num_steps": 16},
+            {"distribution": "central:2"},
+            "num_envs must be a multiple of the 2 learner",
+        ),
+        ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
+        ({"normalize_rewards": True}, {"distribution": "central:2"}, "normalize_rewards cannot be had .*use .*multi:2"),
+        ({"normalize_observations": True}, {"distribution": "central:2"}, "normalize_observations cannot be had"),
+        (
+            {"recurrent": "gru"},
+            {"distribution": "central:2"},
+            "recurrent='gru' cannot be had with 2 learners of a serv",
+        ),
+        ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 cannot be had"),
+        (
+            {},
+            {"distribution": "central:2", "placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)},
+            "by turns on CPU",
+        ),
+        ({}, {"distribution": "central:2", "config": hybridppo.TD3Config()}, "gradients of PPO only, got TD3Config"),
         ({}, {"config": hybridppo.DDPGConfig()}, "learners share the gradients of PPO only, got DDPGConfig"),
         ({}, {"config": hybridppo.TD3Config()}, "learners share the gradients of PPO only, got TD3Config"),
     ],

@@ -7,6 +7,7 @@ import torch
 from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
 from hybridppo.agents import PPO
 from hybridppo.distribution import team as teams
+from hybridppo.distribution.exchange import Agreeing, Alone
 from hybridppo.distribution.team import Team
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.sync import SyncEnvironments
@@ -21,16 +22,11 @@ class Wire:
 
     def __init__(self) -> None:
         self.said: dict[int, bytes] = {}
-        self.numbers: dict[int, torch.Tensor] = {}
         self.rank = 0
 
     def gather(self, data: bytes) -> list[bytes]:
         self.said[self.rank] = data
         return [self.said.get(rank, data) for rank in (0, 1)]
-
-    def gather_numbers(self, numbers: torch.Tensor) -> torch.Tensor:
-        self.numbers[self.rank] = numbers
-        return torch.stack([self.numbers.get(rank, numbers) for rank in (0, 1)])
 
 
 def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[Team]]:
@@ -72,15 +68,14 @@ def test_a_stop_that_one_is_asked_for_is_everyones_and_never_before_it_was_said(
     assert second._agreed.requested
 
 
-def test_a_stop_comes_with_gradients_too() -> None:
-    wire, (first, second) = pair()
-    second._own.requested = True
-    wire.rank = 1
-    second._exchange(torch.ones(1, 3))
-    wire.rank = 0
-    rows = first._exchange(torch.zeros(1, 3))
-    assert torch.equal(rows, torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]))
-    assert first._agreed.requested
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_stop_comes_with_gradients_too(asks: bool) -> None:
+    own, agreed, way = Interruption(), Interruption(), Alone(1, 3)
+    own.requested = asks
+    between = Agreeing(way, own, agreed)
+    between.to_fill()[0].fill_(2.0)
+    assert torch.equal(between.filled()[0], torch.full((3,), 2.0))
+    assert agreed.requested is asks
 
 
 def test_learners_that_were_started_otherwise_are_told_what_differs() -> None:

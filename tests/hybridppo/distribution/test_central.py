@@ -1,0 +1,336 @@
+"""A server of parameters and its learners: the bits of one process where one learns, and what a lost one takes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+import torch
+from processes import start_python
+from torch import Tensor
+
+import hybridppo
+from hybridppo import Central, DistributionError, PPOConfig
+from hybridppo.run_directory.directory import RunDirectory
+
+CONFIG = PPOConfig(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
+STEPS = 4 * 32 * 4
+beside_the_extras = pytest.mark.extras
+"""Nothing of the extras is needed, but each starts several learners, and torch in each of them."""
+needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+SECONDS = 120
+"""Much longer than anything takes, on a machine that has other things to do."""
+OF_CENTRAL = {"learner", "learners", "gradient_lag_mean", "gradient_lag_max", "gradient_waits"}
+
+
+def train(env: Any = "CartPole-v1", **options: Any) -> hybridppo.TrainResult:
+    options = {
+        "config": CONFIG, "seed": 5, "total_steps": STEPS, "placement": "cpu", "progress": False,
+        "on_interrupt": "return", **options,
+    }  # fmt: skip
+    return hybridppo.train(env, **options)
+
+
+def values_of(result: hybridppo.TrainResult) -> Tensor:
+    return result.agent.parameters.values.detach().clone()
+
+
+def counted(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.startswith(("seconds", "steps_per_second"))}
+
+
+def learners() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "hybridppo.distribution.central_learner" in child.cmdline():
+                found.append(child)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    yield
+    assert learners() == []
+
+
+@pytest.mark.parametrize("fast_updates", [True, pytest.param(False, marks=beside_the_extras)])
+def test_one_learner_without_lag_gives_the_bits_of_one_process(fast_updates: bool) -> None:
+    """Annealing, target_kl and episodes are where they are there; an early end comes at the same epoch."""
+    config = replace(CONFIG, fast_updates=fast_updates, anneal_clip_range=True, target_kl=1e-4)
+    alone = train(config=config, vectorization="sync")
+    served = train(config=config, distribution=Central(1, max_lag=0))
+    assert torch.equal(values_of(served), values_of(alone))
+    assert {name: value for name, value in counted(served.metrics).items() if name not in OF_CENTRAL} == counted(
+        alone.metrics
+    )
+    assert served.metrics["gradient_lag_max"] == served.metrics["gradient_waits"] == 0
+
+
+@beside_the_extras
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+def test_gradients_are_no_older_than_was_allowed_and_each_learner_learns_its_share(
+    max_lag: int, tmp_path: Path
+) -> None:
+    lines: list[dict[str, Any]] = []
+    result = train(
+        distribution=Central(2, max_lag), total_steps=3 * STEPS, on_iteration=lines.append, run_dir=tmp_path / "run"
+    )
+    assert result.metrics["env_steps"] == 3 * STEPS
+    assert [line["env_steps"] for line in lines] == [64 * (i + 1) for i in range(len(lines))]
+    assert {line["learner"] for line in lines} == {0, 1}
+    assert all(line["learners"] == 2 for line in lines)
+    assert all(0 <= line["gradient_lag_mean"] <= line["gradient_lag_max"] <= max_lag for line in lines)
+    assert all(line["policy_lag"] >= 0 for line in lines)
+    if max_lag == 0:
+        assert any(line["gradient_waits"] for line in lines)
+    else:
+        assert any(line["gradient_lag_max"] for line in lines)
+    assert lines[-1]["episodes"] > 0
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == f"central:2:{max_lag}"
+
+
+class Once(gym.Wrapper):  # type: ignore[type-arg]
+    """CartPole that does something else in its 100th step, in the process that comes there first, and in no other."""
+
+    def __init__(self, mark: Path, what: Callable[[], object], everywhere: bool) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self._mark, self._what, self._steps, self._everywhere = mark, what, 0, everywhere
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if self._steps == 100 and (self._everywhere or self._is_first()):
+            self._what()
+        return super().step(action)
+
+    def _is_first(self) -> bool:
+        try:
+            os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+def once(what: Callable[[], object], mark: Path, everywhere: bool = False) -> Callable[[], gym.Env[Any, Any]]:
+    return lambda: Once(mark, what, everywhere)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def silent() -> None:
+    threading.Event().wait()
+
+
+def raising() -> None:
+    raise ValueError("no more of this")
+
+
+class Watching(hybridppo.Callback):
+    """Ends the training when, after the loss of a learner, each that is there has learned from ten rollouts."""
+
+    def __init__(self, restarts: int) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._restarts, self._since = restarts, {0: 0, 1: 0}
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        self.lines.append(dict(metrics))
+        if metrics["learners"] == 2 and metrics["env_restarts"] < max(1, self._restarts):
+            return
+        self._since[metrics["learner"]] += 1
+        if (min if self._restarts else max)(self._since.values()) >= 10:
+            run.stop("seen")
+
+
+@needs_sigkill
+@beside_the_extras
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (killed, r"learner [01] \(environments [02] to [13]\) has died: killed by SIGKILL"),
+        (silent, r"learner [01] \(environments [02] to [13]\) has made no step and given no gradient for 3 s"),
+    ],
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_others_go_on_without_a_learner_that_is_lost_or_with_another_in_its_place(
+    what: Callable[[], None], message: str, restarts: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = Watching(2 if restarts else 0)
+    result = train(
+        once(what, tmp_path / "mark"), distribution=Central(2), total_steps=10**9, callbacks=watching,
+        worker_timeout=3.0, on_env_error="restart" if restarts else "raise",
+    )  # fmt: skip
+    assert watching.lines[0]["learners"] == 2
+    assert result.metrics["env_steps"] == 64 * len(watching.lines)
+    assert result.metrics["learners"] == (2 if restarts else 1)
+    assert result.metrics["env_restarts"] == (2 if restarts else 0)
+    assert len([each for each in caplog.messages if "Another is started" in each]) == restarts
+    warned = [each for each in caplog.messages if "learner" in each]
+    assert len(warned) == 1
+    assert re.match(message, warned[0]), warned
+    assert ("The other learners go on" in warned[0]) is not restarts
+
+
+@needs_sigkill
+@beside_the_extras
+def test_where_no_learner_is_left_one_error_says_so_and_what_was_saved_goes_on_locally(tmp_path: Path) -> None:
+    with pytest.raises(
+        DistributionError, match=r"no learner is left; the last: learner [01] .* SIGKILL.*resume goes on"
+    ):
+        train(once(killed, tmp_path / "mark", everywhere=True), distribution=Central(2), run_dir=tmp_path / "run")
+    result = hybridppo.resume(
+        tmp_path / "run", env=lambda: gym.make("CartPole-v1"), distribution="local", progress=False
+    )
+    assert result.metrics["env_steps"] == STEPS
+
+
+@needs_sigkill
+@beside_the_extras
+def test_a_learner_that_is_lost_over_and_over_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(DistributionError, match=r"lost 4 times without a whole rollout between, the last: learner 0"):
+        train(
+            once(killed, tmp_path / "mark", everywhere=True), distribution=Central(1), on_env_error="restart",
+            config=replace(CONFIG, num_steps=128),
+        )  # fmt: skip
+
+
+@beside_the_extras
+def test_an_error_of_an_environment_is_told_with_its_learner(tmp_path: Path) -> None:
+    with pytest.raises(DistributionError, match=r"learner [01] .* failed: .*environment \d .*no more of this"):
+        train(once(raising, tmp_path / "mark"), distribution=Central(2))
+
+
+@beside_the_extras
+def test_a_training_that_diverges_ends_and_saves_nothing_of_it(tmp_path: Path) -> None:
+    config = replace(CONFIG, learning_rate=1e30, max_grad_norm=1e30)
+    with pytest.raises(hybridppo.TrainingError, match=r"learner [01] .*finite.*learning_rate is 1e\+30"):
+        train(config=config, distribution=Central(2), run_dir=tmp_path / "run", checkpoint_seconds=0.0)
+    assert hybridppo.load(tmp_path / "run").parameters.values.isfinite().all()
+
+
+def saved_optimizer(run: Path) -> dict[str, Tensor]:
+    tensors = RunDirectory.open(run).load_checkpoint("latest").tensors
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("optimizer.")}
+
+
+@beside_the_extras
+def test_what_is_saved_is_what_the_server_has_and_goes_on_wherever_it_is_resumed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def stop_at(iteration: int) -> Callable[[dict[str, Any]], None]:
+        def stop(metrics: dict[str, Any]) -> None:
+            if metrics["iteration"] == iteration:
+                signal.raise_signal(signal.SIGTERM)
+
+        return stop
+
+    stopped = train(distribution="central:2", run_dir=run, on_iteration=stop_at(3))
+    assert stopped.interrupted
+    assert stopped.saved
+    assert torch.equal(hybridppo.load(run).parameters.values, stopped.agent.parameters.values)
+    slots = stopped.agent.optimizer.state[stopped.agent.parameters.values]
+    assert all(torch.equal(saved_optimizer(run)[f"optimizer.{name}"], slot) for name, slot in slots.items())
+    # Learner 0's or 1's first rollouts: each has 3 epochs of one minibatch.
+    assert float(slots["step"]) >= 9
+
+    options = {"progress": False, "on_interrupt": "return"}
+    again = hybridppo.resume(run, on_iteration=stop_at(5), **options)
+    assert again.metrics["iteration"] == 5
+    assert again.metrics["env_steps"] == 5 * 64
+    steps = float(again.agent.optimizer.state[again.agent.parameters.values]["step"])
+    assert steps >= float(slots["step"]) + 6
+    local = hybridppo.resume(run, distribution="local", on_iteration=stop_at(6), **options)
+    assert local.metrics["env_steps"] == 5 * 64 + 128
+    assert float(local.agent.optimizer.state[local.agent.parameters.values]["step"]) == steps + 6
+    last = hybridppo.resume(run, distribution="central:2", **options)
+    assert last.metrics["env_steps"] >= STEPS
+    assert not last.interrupted
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
+
+
+@beside_the_extras
+def test_a_rollout_that_another_distribution_had_not_learned_from_is_sampled_again(tmp_path: Path) -> None:
+    stops: list[int] = []
+
+    class Stopping(hybridppo.PPO):
+        def update(self, rollout: Any) -> Any:
+            if self.version == 2 and not stops:
+                stops.append(1)
+                signal.raise_signal(signal.SIGTERM)
+            return super().update(rollout)
+
+    local = train(run_dir=tmp_path / "run", agent=Stopping, vectorization="sync")
+    assert local.interrupted
+    assert local.metrics["env_steps"] == 2 * 128
+    result = hybridppo.resume(tmp_path / "run", distribution="central:1:0", agent=Stopping, progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [128, 256, 384, 512]
+    assert result.metrics["env_steps"] == STEPS
+
+
+DRIVER = """
+import hybridppo, sys
+if __name__ == "__main__":
+    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="central:2", progress=False,
+                    on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
+"""
+
+
+@beside_the_extras
+def test_no_learner_outlives_the_server(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    driver = start_python(script, stdout=subprocess.PIPE)
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "1\n"
+        others = psutil.Process(driver.pid).children(recursive=True)
+        assert len(others) == 2
+    finally:
+        driver.kill()
+        driver.wait()
+    _, alive = psutil.wait_procs(others, timeout=10)
+    assert alive == []
+
+
+class Target(gym.Env[np.ndarray, int]):
+    """The right action is the sign of the only number; each right one is worth 1, in episodes of 8."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._next(), {}
+
+    def _next(self) -> Any:
+        self._number = self.np_random.uniform(-1.0, 1.0)
+        return np.array([self._number], np.float32)
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward = float(action == (self._number > 0.0))
+        self._steps += 1
+        return self._next(), reward, self._steps == 8, False, {}
+
+
+@beside_the_extras
+def test_several_learners_learn_what_one_does() -> None:
+    config = replace(CONFIG, num_steps=64, learning_rate=1e-2)
+    result = train(Target, distribution="central:2", total_steps=12_000, config=config)
+    assert result.metrics["episode_return_mean"] > 7.5

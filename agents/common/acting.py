@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.placements.acting import TorchActor, TorchRecurrentActor
+from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import Drawing
 
 NO_STATE: Any = object()
 """Where no state is passed."""
@@ -69,3 +71,10 @@ def remind(actor: TorchActor, state: Any, recurrent: str | None) -> None:
             f"starts, got {shown(state)}"
         )
     actor.state = given[None]
+
+
+def chosen(actor: TorchActor, row: NDArray[Any], distribution: Distribution, deterministic: bool) -> NDArray[Any]:
+    """The most probable action for a row `[1, *row]`, or one at random, `[1, *action]`."""
+    if deterministic:
+        return distribution.mode(actor(row))
+    return Drawing(distribution, np.random.default_rng(), 1).actions(actor, row)

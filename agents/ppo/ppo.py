@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.acting import NO_STATE, remind, row_of
+from hybridppo.agents.common.acting import NO_STATE, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.agreement import ByHand, require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
@@ -90,7 +90,8 @@ class PPO:
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
         self.observation_space, self.action_space = observation_space, action_space
-        self.distribution: Distribution = distribution_for(action_space, squash=config.squash_actions)
+        squash, exploration = config.squash_actions, config.exploration
+        self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
         self._encode = ObservationEncoder(observation_space)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order = np.random.default_rng(order)
@@ -177,11 +178,7 @@ class PPO:
         remind(actor, state, self.config.recurrent)
         row = row_of(observation, action_mask, self.observation_space, self._encode)
         with float32_products(self.config.precision, self.parameters.values.device):
-            outputs = actor(row)
-        if deterministic:
-            actions = self.distribution.mode(outputs)
-        else:
-            actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
+            actions = chosen(actor, row, self.distribution, deterministic)
         action = first_of(self.action_space)(self.distribution.to_env(actions))
         if state is NO_STATE:
             return action

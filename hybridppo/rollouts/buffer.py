@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import noise_rows
 
 Array = NDArray[Any]
 
@@ -37,7 +38,7 @@ class RolloutBuffer:
     absent: Array
     """`[T, N]` bool: where nobody was there to act, see `Environments.absent`."""
     noise: Array
-    """`[T, N, noise]`, drawn beforehand."""
+    """`[T, N, noise]`, drawn beforehand; fewer rows where one is kept for many steps (`noise_rows`)."""
     starts: Array | None = None
     """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
     states: Array | None = None
@@ -62,7 +63,7 @@ class RolloutBuffer:
             "truncated": (leading, "bool"),
             "restarted": (leading, "int32"),
             "absent": (leading, "bool"),
-            "noise": ((*leading, distribution.noise_size), float32),
+            "noise": ((noise_rows(distribution, num_steps), num_envs, distribution.noise_size), float32),
         }
         if memory is not None:
             layout["starts"] = (leading, "bool")

@@ -26,6 +26,7 @@ from hybridppo.runners.samplers.stepping import Flag, StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, require_rollout_of, rows_that_matter
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -187,7 +188,7 @@ class BaseSampler(ABC):
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         """Draw what the actions of a rollout take."""
-        buffer.noise[:] = self._distribution.draw_noise(self._noise, (self.num_steps, self.num_envs))
+        buffer.noise[:] = self._distribution.draw_noise(self._noise, (len(buffer.noise), self.num_envs))
 
     def _filled(self, buffer: RolloutBuffer) -> RolloutBuffer:
         """The part of the buffer that was filled; what is asked for once the rollout has ended."""
@@ -304,7 +305,7 @@ class BaseSampler(ABC):
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
         arrays = {
             name: array[rows]
-            for name, (array, rows) in rows_that_matter(under_way.buffer, under_way.filled, self._memory).items()
+            for name, (array, rows) in self._rows_that_matter(under_way.buffer, under_way.filled).items()
         }
         tensors = {f"buffer.{name}": torch.from_numpy(array) for name, array in arrays.items()}
         finals = under_way.finals
@@ -360,11 +361,14 @@ class BaseSampler(ABC):
             return str(error)
         return None
 
+    def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
+        return rows_that_matter(buffer, filled, noise_row(self._distribution, filled), self._memory)
+
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         buffer, filled = self._next_buffer(), whole(state, "filled")
         if filled > self.num_steps:
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
-        for name, (array, rows) in rows_that_matter(buffer, filled, self._memory).items():
+        for name, (array, rows) in self._rows_that_matter(buffer, filled).items():
             if name == "absent" and "buffer.absent" not in tensors:  # which earlier releases did not write
                 array[rows] = False
                 continue

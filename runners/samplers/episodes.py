@@ -27,6 +27,7 @@ from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.checks import require_finite
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.registry import first_of
+from hybridppo.spaces.state_dependent import exploration_of, noise_rows
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -147,10 +148,13 @@ class EpisodeSampler(BaseSampler):
                 buffer = self._prepared(buffer, t, room)
                 observations, noise = buffer.observations[:, 0], buffer.noise
                 outputs, actions, rewards = buffer.outputs, buffer.actions, buffer.rewards[:, 0]
+                exploration = exploration_of(self._distribution, noise)
             if memory is not None:
                 memory.before(t, actor, buffer.starts, buffer.states)
+            if exploration is not None:
+                exploration.before(t, actor)
             output = actor(buffer.observations[t])
-            action = sample(output, noise[t])
+            action = sample(output, noise[t] if exploration is None else exploration.of(actor))
             try:
                 observation, reward, terminated, truncated, _ = sub_env.step(only(to_env(action)))
                 if shape is not None and observation.shape != shape:
@@ -196,7 +200,8 @@ class EpisodeSampler(BaseSampler):
             larger = self._allocate(2 * len(buffer.rewards))
             larger.copy_from(buffer)
             buffer = larger
-        buffer.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
+        rows = slice(noise_rows(self._distribution, start), noise_rows(self._distribution, end))
+        buffer.noise[rows] = self._distribution.draw_noise(self._rollout_noise, (rows.stop - rows.start, 1))
         buffer.terminated[start:end] = buffer.truncated[start:end] = False
         buffer.restarted[start:end] = 0
         buffer.absent[start:end] = False

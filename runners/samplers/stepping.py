@@ -13,6 +13,7 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.samplers.fused import Slices, fused
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.state_dependent import exploration_of
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
@@ -133,6 +134,7 @@ class Stepper:
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
+        exploration = exploration_of(self._distribution, buffer.noise)
         if memory is not None:
             memory.begin(actor)
         heartbeat = self.heartbeat
@@ -143,8 +145,10 @@ class Stepper:
                 break
             if memory is not None:
                 memory.before(t, actor, starts, states)
+            if exploration is not None:
+                exploration.before(t, actor)
             outputs = actor(buffer.observations[t])
-            actions = sample(outputs, buffer.noise[t])
+            actions = sample(outputs, buffer.noise[t] if exploration is None else exploration.of(actor))
             observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
             buffer.outputs[t] = outputs
             buffer.actions[t] = actions

@@ -32,10 +32,10 @@ class RolloutUnderWay:
 
 
 def rows_that_matter(
-    buffer: RolloutBuffer, filled: int, memory: MemoryLayout | None = None
+    buffer: RolloutBuffer, filled: int, noise_row: int, memory: MemoryLayout | None = None
 ) -> dict[str, tuple[Array, slice]]:
-    """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise of the others."""
-    rows = {"observations": slice(filled + 1), "noise": slice(filled, None)}
+    """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise from `noise_row` on."""
+    rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None)}
     if memory is not None:
         rows["states"] = slice(memory.num_sequences(filled))
     return {name: (array, rows.get(name, slice(filled))) for name, array in buffer.arrays.items()}

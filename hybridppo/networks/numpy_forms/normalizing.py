@@ -51,6 +51,16 @@ class NormalizingActor:
         """Likewise."""
         self._actor.forget(envs)
 
+    def explore(self, noise: Array) -> None:
+        """Likewise, where its exploration depends on the state."""
+        self._actor.explore(noise)
+
+    @property
+    def perturbation(self) -> Array:
+        """Likewise."""
+        perturbation: Array = self._actor.perturbation
+        return perturbation
+
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
         if len(observations) != len(self._rows):

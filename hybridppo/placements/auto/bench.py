@@ -35,6 +35,7 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.spaces.state_dependent import exploration_of
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class Bench:
         """Seconds of the actor's outputs and the choice of actions for a step of all environments; of them, copying."""
         distribution, observations = self._agent.distribution, self._rollout.observations.numpy()
         noise = distribution.draw_noise(np.random.default_rng(0), (observations.shape[1],))
+        exploration = exploration_of(distribution, noise[None])
         num_calls = max(1, min(32, len(observations) - 1))
         crossings: list[float] = []
         with placement.sampling(self._agent) as actor:
@@ -157,7 +159,11 @@ class Bench:
             def act() -> float:
                 start, copying = time.perf_counter(), placement.counters.seconds_copying
                 for t in range(num_calls):
-                    distribution.to_env(distribution.sample(actor(observations[t]), noise))
+                    if exploration is not None:
+                        exploration.before(0, actor)
+                    outputs = actor(observations[t])
+                    drawn = noise if exploration is None else exploration.of(actor)
+                    distribution.to_env(distribution.sample(outputs, drawn))
                 crossings.append((placement.counters.seconds_copying - copying) / num_calls)
                 return (time.perf_counter() - start) / num_calls
 

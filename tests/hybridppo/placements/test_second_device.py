@@ -87,6 +87,7 @@ WORKS = {
         replace(SMALL, recurrent="lstm", recurrent_size=4, sequence_length=3, normalize_observations=True),
     ),
     "another memory": Work(Catch, replace(SMALL, recurrent="gru", recurrent_size=4, sequence_length=8)),
+    "noise of the state": Work("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=3, log_std_init=-1.0)),
     "a shared trunk": Work(Catch, replace(SMALL, shared_trunk=True, convolutions="impala", layer_norm=True)),
     "other settings": Work(
         "CartPole-v1",

@@ -26,6 +26,12 @@ def row_of(observation: Any, action_mask: Any, space: gym.Space[Any], encode: Ob
     if not isinstance(space, MaskedObservation):
         if action_mask is not None:
             raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+        if encode.frames is not None and np.shape(observation) != space.shape:
+            number = encode.frames.num_frames
+            raise EnvError(
+                f"this agent acts on stacks of {number} observations, of shape {space.shape}, got one of shape "
+                f"{np.shape(observation)}: let hybridppo.FrameStack(env, {number}) give them"
+            )
         if encode.is_array:
             return encode(np.asarray(observation)[None])
         try:

@@ -139,7 +139,7 @@ class NumpySteps:
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
         statistics = np.zeros(len(STATISTICS), np.float32)
-        packed = PackedBatch.of(batch)
+        packed = PackedBatch.of(batch.made())
         self._fill_gradient(packed, clip_range, statistics)
         return torch.from_numpy(statistics[:-1])
 

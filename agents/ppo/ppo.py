@@ -39,6 +39,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, Opti
 from hybridppo.agents.ppo.pool import experience
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
+from hybridppo.agents.ppo.stacked_rows import require_rows
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
@@ -93,6 +94,7 @@ class PPO:
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
         self._encode = ObservationEncoder(observation_space)
+        require_rows(config, self._encode)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order = np.random.default_rng(order)
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.

@@ -139,6 +139,8 @@ def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) ->
     """The rows of an array of a rollout that are new where it was filled from `first` to `filled`."""
     if name == "observations":
         return slice(first, filled + 1)
+    if name == "history":  # which is written with the first row
+        return slice(None) if first == 0 else slice(0)
     if name == "states":
         assert memory is not None
         return slice(memory.num_sequences(first), memory.num_sequences(filled))

@@ -171,6 +171,10 @@ class Team(Alone):
             )
         if options.vectorization == "async":
             raise ConfigurationError(f"vectorization='async' cannot be had {learners}: leave it out")
+        if options.frame_stack > 1:
+            raise ConfigurationError(
+                f"frame_stack={options.frame_stack} cannot be had {learners}: use distribution='local'"
+            )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, "learners", tells=self.rank == 0)

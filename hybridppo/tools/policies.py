@@ -130,7 +130,10 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     network: nn.Module = policy.actor
     if isinstance(network, NormalizedNetwork):
         moments = network.normalizer.moments
-        arrays |= {"mean": _host(moments.mean), "variance": _host(moments.variance)}
+        times = (policy.encode.size + policy.mask_size) // len(
+            moments.mean
+        )  # of stacks of frames, whose moments are one frame's
+        arrays |= {"mean": np.tile(_host(moments.mean), times), "variance": np.tile(_host(moments.variance), times)}
         network = network.network
     if isinstance(network, RecurrentNetwork) and network.features is None:
         cell = network.cell

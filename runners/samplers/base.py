@@ -177,7 +177,8 @@ class BaseSampler(ABC):
         """Warn, once, of observations outside of the bounds of their space, which is looked at once per rollout."""
         if buffer.restarted.any():  # rows that were lost are zeros
             return
-        warning = self._encode.warning_of_bounds(buffer.observations)
+        rows, frames = buffer.observations, self._encode.frames
+        warning = self._encode.warning_of_bounds(rows if frames is None else frames.repeated(rows))
         if warning is not None:
             self._has_warned = True
             logger.warning(
@@ -185,6 +186,10 @@ class BaseSampler(ABC):
                 "It is learned from as it is, and this is said once",
                 warning,
             )
+
+    def _no_row(self, count: int = 0) -> Array:
+        """So many rows of zeros, as actors take them."""
+        return np.zeros((count, *self._encode.shape), self._encode.dtype)
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         """Draw what the actions of a rollout take."""
@@ -272,10 +277,11 @@ class BaseSampler(ABC):
             truncated=torch.from_numpy(buffer.truncated),
             valid_rows=torch.from_numpy(np.flatnonzero(valid)),
             final_rows=torch.tensor([step * self.num_envs + env for step, env, _ in finals], dtype=torch.int64),
-            final_observations=torch.from_numpy(np.stack(observations) if finals else buffer.observations[:0, 0]),
+            final_observations=torch.from_numpy(np.stack(observations) if finals else self._no_row()),
             version=version,
             starts=torch.from_numpy(buffer.starts) if buffer.starts is not None else None,
             states=torch.from_numpy(buffer.states) if buffer.states is not None else None,
+            history=torch.from_numpy(buffer.history) if buffer.history is not None else None,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -346,8 +352,7 @@ class BaseSampler(ABC):
         if "not_saved" in environments:
             return str(environments["not_saved"])
         observation = tensors["observation"].numpy()
-        expected = self._buffers[0].observations[0]
-        require_like("observation", tensors["observation"], expected)
+        require_like("observation", tensors["observation"], self._no_row(self.num_envs))
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are no finite numbers")
         remembered = np.zeros((self.num_envs, 0), np.float32)
@@ -377,7 +382,7 @@ class BaseSampler(ABC):
         finals: FinalObservations = []
         for i, (step, env) in enumerate(state["final_rows"]):
             final = tensors["final_observations"][i]
-            require_like("a final observation", final, buffer.observations[0, 0])
+            require_like("a final observation", final, self._no_row(1)[0])
             if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
                 raise ValueError(f"there is no step {step} of environment {env}")
             finals.append((step, env, final.numpy()))
@@ -389,4 +394,4 @@ class BaseSampler(ABC):
         Raises:
             ValueError: where a tensor is of another shape or type, or a row is none.
         """
-        require_rollout_of(self._buffers[0], rollout, self._memory)
+        require_rollout_of(self._buffers[0], rollout, self._encode, self._memory)

@@ -100,7 +100,7 @@ class Stepper:
         environments = self._environments
         self._has_begun = True
         start = time.perf_counter()
-        buffer.observations[first] = self._observation
+        buffer.write_first(first, self._observation, self._environments.encode.frames)
         buffer.restarted[first:] = 0
         buffer.absent[first:] = False
         end = len(buffer.rewards) if end is None else end
@@ -109,7 +109,8 @@ class Stepper:
             filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
         else:
             filled, finals = self._fill_rows(buffer, actor, stop, first, end)
-        self._observation = buffer.observations[filled].copy()
+        if self._environments.encode.frames is None:
+            self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start
         return filled, finals
 
@@ -138,6 +139,7 @@ class Stepper:
         if memory is not None:
             memory.begin(actor)
         heartbeat = self.heartbeat
+        frames, rows = environments.encode.frames, self._observation
         filled = end
         for t in range(first, filled):
             if stop[0]:
@@ -147,12 +149,13 @@ class Stepper:
                 memory.before(t, actor, starts, states)
             if exploration is not None:
                 exploration.before(t, actor)
-            outputs = actor(buffer.observations[t])
+            outputs = actor(buffer.observations[t] if frames is None else rows)
             actions = sample(outputs, buffer.noise[t] if exploration is None else exploration.of(actor))
             observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
             buffer.outputs[t] = outputs
             buffer.actions[t] = actions
-            buffer.observations[t + 1] = observations
+            buffer.observations[t + 1] = observations if frames is None else frames.newest(observations)
+            rows = observations
             buffer.rewards[t] = rewards
             buffer.terminated[t] = terminated
             buffer.truncated[t] = truncated
@@ -166,6 +169,8 @@ class Stepper:
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
+        if frames is not None:
+            self._observation = rows.copy()
         if memory is not None:
             memory.end(actor)
         environments.check_rewards(buffer.rewards[first:filled])

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SingleLearnerCoarse,
         SingleLearnerFine,
     )
+    from hybridppo.environments.frame_stack import FrameStack
     from hybridppo.environments.named import make_env
     from hybridppo.evaluating import evaluate, evaluate_agent
     from hybridppo.loading import load
@@ -75,6 +76,7 @@ __all__ = [
     "DistributionError",
     "EnvError",
     "Environments",
+    "FrameStack",
     "GPUOnly",
     "HybridPPOError",
     "Local",
@@ -148,6 +150,7 @@ __getattr__ = lazy_attributes(
         "check_env": "hybridppo.checking",
         "diagnose": "hybridppo.tools.doctor",
         "load": "hybridppo.loading",
+        "FrameStack": "hybridppo.environments.frame_stack",
         "make_env": "hybridppo.environments.named",
         "plot_runs": "hybridppo.tools.plotting",
         "write_report": "hybridppo.tools.report",

@@ -19,6 +19,7 @@ from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluators.making import num_envs_of
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings
+from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.validation import require_whole
 
@@ -68,6 +69,7 @@ def evaluate_agent(
         imports=imports,
         vectorization=vectorization,
         action_masks=isinstance(agent.observation_space, MaskedObservation),
+        frame_stack=num_frames_of(agent.observation_space),
     )
     environments = make_environments(env, num_envs, options)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)

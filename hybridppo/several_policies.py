@@ -212,8 +212,9 @@ def checked(configs: Any) -> dict[str, PPOConfig]:
                 f"config must be one of PPOConfig, DDPGConfig, TD3Config, or have a PPOConfig for each kind of agents; "
                 f"config[{name!r}] is {shown(config)}"
             )
-        if config.recurrent is not None or config.episodes_per_rollout is not None:
-            what = "recurrent" if config.recurrent is not None else "episodes_per_rollout"
+        alone = ("recurrent", "episodes_per_rollout", "use_sde")
+        what = next((field for field in alone if getattr(config, field)), None)
+        if what is not None:
             raise ConfigurationError(f"config[{name!r}]: {what} cannot be had with several policies: leave it out")
     (first, model), *others = configs.items()
     for field in ALIKE:

@@ -12,6 +12,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.state_dependent import Drawing
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
@@ -74,7 +75,7 @@ def evaluate(
     remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
     running_return, running_length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
     resetting = nobody = np.zeros(columns, dtype=np.bool_)
-    noise = np.random.default_rng(seed)
+    drawing = Drawing(distribution, np.random.default_rng(seed), columns)
     returns: list[float] = []
     lengths: list[int] = []
     agents: list[str] = []
@@ -88,11 +89,7 @@ def evaluate(
             raise Stopped
         if remembered is not None:
             remembered.forget(actor)
-        outputs = actor(observations)
-        if deterministic:
-            actions = distribution.mode(outputs)
-        else:
-            actions = distribution.sample(outputs, distribution.draw_noise(noise, (columns,)))
+        actions = distribution.mode(actor(observations)) if deterministic else drawing.actions(actor, observations)
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
         absent = environments.absent if environments.absent is not None else nobody
         if remembered is not None:

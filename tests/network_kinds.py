@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -17,12 +18,19 @@ KINDS: dict[str, dict[str, Any]] = {
         "recurrent": "lstm", "recurrent_size": 8, "sequence_length": 8, "normalize_observations": True,
         "normalize_rewards": True,
     },
+    "state-dependent exploration": {"use_sde": True, "sde_sample_freq": 5, "log_std_init": -1.0},
+    "state-dependent exploration, a trunk, normalised": {
+        "use_sde": True, "shared_trunk": True, "normalize_observations": True
+    },
+    "state-dependent exploration, squashed": {"use_sde": True, "sde_sample_freq": 3, "squash_actions": True},
 }  # fmt: skip
 """What differs from the defaults, by name."""
 
 NEED_EXTRAS = ("compiled",)
 """Which need the packages of an extra; they are tried with those."""
-OF_THE_DEFAULT_TESTS = ("shared trunk", "gru", "lstm, normalised", "a pool, normalised")
+OF_THE_DEFAULT_TESTS = (
+    "shared trunk", "gru", "lstm, normalised", "a pool, normalised", "state-dependent exploration"
+)  # fmt: skip
 """Which between them have everything that the others have; those are tried in slow tests."""
 
 
@@ -31,3 +39,18 @@ def marks_of(kind: str) -> list[pytest.MarkDecorator]:
     if kind in NEED_EXTRAS:
         return [pytest.mark.extras]
     return [] if kind in OF_THE_DEFAULT_TESTS else [pytest.mark.slow]
+
+
+def acts_by_numbers(kind: str) -> bool:
+    """Whether a kind needs actions of a Box."""
+    return "use_sde" in KINDS[kind]
+
+
+def short_pendulum() -> gym.Env[Any, Any]:
+    """Episodes that all are cut short, within a rollout."""
+    return gym.make("Pendulum-v1", max_episode_steps=11)
+
+
+def env_of(kind: str) -> Any:
+    """An environment with short episodes in which a kind acts."""
+    return short_pendulum if acts_by_numbers(kind) else "CartPole-v1"

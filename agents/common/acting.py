@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.placements.acting import TorchActor, TorchRecurrentActor
+from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import Drawing
 
 NO_STATE: Any = object()
 """Where no state is passed."""
@@ -24,6 +26,12 @@ def row_of(observation: Any, action_mask: Any, space: gym.Space[Any], encode: Ob
     if not isinstance(space, MaskedObservation):
         if action_mask is not None:
             raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
+        if encode.frames is not None and np.shape(observation) != space.shape:
+            number = encode.frames.num_frames
+            raise EnvError(
+                f"this agent acts on stacks of {number} observations, of shape {space.shape}, got one of shape "
+                f"{np.shape(observation)}: let hybridppo.FrameStack(env, {number}) give them"
+            )
         if encode.is_array:
             return encode(np.asarray(observation)[None])
         try:
@@ -69,3 +77,10 @@ def remind(actor: TorchActor, state: Any, recurrent: str | None) -> None:
             f"starts, got {shown(state)}"
         )
     actor.state = given[None]
+
+
+def chosen(actor: TorchActor, row: NDArray[Any], distribution: Distribution, deterministic: bool) -> NDArray[Any]:
+    """The most probable action for a row `[1, *row]`, or one at random, `[1, *action]`."""
+    if deterministic:
+        return distribution.mode(actor(row))
+    return Drawing(distribution, np.random.default_rng(), 1).actions(actor, row)

@@ -51,13 +51,17 @@ def actor_and_critics(
         generator: of the initial weights.
 
     Raises:
-        EnvError: for observations that are images, and for action masks.
+        EnvError: for observations that are images or stacks of frames, and for action masks.
     """
     if isinstance(observation_space, MaskedObservation):
         raise EnvError(
             "action_masks=True is for choices among few actions, and DDPG and TD3 act in a Box: leave it out"
         )
     encode = ObservationEncoder(observation_space)
+    if encode.frames is not None:
+        raise EnvError(
+            f"frame_stack={encode.frames.num_frames} is for PPO: leave it out, or stack within the environment"
+        )
     if encode.layout.images:
         raise EnvError(
             f"the observation space {observation_space} has images, which DDPG and TD3 have no convolutions for: use "

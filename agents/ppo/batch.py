@@ -1,7 +1,7 @@
 """The batch that PPO learns from."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo.losses import normalize
+from hybridppo.agents.ppo.stacked_rows import StackedRows
 
 Array = NDArray[Any]
 
@@ -18,7 +19,8 @@ Array = NDArray[Any]
 class Batch:
     """The steps of a rollout, flattened to `[B, ...]`, with what PPO adds to them."""
 
-    observations: Tensor
+    observations: Any
+    """A tensor, or `StackedRows` of which minibatches are made."""
     actions: Tensor
     log_probs: Tensor
     values: Tensor
@@ -35,6 +37,16 @@ class Batch:
     def most_minibatches(self) -> int:
         """Into how many it may be cut: one of a single row would have advantages without a deviation."""
         return len(self) // 2
+
+    @property
+    def inputs(self) -> Tensor:
+        """The observations as networks take them, `[B, *row]`."""
+        found: Tensor = self.observations.made() if isinstance(self.observations, StackedRows) else self.observations
+        return found
+
+    def made(self) -> "Batch":
+        """The same with observations that are a tensor."""
+        return replace(self, observations=self.inputs) if isinstance(self.observations, StackedRows) else self
 
     def clip_range(self, clip_range: Any) -> Any:
         """The clip range of its rows: a number, or `[B]`."""
@@ -91,13 +103,13 @@ class PackedBatch:
     """A batch in two arrays and its actions, so that a shuffle is few gathers.
 
     Args:
-        observations: `[B, obs]`.
+        observations: `[B, obs]`; or stacks of frames, of which a gather makes arrays.
         actions: `[B, *action]`.
         columns: `[4, B]`: log-probabilities, values, advantages, returns.
         batch: what was packed, if it was a whole batch.
     """
 
-    def __init__(self, observations: Array, actions: Array, columns: Array, batch: Batch | None = None) -> None:
+    def __init__(self, observations: Any, actions: Array, columns: Array, batch: Batch | None = None) -> None:
         self.observations, self.actions, self.batch = observations, actions, batch
         self.is_normalized = batch is not None and batch.is_normalized
         self._columns = columns
@@ -110,11 +122,14 @@ class PackedBatch:
         """A whole batch."""
         columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
         packed = np.stack([column.numpy() for column in columns])
-        return cls(batch.observations.numpy(), batch.actions.numpy(), packed, batch)
+        stacked = isinstance(batch.observations, StackedRows)
+        observations = batch.observations if stacked else batch.observations.numpy()
+        return cls(observations, batch.actions.numpy(), packed, batch)
 
     def mask(self, size: int) -> Array:
         """The last `size` numbers of each observation, `[size, B]`."""
-        return self.observations.T[-size:]
+        rows: Array = self.observations.T[-size:]
+        return rows
 
     def gather(self, order: Array) -> "PackedBatch":
         """The rows at `[M]` indices, copied."""

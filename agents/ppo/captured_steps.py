@@ -82,7 +82,7 @@ class CapturedSteps:
         for minibatch in shuffled.split(sizes):
             if self._agent.should_stop():
                 raise Stopped
-            statistics.append(self._step(minibatch))
+            statistics.append(self._step(minibatch.made()))
         return torch.stack(statistics)
 
     def _step(self, minibatch: Batch) -> Tensor:

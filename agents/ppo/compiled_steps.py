@@ -224,7 +224,7 @@ class CompiledSteps:
 def _packed(batch: Any) -> tuple[Array, Array, Array]:
     """Observations, actions and the four columns beside them, as the loops take them."""
     columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
-    observations = np.ascontiguousarray(array_of(batch.observations))
+    observations = np.ascontiguousarray(array_of(batch.inputs))
     actions = np.ascontiguousarray(array_of(batch.actions), dtype=np.float32).reshape(len(batch), -1)
     return observations, actions, np.stack([array_of(column) for column in columns])
 

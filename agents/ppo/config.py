@@ -9,6 +9,7 @@ from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.spaces.state_dependent import ExplorationLayout
 
 OPTIONAL = ("critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads")
 """Numbers that may be None."""
@@ -88,6 +89,11 @@ class PPOConfig:
     """Begin with orthogonal weights and biases of zero; False for torch's own, uniform ones."""
     log_std_init: float = 0.0
     """Where the log standard deviations of actions that are numbers begin."""
+    use_sde: bool = False
+    """Explore by a function of the state instead of noise in each step (gSDE, Raffin et al., 2021): a random matrix
+    through the actor's last hidden layer, for actions of a Box. Smoother; meant with a log_std_init of -2 to -4."""
+    sde_sample_freq: int = -1
+    """With use_sde, after how many steps of a rollout each environment gets another matrix; -1 for one a rollout."""
     convolutions: Convolutions = "nature"
     """Those of images: "nature", a few by the size of the image, or "impala", residual ones, which learn more and take
     far longer; NumPy does not have these."""
@@ -126,6 +132,12 @@ class PPOConfig:
         )
         families = tuple(CONVOLUTIONS)
         self._require("convolutions", self.convolutions in families, f"must be one of {', '.join(families)}")
+        frequency = self.sde_sample_freq
+        self._require("sde_sample_freq", frequency == -1 or 1 <= frequency <= MOST_ROWS, "must be -1 or at least 1")
+        self._require("sde_sample_freq", self.use_sde or frequency == -1, "needs use_sde=True, or must be left out")
+        if self.use_sde:
+            self._require("use_sde", self.recurrent is None, "cannot be had with recurrent: leave one out")
+            self._require("use_sde", len(self.hidden_sizes) > 0, "needs a hidden layer (hidden_sizes)")
         if self.shared_trunk:
             self._require("shared_trunk", self.recurrent is None, "cannot be had with recurrent: leave one out")
             self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
@@ -183,6 +195,11 @@ class PPOConfig:
         if self.recurrent is None:
             return None
         return MemoryLayout(state_size(self.recurrent, self.recurrent_size), self.sequence_length)
+
+    @property
+    def exploration(self) -> ExplorationLayout | None:
+        """The noise of exploration that depends on the state; None where it is drawn in each step."""
+        return ExplorationLayout(self.hidden_sizes[-1], self.sde_sample_freq) if self.use_sde else None
 
     @property
     def batch_size(self) -> int:

@@ -26,7 +26,7 @@ def divergence(
         parameters: `[P]`, after the last optimizer step.
     """
     what = next(_quantities(rollout, batch, epochs, parameters), "the sum of a statistic over the minibatches")
-    rewards, observations = _extremes(rollout.rewards), _extremes(batch.observations)
+    rewards, observations = _extremes(rollout.rewards), _extremes(batch.inputs)
     return TrainingError(
         f"training stopped in iteration {iteration}: the first quantity that is not finite is {what}. Usual causes: "
         f"a learning rate that is too large (learning_rate is {config.learning_rate:g}), rewards that are not "
@@ -39,7 +39,7 @@ def divergence(
 def _quantities(rollout: Rollout, batch: Batch, epochs: list[Tensor], parameters: Tensor) -> Iterator[str]:
     rows = rollout.rewards.flatten().index_select(0, rollout.valid_rows)
     for name, tensor in (
-        ("an observation", batch.observations),
+        ("an observation", batch.inputs),
         ("a reward", rows),
         ("a log-probability of an action, from the actor's outputs while sampling", batch.log_probs),
         ("a value, from the critic", batch.values),

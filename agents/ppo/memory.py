@@ -38,7 +38,11 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *,
         hidden += sum(filters * (before * kernel**2 + 1) for before, (filters, kernel, _) in layers)
         activations += sum(math.prod(size) for size in image.sizes)
         at_once = 0  # as many rows as in a minibatch
-    kept = num_agents * config.batch_size * (observation + _FLOAT * (3 * outputs + 4 + at_once))
+    stored = observation if encode.frames is None else observation // encode.frames.num_frames
+    kept = num_agents * config.batch_size * (stored + _FLOAT * (3 * outputs + 4 + at_once))
+    if config.use_sde:  # a matrix for each of the rows of noise
+        rows = 1 if config.sde_sample_freq == -1 else -(-config.num_steps // config.sde_sample_freq)
+        kept += num_agents * config.num_envs * rows * _FLOAT * config.hidden_sizes[-1] * (outputs // 2)
     pooled = "" if config.pool_size == 1 else " * pool_size"
     parameters = 2 * hidden + (widths[-1] + 1) * (outputs + 1)
     return {

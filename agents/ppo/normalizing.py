@@ -1,10 +1,13 @@
 """What an agent normalises: its observations, and the rewards that it learns from."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.reward_normalizer import RewardNormalizer
+from hybridppo.agents.ppo.stacked_rows import stacked_rows
 from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.observations import ObservationEncoder
@@ -22,7 +25,10 @@ class Normalization(nn.Module):
         super().__init__()
         # Images alone have nothing to normalise.
         normalizes = config.normalize_observations and encode.measured.any()
-        self.observations = ObservationNormalizer(encode.layout, encode.measured) if normalizes else None
+        self._frames = encode.frames
+        # Of stacks, the moments are those of a frame.
+        measured = encode.measured if encode.frames is None else encode.measured[: encode.frames.size]
+        self.observations = ObservationNormalizer(encode.layout, measured) if normalizes else None
         self.rewards = RewardNormalizer(config.gamma) if config.normalize_rewards else None
 
     def before(self, network: nn.Module) -> nn.Module:
@@ -34,11 +40,17 @@ class Normalization(nn.Module):
         if self.rewards is not None:
             self.rewards.fit(num_columns)
 
-    def of_observations(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Its observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them."""
-        if self.observations is None:
-            return rollout.observations, rollout.final_observations
-        return self.observations(rollout.observations), self.observations(rollout.final_observations)
+    def of_observations(self, rollout: Rollout) -> tuple[Any, Tensor]:
+        """Its observations `[T + 1, N, *row]` and final observations `[K, *row]`, as the networks take them.
+
+        Stacks of frames are `StackedRows`.
+        """
+        normalize = _as_they_are if self.observations is None else self.observations
+        observations, finals = normalize(rollout.observations), normalize(rollout.final_observations)
+        if self._frames is None:
+            return observations, finals
+        assert rollout.history is not None  # of a sampler of such environments
+        return stacked_rows(rollout, observations, normalize(rollout.history), self._frames), finals
 
     def of_rewards(self, rollout: Rollout, *, is_new: bool) -> Tensor:
         """The rewards that are learned from, `[T, N]`; those of a new rollout count from now on."""
@@ -70,3 +82,7 @@ class Normalization(nn.Module):
         if self.rewards is not None:
             self.rewards.fit(tensors["returns"].numel())
             self.rewards.load_state_dict(tensors)
+
+
+def _as_they_are(rows: Tensor) -> Tensor:
+    return rows

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import PackedBatch
 from hybridppo.agents.ppo.minibatch_order import Order
-from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, gradient_of, has_gradient
+from hybridppo.agents.ppo.numpy_exploring_head import head_for, is_known
+from hybridppo.agents.ppo.numpy_heads import array_of, gradient_of, has_gradient
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.interruption import Stopped
-from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
@@ -66,8 +66,7 @@ class NumpySteps:
             [array_of(layer.bias)[None, None] for layer in critic_layers],
             form.activation,
         )
-        free = actor.log_std if isinstance(actor, GaussianActor) else None
-        self._head = ActorHead(actor_head, free, agent.distribution, form.mask_size)
+        self._head = head_for(actor, actor_head, agent.distribution, form.mask_size)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
         self._value_weight_gradient = array_of(gradient_of(critic_head.weight))[0]
         self._value_bias_gradient = array_of(gradient_of(critic_head.bias))
@@ -140,7 +139,7 @@ class NumpySteps:
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
         statistics = np.zeros(len(STATISTICS), np.float32)
-        packed = PackedBatch.of(batch)
+        packed = PackedBatch.of(batch.made())
         self._fill_gradient(packed, clip_range, statistics)
         return torch.from_numpy(statistics[:-1])
 
@@ -223,7 +222,7 @@ def knows(agent: "PPO", actor: nn.Module, critic: nn.Module) -> bool:
         and forms[0].layout is forms[1].layout is None
         and forms[0].activation == forms[1].activation
         and is_on_cpu(actor)
-        and has_gradient(agent.distribution)
+        and (has_gradient(agent.distribution) or is_known(agent.distribution))
         and [layer.weight.shape for layer in linears(actor)[:-1]]
         == [layer.weight.shape for layer in linears(critic)[:-1]]
     )

@@ -127,7 +127,8 @@ class AutogradSteps:
     def _forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""
         with self._once():
-            return self._actor(batch.observations), self._critic(batch.observations).squeeze(-1)
+            rows = batch.inputs
+            return self._actor(rows), self._critic(rows).squeeze(-1)
 
     def gradient(self, batch: Any, clip_range: float | Tensor) -> Tensor:
         """Fill the parameters' gradient with that of the loss; `STATISTICS` but the last."""

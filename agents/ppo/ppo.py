@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.acting import NO_STATE, remind, row_of
+from hybridppo.agents.common.acting import NO_STATE, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.agreement import ByHand, require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
@@ -39,6 +39,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, Opti
 from hybridppo.agents.ppo.pool import experience
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
+from hybridppo.agents.ppo.stacked_rows import require_rows
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
@@ -90,8 +91,10 @@ class PPO:
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
         self.observation_space, self.action_space = observation_space, action_space
-        self.distribution: Distribution = distribution_for(action_space, squash=config.squash_actions)
+        squash, exploration = config.squash_actions, config.exploration
+        self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
         self._encode = ObservationEncoder(observation_space)
+        require_rows(config, self._encode)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order = np.random.default_rng(order)
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
@@ -177,11 +180,7 @@ class PPO:
         remind(actor, state, self.config.recurrent)
         row = row_of(observation, action_mask, self.observation_space, self._encode)
         with float32_products(self.config.precision, self.parameters.values.device):
-            outputs = actor(row)
-        if deterministic:
-            actions = self.distribution.mode(outputs)
-        else:
-            actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
+            actions = chosen(actor, row, self.distribution, deterministic)
         action = first_of(self.action_space)(self.distribution.to_env(actions))
         if state is NO_STATE:
             return action

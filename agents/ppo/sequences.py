@@ -8,8 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
+
+STACKS_AT_ONCE = 256
+"""Stacks of frames that are made for a pass without a gradient."""
 
 
 class Rows(nn.Module):
@@ -18,16 +22,23 @@ class Rows(nn.Module):
     def fit(self, num_columns: int) -> None:
         """Nothing is carried from rollout to rollout."""
 
-    def values(self, steps: Any, observations: Tensor, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
+    def values(self, steps: Any, observations: Any, finals: Tensor, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """The critic's values, without a gradient: `[T + 1, N]` and `[K]`, in one batched pass.
 
         Args:
             steps: optimizer steps, which have the critic.
-            observations: `[T + 1, N, *row]`.
+            observations: `[T + 1, N, *row]`, or as many `StackedRows`.
             finals: `[K, *row]`, the final observations.
             rollout: that they are of.
         """
         num_steps, num_envs = observations.shape[:2]
+        if isinstance(observations, StackedRows):
+            stacks = observations.flatten(0, 1)
+            *starts, last = range(0, len(stacks), STACKS_AT_ONCE)
+            parts = [steps.values(stacks[start : start + STACKS_AT_ONCE].made()) for start in starts]
+            parts.append(steps.values(torch.cat((stacks[last:].made(), finals))))
+            values, final_values = torch.cat(parts).tensor_split([num_steps * num_envs])
+            return values.view(num_steps, num_envs), final_values
         # [T + 1, N, obs] and [K, obs] -> [(T + 1) * N + K, obs]
         seen = torch.cat((observations.flatten(0, 1), finals))
         values, final_values = steps.values(seen).tensor_split([num_steps * num_envs])

@@ -44,6 +44,8 @@ def require_divisible(
         )
     if options.vectorization == "async":
         raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
+    if options.frame_stack > 1:
+        raise ConfigurationError(f"frame_stack={options.frame_stack} cannot be had {whom}: use distribution='local'")
     return config
 
 

@@ -17,6 +17,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import SECONDS_TO_START, Work, WorkerLostError
+from hybridppo.spaces.state_dependent import noise_row
 
 Array = NDArray[Any]
 
@@ -111,7 +112,8 @@ class RayWorkers:
         task = Fill(self._rollout, self._attempt, self._version, first, end)
         noise = None
         if end is None:
-            noise = np.ascontiguousarray(self.buffers[turn].noise[first:, self._work.columns[worker]])
+            row = noise_row(self._work.setup["distribution"], first)
+            noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._work.columns[worker]])
         with explained():
             ref = self._handles[worker].fill.remote(task, self._parameters if end is None else None, noise)
         self._awaited[worker] = Awaited(ref, task, turn)

@@ -20,6 +20,7 @@ from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.spaces.state_dependent import noise_row
 
 Array = NDArray[Any]
 
@@ -63,7 +64,7 @@ class RemoteShare:
             told = cloudpickle.loads(setup)
             self._share = share = Share(told, envs, seed)
             self._memory: MemoryLayout | None = told["memory"]
-            self._shapes = told["shapes"]
+            self._distribution, self._shapes = told["distribution"], told["shapes"]
             width = share.columns.stop - share.columns.start
             self._buffer = RolloutBuffer(
                 **{
@@ -92,7 +93,7 @@ class RemoteShare:
             if self._version != task.version:
                 raise EnvError(f"it was to act by parameters of version {task.version}, and has {self._version}")
             if noise is not None:
-                self._buffer.noise[task.first :] = noise
+                self._buffer.noise[noise_row(self._distribution, task.first) :] = noise
             with self._lock:
                 self._attempt, self._flag = task.attempt, bytearray(1)
                 self._flag[0] = task.end is None and task.attempt <= self._stopped
@@ -138,6 +139,8 @@ def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) ->
     """The rows of an array of a rollout that are new where it was filled from `first` to `filled`."""
     if name == "observations":
         return slice(first, filled + 1)
+    if name == "history":  # which is written with the first row
+        return slice(None) if first == 0 else slice(0)
     if name == "states":
         assert memory is not None
         return slice(memory.num_sequences(first), memory.num_sequences(filled))

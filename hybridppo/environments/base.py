@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.state.describing import Digests, describe, digests
 from hybridppo.environments.state.restoring import restore
-from hybridppo.errors import EnvStateError
+from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.observations import ObservationEncoder
 
 Array = NDArray[Any]
@@ -35,6 +35,11 @@ class Environments(ABC):
         """The names of the agents of one environment, a column each; none where each environment is a column."""
         self.observation_space, self.action_space = observation_space, action_space
         self.encode = ObservationEncoder(observation_space)
+        if self.encode.frames is not None and self.skips_row_after_end:
+            raise EnvError(
+                "stacks of frames cannot be had from a vector that resets in the step after an episode's end: let the "
+                "function make one environment, with frame_stack=..., or a vector that resets in the same step"
+            )
         self.restarted: dict[int, int] = {}
         """Which environments were restarted in the last step, and how often. Where that step ended no episode, it
         is none, and the episode that it belonged to is broken off."""

@@ -15,6 +15,7 @@ from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.atari import Atari
 from hybridppo.environments.base import Environments
+from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -41,8 +42,8 @@ def make_environments(
 ) -> Environments:
     """`num_envs` environments of one kind, stepped as one.
 
-    Only sub-environments that the library makes can be restarted (`on_env_error="restart"`) or have action masks;
-    `vectorization="auto"` then means those.
+    Only sub-environments that the library makes can be restarted (`on_env_error="restart"`) or have action masks or
+    stacks of frames; `vectorization="auto"` then means those.
 
     Args:
         source: an environment's id; or a function that makes one environment, a vector environment of `num_envs`, one
@@ -132,9 +133,9 @@ def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentO
 
         return make_tensor_environments(made, num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
-        if options.restarts or options.action_masks:
+        what = options.needs_copies
+        if what is not None:
             made.close()
-            what = "on_env_error='restart'" if options.restarts else "action_masks=True"
             raise ConfigurationError(
                 f"{what} needs copies that the library makes, and the function made a {type(made).__name__}: let it "
                 "make one environment"
@@ -145,7 +146,7 @@ def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentO
         return wrap(made, options.autoreset_mode, first)
     if isinstance(made, gym.Env):
         made.close()
-        return _made_here(partial(_with_mask, source) if options.action_masks else source, num_envs, options, first)
+        return _made_here(_wrapped(source, options), num_envs, options, first)
     require_parallel(made)
     if not is_parallel(made):
         raise EnvError(
@@ -157,6 +158,10 @@ def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentO
             "vectorization='async' is for environments of one agent: leave it out, and set num_workers where processes "
             "are wanted"
         )
+    if options.frame_stack > 1:
+        raise ConfigurationError(
+            f"frame_stack={options.frame_stack} is for environments of one agent: leave it out, or stack within it"
+        )
     if callable(getattr(made, "close", None)):
         made.close()
     return ManyAgents(source, num_envs, first, options.on_env_error, action_masks=options.action_masks)
@@ -164,13 +169,18 @@ def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentO
 
 def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int) -> Environments:
     env_kwargs = options.env_kwargs or {}
-    must_be_made_here = options.vectorization != "auto" or options.restarts or options.action_masks
+    must_be_made_here = options.vectorization != "auto" or options.needs_copies is not None
     try:
         require_package(source)
         if env_kwargs and (is_of_pool(source) or is_atari(source)):
             raise ConfigurationError(
                 f"env_kwargs are for environments that gymnasium makes, and {source!r} has a vector of its own: leave "
                 "them out, or pass a function that makes one environment"
+            )
+        if options.frame_stack > 1 and (is_of_pool(source) or is_atari(source)):
+            raise ConfigurationError(
+                f"frame_stack={options.frame_stack} cannot be had with {source!r}, which brings its own preprocessing "
+                "(games of Atari are stacks of four frames already): leave it out"
             )
         if is_of_pool(source) and not must_be_made_here:
             return env_pool.EnvPool(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
@@ -180,7 +190,7 @@ def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, 
         if is_gymnasiums and not must_be_made_here and spec_of(source).vector_entry_point is not None:
             return wrap(gym.make_vec(source, num_envs=num_envs, **env_kwargs), options.autoreset_mode, first)
         make: Callable[[], Any] = partial(make_env, source, options.episodic_life, options.imports, **env_kwargs)
-        environments = _made_here(partial(_with_mask, make) if options.action_masks else make, num_envs, options, first)
+        environments = _made_here(_wrapped(make, options), num_envs, options, first)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except ConfigurationError:
@@ -210,6 +220,13 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
         ) from error
     kind = CompiledAgents if definition.policies else CompiledEnvironments
     return kind(definition, num_envs, first, options.env_threads)
+
+
+def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:
+    """What makes an environment, with the wrapper that an option asks for."""
+    if options.action_masks:
+        return partial(_with_mask, make)
+    return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)
 
 
 def _with_mask(make: Callable[[], Any]) -> MaskInObservation:

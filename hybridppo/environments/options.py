@@ -20,6 +20,8 @@ Vectorization = Literal["auto", "sync", "async", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]
 
+MOST_FRAMES = 64
+"""Of a stack."""
 MODES: dict[str, AutoresetMode] = {
     "next_step": AutoresetMode.NEXT_STEP,
     "same_step": AutoresetMode.SAME_STEP,
@@ -52,6 +54,9 @@ class EnvironmentOptions:
     anyway."""
     action_masks: bool = False
     """Choose only among the actions that the environment allows, in info["action_mask"] of every reset and step."""
+    frame_stack: int = 1
+    """Act on the last so many observations of an episode, of a Box (vectors or images), instead of the last alone; each
+    is stored once."""
     clip_rewards: bool | None = None
     """Learn from rewards clipped between -1 and 1; returns and evaluations stay as they are. None does so for Atari."""
     episodic_life: bool = False
@@ -79,6 +84,14 @@ class EnvironmentOptions:
             )
         if not isinstance(self.action_masks, bool):
             raise ConfigurationError(f"action_masks must be True or False, got {shown(self.action_masks)}")
+        require_whole("frame_stack", self.frame_stack)
+        if self.frame_stack > MOST_FRAMES:
+            raise ConfigurationError(f"frame_stack must be at most {MOST_FRAMES}, got {self.frame_stack}")
+        if self.frame_stack > 1 and (self.action_masks or self.vectorization == "compiled"):
+            given = "action_masks=True" if self.action_masks else "vectorization='compiled'"
+            raise ConfigurationError(
+                f"frame_stack={self.frame_stack} cannot be had with {given}: leave one of the two out"
+            )
         if self.clip_rewards is not None and not isinstance(self.clip_rewards, bool):
             raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
         if not isinstance(self.episodic_life, bool):
@@ -96,6 +109,15 @@ class EnvironmentOptions:
     def restarts(self) -> bool:
         """Whether an environment that fails is restarted."""
         return self.on_env_error == "restart"
+
+    @property
+    def needs_copies(self) -> str | None:
+        """What is asked for that only copies can have which the library makes; None for nothing."""
+        if self.restarts:
+            return "on_env_error='restart'"
+        if self.action_masks:
+            return "action_masks=True"
+        return f"frame_stack={self.frame_stack}" if self.frame_stack > 1 else None
 
     @property
     def vectorization_of_evaluation(self) -> Vectorization:

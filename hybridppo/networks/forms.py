@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork, Nature
+from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.form import NumpyForm
@@ -44,7 +45,8 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
         return None
     inner = network.mean if isinstance(network, GaussianActor) else network
     mask_size = inner.num_actions if isinstance(inner, MaskedActor) else 0
-    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", mask_size, layout)
+    explores = type(network) is StateDependentActor
+    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", mask_size, layout, explores=explores)
 
 
 def _recurrent_form(network: RecurrentNetwork) -> NumpyForm | None:
@@ -93,6 +95,8 @@ def _mlp_and_layout(network: nn.Module) -> tuple[list[nn.Module], RowLayout | No
     last: list[nn.Module] = []
     if type(trunk) is HeadedNetwork:
         last, trunk = [trunk.head], trunk.trunk.network
+    if type(trunk) is StateDependentActor:
+        last, trunk = [trunk.head], trunk.feature_layers
     if type(trunk) in (ImageNetwork, JoinedNetwork):
         if not _has_known_convolutions(trunk):
             return None

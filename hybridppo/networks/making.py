@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, Convolve, ImageNetwork, JoinedNetwork
+from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP, Activation
 from hybridppo.networks.recurrent import CELLS, Recurrent, RecurrentNetwork
@@ -55,6 +56,11 @@ class NetworkSettings(Protocol):
     @property
     def log_std_init(self) -> float:
         """The first log standard deviation of actions that are numbers."""
+        ...
+
+    @property
+    def use_sde(self) -> bool:
+        """Whether exploration depends on the state."""
         ...
 
     @property
@@ -133,10 +139,11 @@ def actor_and_critic(
 
     trunk = SharedTrunk(network(None, 1.0)) if config.shared_trunk else None
 
+    def head(outputs: int, gain: float) -> nn.Linear:
+        return initialise(EmptyLinear(config.hidden_sizes[-1], outputs), gain, generator)
+
     def whole(outputs: int, gain: float) -> nn.Module:
-        if trunk is None:
-            return network(outputs, gain)
-        return HeadedNetwork(trunk, initialise(EmptyLinear(config.hidden_sizes[-1], outputs), gain, generator))
+        return network(outputs, gain) if trunk is None else HeadedNetwork(trunk, head(outputs, gain))
 
     def remembering(network: nn.Module) -> nn.Module:
         if recurrent is None:
@@ -146,7 +153,12 @@ def actor_and_critic(
         cell = CELLS[recurrent](rows.num_features, config.recurrent_size, generator)
         return RecurrentNetwork(features, cell, network, rows, mask_size)
 
-    actor = whole(distribution.output_size - distribution.free_size, ACTOR_GAIN)
+    num_outputs = distribution.output_size - distribution.free_size
+    if config.use_sde:  # of means alone: `PPOConfig` and `distribution_for` refuse what it cannot be had with
+        features = network(None, 1.0) if trunk is None else trunk
+        exploring = StateDependentActor(features, head(num_outputs, ACTOR_GAIN), config.log_std_init)
+        return exploring, whole(1, CRITIC_GAIN)
+    actor = whole(num_outputs, ACTOR_GAIN)
     if mask_size:
         actor = MaskedActor(actor, mask_size, layout)
     if distribution.free_size:
@@ -176,6 +188,10 @@ def checked_networks(
     if config.recurrent is not None:
         raise ConfigurationError(
             f"networks of one's own have no memory, got recurrent={config.recurrent!r}: leave one of them out"
+        )
+    if config.use_sde:
+        raise ConfigurationError(
+            "networks of one's own say themselves how they explore, got use_sde=True: leave one of them out"
         )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     with torch.random.fork_rng(devices=[]):

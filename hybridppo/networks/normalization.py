@@ -58,20 +58,24 @@ class ObservationNormalizer(nn.Module):
 
     Args:
         layout: what a row is.
-        measured: `[num_numbers]`, which numbers are measured, and no part of a choice or a mask.
+        measured: `[num_numbers]`, which numbers are measured, and no part of a choice or a mask; where rows are stacks
+            of frames, of one frame, whose moments all have.
     """
 
     def __init__(self, layout: RowLayout, measured: NDArray[Any]) -> None:
         super().__init__()
-        self.moments = RunningMoments(layout.num_numbers)
+        self.moments = RunningMoments(len(measured))
         self.layout = layout
         self._choices = [slice(at, at + 1) for at, is_measured in enumerate(measured.tolist()) if not is_measured]
 
     def forward(self, rows: Tensor) -> Tensor:
         """`[..., *row] -> [..., *row]`."""
-        moments = self.moments
-        numbers = numbers_of(rows, self.layout) - moments.mean
-        numbers.mul_((moments.variance + EPSILON).rsqrt()).clamp_(-LIMIT, LIMIT)
+        mean, scale = self.moments.mean, (self.moments.variance + EPSILON).rsqrt()
+        numbers = numbers_of(rows, self.layout)
+        if numbers.shape[-1] != len(mean):
+            mean, scale = (moment.repeat(numbers.shape[-1] // len(mean)) for moment in (mean, scale))
+        numbers = numbers - mean
+        numbers.mul_(scale).clamp_(-LIMIT, LIMIT)
         return with_numbers(rows, self.layout, numbers)
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.interfaces import SamplingActor
+from hybridppo.networks.exploring import StateDependentActor, exploring_actor_of
 from hybridppo.networks.forms import arrays_of, cell_of, is_on_cpu, numpy_form
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> Sa
 
 def torch_actor(network: nn.Module, crossing: "Crossing", version: int = 0) -> "TorchActor":
     """Its form in torch."""
+    exploring = exploring_actor_of(network)
+    if exploring is not None:
+        return TorchExploringActor(network, crossing, version, exploring)
     cell = cell_of(network)
     if cell is None:
         return TorchActor(network, crossing, version)
@@ -49,6 +53,34 @@ class TorchActor:
         """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses."""
         outputs: Tensor = self._network(observations)
         return outputs
+
+
+class TorchExploringActor(TorchActor):
+    """A module whose exploration depends on the state; the matrices of its noise lie on the device."""
+
+    def __init__(self, network: nn.Module, crossing: "Crossing", version: int, exploring: StateDependentActor) -> None:
+        super().__init__(network, crossing, version)
+        self._exploring, self._size = exploring, len(exploring.log_std)
+        self._matrices: torch.Tensor | None = None
+        self.perturbation: NDArray[Any] = np.zeros((0, self._size), np.float32)
+        """`[N, d]`, what exploration has added in the last call."""
+
+    @torch.no_grad()
+    def explore(self, noise: NDArray[Any]) -> None:
+        """Take standard normals `[N, d * L]` as the noise of the calls from now on."""
+        with self._crossing.queue():
+            self._matrices = self._exploring.scaled(self._crossing.to_device(noise))
+
+    @torch.no_grad()
+    def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
+        """`[N, obs] -> [N, outputs]`."""
+        if self._matrices is None or len(self._matrices) != len(observations):
+            return super().__call__(observations)
+        with self._crossing.queue():
+            rows = self._crossing.to_device(observations)
+            everything = self._crossing.to_host(self._network(rows, self._matrices))
+        self.perturbation = everything[:, 2 * self._size :]
+        return everything[:, : 2 * self._size]
 
 
 class TorchRecurrentActor(TorchActor):

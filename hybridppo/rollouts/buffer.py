@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.frames import FrameLayout
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import noise_rows
 
 Array = NDArray[Any]
 
@@ -23,7 +25,7 @@ class RolloutBuffer:
     """The arrays of one rollout, time-major."""
 
     observations: Array
-    """`[T + 1, N, *obs]`, as `ObservationEncoder` gives them."""
+    """`[T + 1, N, *obs]`, as `ObservationEncoder` gives them; of stacks, the newest frame, `[T + 1, N, *frame]`."""
     outputs: Array
     """`[T, N, outputs]`, of the actor."""
     actions: Array
@@ -37,11 +39,14 @@ class RolloutBuffer:
     absent: Array
     """`[T, N]` bool: where nobody was there to act, see `Environments.absent`."""
     noise: Array
-    """`[T, N, noise]`, drawn beforehand."""
+    """`[T, N, noise]`, drawn beforehand; fewer rows where one is kept for many steps (`noise_rows`)."""
     starts: Array | None = None
     """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
     states: Array | None = None
     """`[S, N, state]`, the actor's state before the first step of each of `S` sequences; likewise."""
+
+    history: Array | None = None
+    """`[K - 1, N, *frame]`, the other frames of the first stacks; where observations are such."""
 
     @staticmethod
     def layout(
@@ -62,8 +67,12 @@ class RolloutBuffer:
             "truncated": (leading, "bool"),
             "restarted": (leading, "int32"),
             "absent": (leading, "bool"),
-            "noise": ((*leading, distribution.noise_size), float32),
+            "noise": ((noise_rows(distribution, num_steps), num_envs, distribution.noise_size), float32),
         }
+        if encode.frames is not None:
+            frame, dtype = encode.frames.frame_shape, encode.dtype.name
+            layout["observations"] = ((num_steps + 1, num_envs, *frame), dtype)
+            layout["history"] = ((encode.frames.num_frames - 1, num_envs, *frame), dtype)
         if memory is not None:
             layout["starts"] = (leading, "bool")
             layout["states"] = ((memory.num_sequences(num_steps), num_envs, memory.state_size), float32)
@@ -82,9 +91,18 @@ class RolloutBuffer:
         """The first steps, a view."""
         parts = {name: array[:num_steps] for name, array in self.arrays.items()}
         parts["observations"] = self.observations[: num_steps + 1]
+        if self.history is not None:
+            parts["history"] = self.history
         if self.states is not None and memory is not None:
             parts["states"] = self.states[: memory.num_sequences(num_steps)]
         return RolloutBuffer(**parts)
+
+    def write_first(self, row: int, rows: Array, frames: FrameLayout | None) -> None:
+        """Write the rows `[N, *obs]` that a filling begins with: as they are, or frame by frame."""
+        self.observations[row] = rows if frames is None else frames.newest(rows)
+        if frames is not None and row == 0:
+            assert self.history is not None  # of a rollout that was laid out for frames
+            self.history[:] = frames.older(rows)
 
     def copy_from(self, shorter: RolloutBuffer) -> None:
         """Take over the first rows from a buffer of fewer steps."""

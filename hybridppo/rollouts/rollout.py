@@ -17,7 +17,7 @@ class Rollout:
     """
 
     observations: Tensor
-    """`[T + 1, N, obs]`: what each action was chosen on, and what followed the last."""
+    """`[T + 1, N, obs]`: what each action was chosen on, and what followed the last; of stacks, the newest frame."""
     actions: Tensor
     """`[T, N, *action]`, as drawn, before any clipping to the bounds of the space."""
     log_probs: Tensor
@@ -40,6 +40,8 @@ class Rollout:
     """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
     states: Tensor | None = None
     """`[S, N, state]`, the actor's state before the first step of each of the `S` sequences of a rollout; likewise."""
+    history: Tensor | None = None
+    """`[K - 1, N, *frame]`, the other frames of the first stacks; where observations are such."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""

@@ -1,7 +1,7 @@
 """`Box`: vectors of numbers, images of bytes, and actions that are numbers."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -23,7 +23,7 @@ class BoxKind(Kind[gym.spaces.Box]):
     """Flattened to float32; images (`ImageLayout`) as the bytes that they are. Actions are drawn from normals."""
 
     type_name = "Box"
-    of = gym.spaces.Box
+    of: ClassVar[type[gym.Space[Any]]] = gym.spaces.Box
     is_measured = True
 
     def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:

@@ -18,6 +18,7 @@ from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.joint import JointDistribution
 from hybridppo.spaces.registry import kind_of, unsupported
+from hybridppo.spaces.state_dependent import ExplorationLayout, StateDependentGaussian
 
 __all__ = [
     "Categorical",
@@ -26,23 +27,33 @@ __all__ = [
     "JointDistribution",
     "MultiCategorical",
     "SquashedGaussian",
+    "StateDependentGaussian",
     "distribution_for",
 ]
 
 REMEDY = "use Discrete, MultiDiscrete, MultiBinary, a Box of floating-point numbers, or a Dict or Tuple of those"
 
 
-def distribution_for(space: gym.Space[Any], *, squash: bool = False) -> Distribution:
+def distribution_for(
+    space: gym.Space[Any], *, squash: bool = False, exploration: ExplorationLayout | None = None
+) -> Distribution:
     """The distribution of actions in `space`.
 
     Args:
         space: of the actions.
         squash: whether numbers are squashed between the bounds of their `Box`, and not clipped.
+        exploration: where it depends on the state, which only the actions of a `Box` can.
 
     Raises:
         EnvError: for a space in which no actor can act, with those in which one can.
     """
     try:
-        return kind_of(space).distribution(squash=squash)
+        found = kind_of(space).distribution(squash=squash)
+        if exploration is None:
+            return found
+        if isinstance(found, DiagonalGaussian):
+            return StateDependentGaussian(found, exploration)
+        reason = "use_sde=True (--use-sde) explores with actions of a single Box: leave it out for others"
+        raise UnsupportedSpaceError(space, "", reason)
     except UnsupportedSpaceError as error:
         raise unsupported("action", space, error, REMEDY) from None

@@ -11,6 +11,7 @@ from hybridppo.errors import BadValueError
 from hybridppo.spaces.base import Kind, UnsupportedSpaceError
 from hybridppo.spaces.box import is_outside
 from hybridppo.spaces.checks import finite_test
+from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of, unsupported
 from hybridppo.spaces.rows import HoldsRows, RowLayout, size_of
 
@@ -47,6 +48,8 @@ class ObservationEncoder:
             raise unsupported("observation", space, error, REMEDY) from None
         self.image = self.layout.images[0] if self.layout.is_one_image else None
         """How they are images, if they are nothing else."""
+        self.frames = frames_of(space)
+        """How frames lie in a row, where an observation is a stack of the last ones."""
         self.dtype, self.shape = self.layout.dtype, self.layout.shape
         self.size = size_of(self.shape)
         """Numbers, or bytes, in a row."""

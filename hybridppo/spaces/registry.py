@@ -11,10 +11,12 @@ from hybridppo.spaces.base import Kind, UnsupportedSpaceError
 from hybridppo.spaces.box import BoxKind
 from hybridppo.spaces.composite import DictKind, TupleKind
 from hybridppo.spaces.discrete import DiscreteKind
+from hybridppo.spaces.frames import StackedFramesKind
 from hybridppo.spaces.multi_binary import MultiBinaryKind
 from hybridppo.spaces.multi_discrete import MultiDiscreteKind
 
 KINDS: list[type[Kind[Any]]] = [
+    StackedFramesKind,
     BoxKind,
     DiscreteKind,
     MultiDiscreteKind,

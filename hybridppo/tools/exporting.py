@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
+from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.making import require_single
 from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvSource
@@ -103,6 +104,8 @@ def export(
             source = require_single(settings.source(env), "the comparison of what is exported (check_steps)")
             if isinstance(source, str):
                 source = partial(make_env, source, imports=options.imports, **(options.env_kwargs or {}))
+            if options.frame_stack > 1 and callable(source):
+                source = partial(stacked, source, options.frame_stack)
             difference = _compare(player, policy, call, source, check_steps)
         written.replace(path)
     if path.suffix.lower() == ".npz":

@@ -76,12 +76,16 @@ class Policy:
             row = row if mask is None else np.concatenate((row, mask))
         elif state is not None:
             raise ValueError("this policy has no memory: leave state out")
+        features = row
         for number, layer in enumerate(about["layers"]):
-            row = self._layer(layer, number, row)
+            features, row = row, self._layer(layer, number, row)
         if mask is not None:
             row[: len(mask)][mask == 0.0] = FORBIDDEN
         if "log_std" in self._arrays:
             row = np.concatenate((row, self._arrays["log_std"]))
+        if "feature_log_std" in self._arrays:  # deviations of an exploration that depends on the state
+            variance = np.exp(np.float32(2.0) * self._arrays["feature_log_std"]) @ (features * features)
+            row = np.concatenate((row, np.float32(0.5) * np.log(variance + np.float32(1e-6))))
         return row, state
 
     def _numbers(self, name: str, value: Any, size: int) -> Any:

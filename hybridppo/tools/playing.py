@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.frame_stack import FrameStack
 from hybridppo.environments.making import require_single
 from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -143,7 +144,7 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
         if callable(getattr(made, "close", None)):
             made.close()
         raise EnvError(f"the environment {what}: its render_mode is {mode!r}, and {remedy}")
-    return made
+    return made if options.frame_stack == 1 else FrameStack(made, options.frame_stack)
 
 
 def _play(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hybridppo.agents import PPO
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
+from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.mlp import ACTIVATIONS
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
@@ -18,6 +19,7 @@ from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import StateDependentGaussian
 
 Array = NDArray[Any]
 
@@ -40,7 +42,9 @@ class TorchPolicy(nn.Module):
     def __init__(self, agent: PPO) -> None:
         super().__init__()
         self.actor = agent.actor
-        self.distribution = agent.distribution
+        found = agent.distribution
+        # The most probable action is the same, however others are drawn.
+        self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
         space = agent.observation_space
         self.mask_size = space.num_actions if isinstance(space, MaskedObservation) else 0
         self._masked = space if isinstance(space, MaskedObservation) else None
@@ -126,7 +130,10 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     network: nn.Module = policy.actor
     if isinstance(network, NormalizedNetwork):
         moments = network.normalizer.moments
-        arrays |= {"mean": _host(moments.mean), "variance": _host(moments.variance)}
+        times = (policy.encode.size + policy.mask_size) // len(
+            moments.mean
+        )  # of stacks of frames, whose moments are one frame's
+        arrays |= {"mean": np.tile(_host(moments.mean), times), "variance": np.tile(_host(moments.variance), times)}
         network = network.network
     if isinstance(network, RecurrentNetwork) and network.features is None:
         cell = network.cell
@@ -139,6 +146,9 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     if isinstance(network, MaskedActor):
         network = network.logits
     layers: list[nn.Module] = [network]
+    if isinstance(network, StateDependentActor):
+        arrays["feature_log_std"] = _host(network.log_std)
+        layers = [network.feature_layers, network.head]
     if isinstance(network, HeadedNetwork):
         layers = [network.trunk.network, network.head]
     layers = [each for layer in layers for each in (layer if isinstance(layer, nn.Sequential) else [layer])]

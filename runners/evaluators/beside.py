@@ -8,11 +8,8 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
-from hybridppo.networks.numpy_forms.actor import NumpyActor
-from hybridppo.networks.numpy_forms.form import NumpyForm
-from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
-from hybridppo.networks.numpy_forms.recurrent import NumpyRecurrentActor
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.workers.pool import WorkerPool
@@ -86,7 +83,7 @@ class Beside:
     def begin(self, actor: SamplingActor) -> None:
         """As in `Evaluator`."""
         # What there is of such a network on the CPU.
-        assert isinstance(actor, (NumpyActor, NumpyImageActor, NumpyRecurrentActor, NormalizingActor))
+        assert isinstance(actor, OwnActor | NormalizingActor)
         self._pool.send(0, ("evaluate", list(actor.parameters)))
 
     def result(self) -> Evaluation:

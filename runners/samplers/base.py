@@ -26,6 +26,7 @@ from hybridppo.runners.samplers.stepping import Flag, StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, require_rollout_of, rows_that_matter
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.state_dependent import noise_row
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -176,7 +177,8 @@ class BaseSampler(ABC):
         """Warn, once, of observations outside of the bounds of their space, which is looked at once per rollout."""
         if buffer.restarted.any():  # rows that were lost are zeros
             return
-        warning = self._encode.warning_of_bounds(buffer.observations)
+        rows, frames = buffer.observations, self._encode.frames
+        warning = self._encode.warning_of_bounds(rows if frames is None else frames.repeated(rows))
         if warning is not None:
             self._has_warned = True
             logger.warning(
@@ -185,9 +187,13 @@ class BaseSampler(ABC):
                 warning,
             )
 
+    def _no_row(self, count: int = 0) -> Array:
+        """So many rows of zeros, as actors take them."""
+        return np.zeros((count, *self._encode.shape), self._encode.dtype)
+
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         """Draw what the actions of a rollout take."""
-        buffer.noise[:] = self._distribution.draw_noise(self._noise, (self.num_steps, self.num_envs))
+        buffer.noise[:] = self._distribution.draw_noise(self._noise, (len(buffer.noise), self.num_envs))
 
     def _filled(self, buffer: RolloutBuffer) -> RolloutBuffer:
         """The part of the buffer that was filled; what is asked for once the rollout has ended."""
@@ -271,10 +277,11 @@ class BaseSampler(ABC):
             truncated=torch.from_numpy(buffer.truncated),
             valid_rows=torch.from_numpy(np.flatnonzero(valid)),
             final_rows=torch.tensor([step * self.num_envs + env for step, env, _ in finals], dtype=torch.int64),
-            final_observations=torch.from_numpy(np.stack(observations) if finals else buffer.observations[:0, 0]),
+            final_observations=torch.from_numpy(np.stack(observations) if finals else self._no_row()),
             version=version,
             starts=torch.from_numpy(buffer.starts) if buffer.starts is not None else None,
             states=torch.from_numpy(buffer.states) if buffer.states is not None else None,
+            history=torch.from_numpy(buffer.history) if buffer.history is not None else None,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -304,7 +311,7 @@ class BaseSampler(ABC):
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
         arrays = {
             name: array[rows]
-            for name, (array, rows) in rows_that_matter(under_way.buffer, under_way.filled, self._memory).items()
+            for name, (array, rows) in self._rows_that_matter(under_way.buffer, under_way.filled).items()
         }
         tensors = {f"buffer.{name}": torch.from_numpy(array) for name, array in arrays.items()}
         finals = under_way.finals
@@ -345,8 +352,7 @@ class BaseSampler(ABC):
         if "not_saved" in environments:
             return str(environments["not_saved"])
         observation = tensors["observation"].numpy()
-        expected = self._buffers[0].observations[0]
-        require_like("observation", tensors["observation"], expected)
+        require_like("observation", tensors["observation"], self._no_row(self.num_envs))
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are no finite numbers")
         remembered = np.zeros((self.num_envs, 0), np.float32)
@@ -360,11 +366,14 @@ class BaseSampler(ABC):
             return str(error)
         return None
 
+    def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
+        return rows_that_matter(buffer, filled, noise_row(self._distribution, filled), self._memory)
+
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         buffer, filled = self._next_buffer(), whole(state, "filled")
         if filled > self.num_steps:
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
-        for name, (array, rows) in rows_that_matter(buffer, filled, self._memory).items():
+        for name, (array, rows) in self._rows_that_matter(buffer, filled).items():
             if name == "absent" and "buffer.absent" not in tensors:  # which earlier releases did not write
                 array[rows] = False
                 continue
@@ -373,7 +382,7 @@ class BaseSampler(ABC):
         finals: FinalObservations = []
         for i, (step, env) in enumerate(state["final_rows"]):
             final = tensors["final_observations"][i]
-            require_like("a final observation", final, buffer.observations[0, 0])
+            require_like("a final observation", final, self._no_row(1)[0])
             if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
                 raise ValueError(f"there is no step {step} of environment {env}")
             finals.append((step, env, final.numpy()))
@@ -385,4 +394,4 @@ class BaseSampler(ABC):
         Raises:
             ValueError: where a tensor is of another shape or type, or a row is none.
         """
-        require_rollout_of(self._buffers[0], rollout, self._memory)
+        require_rollout_of(self._buffers[0], rollout, self._encode, self._memory)

@@ -27,6 +27,7 @@ from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.checks import require_finite
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.registry import first_of
+from hybridppo.spaces.state_dependent import exploration_of, noise_rows
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -135,7 +136,9 @@ class EpisodeSampler(BaseSampler):
         last_seed, restarted_before = seed + self._num_episodes - 1, sub_env.times_restarted
         finals: FinalObservations = []
         t = room = began = 0
-        buffer.observations[0] = encode(sub_env.reset(seed, self.env_steps))
+        frames = self._encode.frames
+        row = encode(sub_env.reset(seed, self.env_steps))
+        buffer.write_first(0, row[None], frames)
         memory = EpisodeMemory(1, self._memory, skips_row_after_end=False) if self._memory is not None else None
         if memory is not None:
             memory.begin(actor)
@@ -147,24 +150,29 @@ class EpisodeSampler(BaseSampler):
                 buffer = self._prepared(buffer, t, room)
                 observations, noise = buffer.observations[:, 0], buffer.noise
                 outputs, actions, rewards = buffer.outputs, buffer.actions, buffer.rewards[:, 0]
+                exploration = exploration_of(self._distribution, noise)
             if memory is not None:
                 memory.before(t, actor, buffer.starts, buffer.states)
-            output = actor(buffer.observations[t])
-            action = sample(output, noise[t])
+            if exploration is not None:
+                exploration.before(t, actor)
+            output = actor(buffer.observations[t] if frames is None else row[None])
+            action = sample(output, noise[t] if exploration is None else exploration.of(actor))
             try:
                 observation, reward, terminated, truncated, _ = sub_env.step(only(to_env(action)))
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
                 rewards[t] = reward
-                observations[t + 1] = encode(observation)
-                if not (isfinite(weighted_sum(observations[t + 1])) and isfinite(reward)):
-                    self._encode.require_finite("its observation", observations[t + 1])
+                row = encode(observation)
+                observations[t + 1] = row if frames is None else frames.newest(row)
+                row = observations[t + 1] if frames is None else row
+                if not (isfinite(weighted_sum(row)) and isfinite(reward)):
+                    self._encode.require_finite("its observation", row)
                     require_finite("its reward", reward)
             except Exception as error:
                 # Raises, but where the environment is to be restarted: then the episode begins anew, and its rows.
                 when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(action)))
-                observations[began] = encode(sub_env.recover(when, error, t - began))
-                t = began
+                row, t = encode(sub_env.recover(when, error, t - began)), began
+                buffer.write_first(t, row[None], frames)
                 if memory is not None:
                     memory.restart()
                 continue
@@ -175,12 +183,16 @@ class EpisodeSampler(BaseSampler):
                 memory.after(np.array([terminated or truncated], np.bool_), {})
             if terminated or truncated:
                 buffer.terminated[t - 1], buffer.truncated[t - 1] = terminated, truncated
-                if seed == last_seed:
+                is_last = seed == last_seed
+                # The next episode takes the row of the observation that it is bootstrapped from; of stacks, whose
+                # rows are single frames, an end says that the next row is another episode's, whether there is one.
+                if not terminated and not (is_last and frames is None):
+                    finals.append((t - 1, 0, row.copy()))
+                if is_last:
                     break
-                if not terminated:  # the next episode takes the row of the observation that it is bootstrapped from
-                    finals.append((t - 1, 0, observations[t].copy()))
                 seed, began = seed + 1, t
-                observations[t] = encode(sub_env.reset(seed, self.env_steps + t))
+                row = encode(sub_env.reset(seed, self.env_steps + t))
+                buffer.write_first(t, row[None], frames)
         # Where an episode ends, a restart breaks none off: that has happened, and is only counted.
         buffer.restarted[t - 1] = sub_env.times_restarted - restarted_before
         self._seconds = time.perf_counter() - start
@@ -196,7 +208,8 @@ class EpisodeSampler(BaseSampler):
             larger = self._allocate(2 * len(buffer.rewards))
             larger.copy_from(buffer)
             buffer = larger
-        buffer.noise[start:end] = self._distribution.draw_noise(self._rollout_noise, (end - start, 1))
+        rows = slice(noise_rows(self._distribution, start), noise_rows(self._distribution, end))
+        buffer.noise[rows] = self._distribution.draw_noise(self._rollout_noise, (rows.stop - rows.start, 1))
         buffer.terminated[start:end] = buffer.truncated[start:end] = False
         buffer.restarted[start:end] = 0
         buffer.absent[start:end] = False
@@ -217,7 +230,7 @@ class EpisodeSampler(BaseSampler):
     def _stepper_state(self) -> StepperState:
         """Nothing: every episode starts anew."""
         state_size = 0 if self._memory is None else self._memory.state_size + 2
-        return [], np.zeros_like(self._buffers[0].observations[0]), np.zeros((1, state_size), np.float32)
+        return [], self._no_row(1), np.zeros((1, state_size), np.float32)
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         pass

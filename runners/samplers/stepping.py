@@ -13,6 +13,7 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.samplers.fused import Slices, fused
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.state_dependent import exploration_of
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
@@ -99,7 +100,7 @@ class Stepper:
         environments = self._environments
         self._has_begun = True
         start = time.perf_counter()
-        buffer.observations[first] = self._observation
+        buffer.write_first(first, self._observation, self._environments.encode.frames)
         buffer.restarted[first:] = 0
         buffer.absent[first:] = False
         end = len(buffer.rewards) if end is None else end
@@ -108,7 +109,8 @@ class Stepper:
             filled, finals = self._fill_slices(compiled, buffer, stop, first, end)
         else:
             filled, finals = self._fill_rows(buffer, actor, stop, first, end)
-        self._observation = buffer.observations[filled].copy()
+        if self._environments.encode.frames is None:
+            self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start
         return filled, finals
 
@@ -133,9 +135,11 @@ class Stepper:
         sample, to_env, step = self._distribution.sample, self._distribution.to_env, environments.step
         finals: FinalObservations = []
         memory, starts, states = self._memory, buffer.starts, buffer.states
+        exploration = exploration_of(self._distribution, buffer.noise)
         if memory is not None:
             memory.begin(actor)
         heartbeat = self.heartbeat
+        frames, rows = environments.encode.frames, self._observation
         filled = end
         for t in range(first, filled):
             if stop[0]:
@@ -143,12 +147,15 @@ class Stepper:
                 break
             if memory is not None:
                 memory.before(t, actor, starts, states)
-            outputs = actor(buffer.observations[t])
-            actions = sample(outputs, buffer.noise[t])
+            if exploration is not None:
+                exploration.before(t, actor)
+            outputs = actor(buffer.observations[t] if frames is None else rows)
+            actions = sample(outputs, buffer.noise[t] if exploration is None else exploration.of(actor))
             observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
             buffer.outputs[t] = outputs
             buffer.actions[t] = actions
-            buffer.observations[t + 1] = observations
+            buffer.observations[t + 1] = observations if frames is None else frames.newest(observations)
+            rows = observations
             buffer.rewards[t] = rewards
             buffer.terminated[t] = terminated
             buffer.truncated[t] = truncated
@@ -162,6 +169,8 @@ class Stepper:
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]
+        if frames is not None:
+            self._observation = rows.copy()
         if memory is not None:
             memory.end(actor)
         environments.check_rewards(buffer.rewards[first:filled])

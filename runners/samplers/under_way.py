@@ -11,6 +11,7 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.observations import ObservationEncoder
 
 Array = NDArray[Any]
 
@@ -32,10 +33,10 @@ class RolloutUnderWay:
 
 
 def rows_that_matter(
-    buffer: RolloutBuffer, filled: int, memory: MemoryLayout | None = None
+    buffer: RolloutBuffer, filled: int, noise_row: int, memory: MemoryLayout | None = None
 ) -> dict[str, tuple[Array, slice]]:
-    """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise of the others."""
-    rows = {"observations": slice(filled + 1), "noise": slice(filled, None)}
+    """The arrays of a buffer with the rows that matter where `filled` are: those, and the noise from `noise_row` on."""
+    rows = {"observations": slice(filled + 1), "noise": slice(noise_row, None), "history": slice(None)}
     if memory is not None:
         rows["states"] = slice(memory.num_sequences(filled))
     return {name: (array, rows.get(name, slice(filled))) for name, array in buffer.arrays.items()}
@@ -48,7 +49,9 @@ def require_like(name: str, tensor: Tensor, array: Array) -> None:
         raise ValueError(f"{message}, not {list(array.shape)} and {array.dtype}")
 
 
-def require_rollout_of(buffer: RolloutBuffer, rollout: Rollout, memory: MemoryLayout | None) -> None:
+def require_rollout_of(
+    buffer: RolloutBuffer, rollout: Rollout, encode: ObservationEncoder, memory: MemoryLayout | None
+) -> None:
     """Refuse a rollout out of a file that cannot have been filled into such a buffer.
 
     Raises:
@@ -60,8 +63,12 @@ def require_rollout_of(buffer: RolloutBuffer, rollout: Rollout, memory: MemoryLa
         like = getattr(buffer, name)
         require_like(name, getattr(rollout, name), np.broadcast_to(like[:1], (num_steps, *like.shape[1:])))
     require_like("log_probs", rollout.log_probs, rollout.rewards.numpy())
-    observations = buffer.observations[0, :1].repeat(len(rollout.final_rows), axis=0)
-    require_like("final_observations", rollout.final_observations, observations)
+    finals = np.zeros((len(rollout.final_rows), *encode.shape), encode.dtype)
+    require_like("final_observations", rollout.final_observations, finals)
+    if buffer.history is not None:
+        if rollout.history is None:
+            raise ValueError("it has nothing of the frames before its first")
+        require_like("history", rollout.history, buffer.history)
     if memory is not None:
         if rollout.starts is None or rollout.states is None:
             raise ValueError("it has nothing of what the actor remembered")

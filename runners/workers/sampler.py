@@ -18,10 +18,8 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import arrays_of, numpy_form
-from hybridppo.networks.numpy_forms.actor import NumpyActor
-from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.networks.numpy_forms.form import OwnActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
-from hybridppo.networks.numpy_forms.recurrent import NumpyRecurrentActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
@@ -140,7 +138,7 @@ class WorkerSampler(BaseSampler):
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         # What a placement gives for such a network on the CPU.
-        assert isinstance(actor, (NumpyActor, NumpyImageActor, NumpyRecurrentActor, NormalizingActor))
+        assert isinstance(actor, OwnActor | NormalizingActor)
         self._transport.publish(actor.parameters, actor.version)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first

@@ -43,6 +43,7 @@ SOME: dict[str, Any] = {
     "env_kwargs": {"sutton_barto_reward": True},
     "imports": "gymnasium, math",
     "action_masks": False,
+    "frame_stack": 1,
     "clip_rewards": True,
     "episodic_life": False,
 }

@@ -84,6 +84,12 @@ class NumpyActor:
         self._outputs[:, : self._means.shape[1]] = self._means
         return self._outputs
 
+    @property
+    def features(self) -> Array:
+        """Of the last call, `[N, L]`: what the last hidden layer gave."""
+        last = self._last.reshape(-1, self._last.shape[-1])
+        return last[: self._num_rows, :-1]
+
     def _allocate(self, num_rows: int) -> None:
         """Arrays for `num_rows` observations, in the widest products that give the same bits."""
         num_columns = -(-num_rows // CHUNK) * CHUNK

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
+from hybridppo.networks.numpy_forms.exploring import NumpyExploringActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, NumpyImageActor, num_convolution_arrays
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.networks.numpy_forms.recurrent import CellForm, NumpyRecurrentActor
@@ -18,7 +19,7 @@ from hybridppo.spaces.rows import RowLayout
 Array = NDArray[Any]
 
 
-OwnActor = NumpyActor | NumpyImageActor | NumpyRecurrentActor
+OwnActor = NumpyActor | NumpyImageActor | NumpyRecurrentActor | NumpyExploringActor
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class NumpyForm:
     normalizes: RowLayout | None = None
     """What a row is, where it is normalised first."""
 
+    explores: bool = False
+    """Whether its exploration depends on the state: its first parameter is of the noise."""
+
     def actor(self, parameters: Sequence[Array], version: int = 0) -> OwnActor | NormalizingActor:
         """The actor, with its arrays as `networks.forms.arrays_of` gives them."""
         if self.normalizes is not None:
@@ -46,6 +50,11 @@ class NumpyForm:
     def _actor(self, parameters: Sequence[Array], version: int) -> OwnActor:
         if self.cell is not None:
             return self._recurrent_actor(self.cell, parameters, version)
+        if self.explores:
+            return NumpyExploringActor(self._of_means(parameters[1:], version), parameters[0], parameters)
+        return self._of_means(parameters, version)
+
+    def _of_means(self, parameters: Sequence[Array], version: int) -> NumpyActor | NumpyImageActor:
         if self.layout is not None:
             return NumpyImageActor(self.layout, parameters, self.activation, version, self.mask_size)
         return NumpyActor(parameters, self.activation, version, self.mask_size)

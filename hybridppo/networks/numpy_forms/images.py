@@ -53,6 +53,11 @@ class NumpyImageActor:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
         return self._mlp(self._features(observations))
 
+    @property
+    def features(self) -> Array:
+        """As `NumpyActor.features`."""
+        return self._mlp.features
+
 
 def num_convolution_arrays(layout: RowLayout) -> int:
     """How many parameters the convolutions of its images have."""

@@ -33,8 +33,9 @@ class NormalizingActor:
         self.parameters, self.version = parameters, int(actor.version)
         self._actor: Any = actor
         self._layout = layout
-        self._mean = mean.copy()
-        self._scale: Array = np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON))
+        times = layout.num_numbers // len(mean)  # where rows are stacks of frames, each is normalised alike
+        self._mean = np.tile(mean, times)
+        self._scale: Array = np.tile(np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON)), times)
         self._rows = np.empty((0, *layout.shape), layout.dtype)
 
     @property
@@ -50,6 +51,16 @@ class NormalizingActor:
     def forget(self, envs: Array) -> None:
         """Likewise."""
         self._actor.forget(envs)
+
+    def explore(self, noise: Array) -> None:
+        """Likewise, where its exploration depends on the state."""
+        self._actor.explore(noise)
+
+    @property
+    def perturbation(self) -> Array:
+        """Likewise."""
+        perturbation: Array = self._actor.perturbation
+        return perturbation
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""

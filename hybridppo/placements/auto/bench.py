@@ -35,6 +35,8 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.spaces.frames import frames_of
+from hybridppo.spaces.state_dependent import exploration_of
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +151,10 @@ class Bench:
     def _time_actions(self, placement: Placement, seconds: float) -> tuple[float, float]:
         """Seconds of the actor's outputs and the choice of actions for a step of all environments; of them, copying."""
         distribution, observations = self._agent.distribution, self._rollout.observations.numpy()
+        frames = frames_of(self._agent.observation_space)
+        observations = observations if frames is None else frames.repeated(observations)
         noise = distribution.draw_noise(np.random.default_rng(0), (observations.shape[1],))
+        exploration = exploration_of(distribution, noise[None])
         num_calls = max(1, min(32, len(observations) - 1))
         crossings: list[float] = []
         with placement.sampling(self._agent) as actor:
@@ -157,7 +162,11 @@ class Bench:
             def act() -> float:
                 start, copying = time.perf_counter(), placement.counters.seconds_copying
                 for t in range(num_calls):
-                    distribution.to_env(distribution.sample(actor(observations[t]), noise))
+                    if exploration is not None:
+                        exploration.before(0, actor)
+                    outputs = actor(observations[t])
+                    drawn = noise if exploration is None else exploration.of(actor)
+                    distribution.to_env(distribution.sample(outputs, drawn))
                 crossings.append((placement.counters.seconds_copying - copying) / num_calls)
                 return (time.perf_counter() - start) / num_calls
 

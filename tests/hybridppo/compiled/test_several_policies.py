@@ -183,6 +183,7 @@ def test_normalised_observations_are_filled_row_by_row() -> None:
         ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents of Hunt, hunter, prey, got hunter"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each kind of agents; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "prey": PPOConfig(recurrent="lstm")}}, "recurrent cannot be had"),
+        ({"configs": {**CONFIGS, "prey": PPOConfig(use_sde=True)}}, "use_sde cannot be had"),
         ({"configs": {**CONFIGS, "prey": PPOConfig(num_envs=5)}}, "num_envs must be the same"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

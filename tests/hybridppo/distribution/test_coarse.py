@@ -94,6 +94,9 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
         ("Pendulum-v1", {"config": replace(CONFIG, normalize_observations=True, normalize_rewards=True),
                          "total_steps": 5 * 32 * 8}),
         ("CartPole-v1", {"config": replace(CONFIG, recurrent="gru", sequence_length=8)}),
+        ("Pendulum-v1", {"config": replace(CONFIG, use_sde=True, sde_sample_freq=5), "placement": OVERLAP,
+                         "total_steps": 5 * 32 * 8}),
+        ("CartPole-v1", {"frame_stack": 3, "placement": OVERLAP}),
         (partial(ScriptedAgents, SCRIPTS), {"clip_rewards": True}),
         ("Pendulum-v1", {"config": hybridppo.TD3Config(num_envs=5, hidden_sizes=(8,), learning_starts=64),
                              "total_steps": 2000}),
@@ -101,8 +104,8 @@ SCRIPTS = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1
         (HighestAllowed, {"action_masks": True}),
         (Catch, {"total_steps": 5 * 32 * 2}),
     ],
-    ids=["in turns", "overlapping", "normalised", "recurrent", "several agents", "off policy", "without torch",
-         "masks", "images"],
+    ids=["in turns", "overlapping", "normalised", "recurrent", "noise of the state", "stacks of frames",
+         "several agents", "off policy", "without torch", "masks", "images"],
 )  # fmt: skip
 def test_any_number_of_samplers_gives_the_bits_of_one_process(env: Any, options: dict[str, Any]) -> None:
     alone = train(env, **options)

@@ -89,8 +89,9 @@ class Joint(gym.Env[Any, Any]):
         (partial(Joint, os.getpid()), Environments(2), {"config": replace(CONFIG, normalize_observations=True)}),
         (partial(ScriptedAgents, SCRIPTS), SingleLearnerFine(2), {"clip_rewards": True}),
         ("CartPole-v1", SingleLearnerFine(2), {"config": replace(CONFIG, recurrent="lstm", sequence_length=8)}),
+        ("CartPole-v1", SingleLearnerFine(2), {"frame_stack": 3}),
     ],
-    ids=["in turns", "overlapping", "joint spaces without torch", "several agents", "recurrent"],
+    ids=["in turns", "overlapping", "joint spaces without torch", "several agents", "recurrent", "stacks of frames"],
 )  # fmt: skip
 def test_any_number_of_environment_workers_gives_the_bits_of_one_process(
     env: Any, distribution: Any, options: dict[str, Any]

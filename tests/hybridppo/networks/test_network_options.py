@@ -53,7 +53,7 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
     steps, rows = AutogradSteps(agent), torch.randn(5, 3)
 
     class Rows:
-        observations = rows
+        inputs = rows
 
     outputs, values = steps._forward(Rows())
     assert len(passes) == 1

@@ -87,6 +87,9 @@ WORKS = {
         replace(SMALL, recurrent="lstm", recurrent_size=4, sequence_length=3, normalize_observations=True),
     ),
     "another memory": Work(Catch, replace(SMALL, recurrent="gru", recurrent_size=4, sequence_length=8)),
+    "noise of the state": Work("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=3, log_std_init=-1.0)),
+    "stacks of frames": Work("Pendulum-v1", replace(SMALL, normalize_observations=True), {"frame_stack": 3}),
+    "stacks of images": Work(Catch, options={"frame_stack": 2}),
     "a shared trunk": Work(Catch, replace(SMALL, shared_trunk=True, convolutions="impala", layer_norm=True)),
     "other settings": Work(
         "CartPole-v1",
@@ -168,6 +171,8 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
     assert_same(loaded.state()[0], state_of(agent))
     make = WORKS[work].env
     env = gym.make(make) if isinstance(make, str) else make()
+    if "frame_stack" in WORKS[work].options:
+        env = hybridppo.FrameStack(env, WORKS[work].options["frame_stack"])
     observation, info = env.reset(seed=0)
     space = env.action_space
     if not isinstance(env, gym.Env):  # of several agents: one of them

@@ -52,6 +52,7 @@ POLICIES: dict[str, tuple["gym.Space[Any]", "gym.Space[Any]", dict[str, Any], bo
     "masks": (VECTOR, Discrete(4), {"activation": "relu", "normalize_observations": True}, True),
     "numbers": (VECTOR, Box(-0.1, 0.1, (2, 2)), {"layer_norm": True, "activation": "gelu"}, False),
     "squashed": (VECTOR, Box(-2.0, 3.0, (2,)), {"squash_actions": True, "normalize_observations": True}, False),
+    "state-dependent": (VECTOR, Box(-1.0, 1.0, (2,)), {"use_sde": True, "squash_actions": True}, False),
     "several choices": (VECTOR, MultiDiscrete([2, 3, 3]), {"activation": "silu"}, False),
     "truths": (VECTOR, MultiBinary(4), {"activation": "elu"}, False),
     "lstm": (VECTOR, Discrete(3), {"recurrent": "lstm", "recurrent_size": 6}, True),

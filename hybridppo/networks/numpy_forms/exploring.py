@@ -1,0 +1,59 @@
+"""Actors whose exploration depends on the state, in NumPy: the arithmetic of `StateDependentActor` to rounding."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
+
+Array = NDArray[Any]
+
+
+class NumpyExploringActor:
+    """Means and log standard deviations, and the perturbation by a matrix of noise.
+
+    What comes out for an observation does not depend on how many others are passed with it: sums over features are of
+    one row each, in NumPy's own order, which follows from their number alone.
+
+    Args:
+        actor: of the means.
+        log_std: of the entries of a matrix, `[d, L]`; copied.
+        parameters: all that this was made of.
+    """
+
+    def __init__(self, actor: NumpyActor | NumpyImageActor, log_std: Array, parameters: Sequence[Array]) -> None:
+        self.parameters, self.version = parameters, actor.version
+        self._actor = actor
+        self._scale: Array = np.exp(log_std)
+        self._variance: Array = self._scale * self._scale
+        self._matrices: Array | None = None
+        self.perturbation: Array = np.zeros((0, len(log_std)), np.float32)
+        """`[N, d]`, what exploration has added in the last call; reused by the next."""
+        self._outputs = np.zeros((0, 2 * len(log_std)), np.float32)
+
+    def explore(self, noise: Array) -> None:
+        """Take standard normals `[N, d * L]` as the noise of the calls from now on."""
+        self._matrices = noise.reshape(len(noise), *self._scale.shape) * self._scale
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, 2 * d]`; the result is reused by the next call."""
+        means = self._actor(observations)
+        num_rows, size = means.shape
+        if len(self._outputs) != num_rows:
+            self._outputs = np.empty((num_rows, 2 * size), np.float32)
+            self._products = np.empty((num_rows, *self._scale.shape), np.float32)
+            self.perturbation = np.zeros((num_rows, size), np.float32)
+        features = self._actor.features[:, None, :]
+        products, log_std = self._products, self._outputs[:, size:]
+        self._outputs[:, :size] = means
+        # [N, 1, L] and [d, L] -> [N, d, L] -> [N, d]
+        np.multiply(features * features, self._variance, out=products)
+        log_std[:] = np.float32(0.5) * np.log(products.sum(-1) + np.float32(VARIANCE_EPSILON))
+        if self._matrices is not None and len(self._matrices) == num_rows:
+            np.multiply(features, self._matrices, out=products)
+            np.add.reduce(products, axis=-1, out=self.perturbation)
+        return self._outputs

@@ -1,0 +1,164 @@
+"""Stacks of the last observations of an episode: how frames lie in them. Free of torch, for worker processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.errors import EnvError
+from hybridppo.spaces.base import FromJson, Json, KindOf
+from hybridppo.spaces.box import BoxKind
+from hybridppo.spaces.images import ImageLayout
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class FrameLayout:
+    """How `K` frames lie in the row of a stack, the oldest first: numbers one after the other, images by channels."""
+
+    num_frames: int
+    """`K`."""
+    size: int
+    """Numbers of a frame that is no image."""
+    image: ImageLayout | None = None
+    """A frame, where it is an image."""
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Of a frame as it is stored."""
+        return (self.size,) if self.image is None else self.image.shape
+
+    def newest(self, rows: Any) -> Any:
+        """The last frames of rows, `[..., *row]` to `[..., *frame]`, a view."""
+        return self._frame(rows, self.num_frames - 1)
+
+    def older(self, rows: Array) -> Array:
+        """The frames before, `[..., *row]` to `[K - 1, ..., *frame]`."""
+        frames = [self._frame(rows, k) for k in range(self.num_frames - 1)]
+        return np.stack(frames)
+
+    def repeated(self, frames: Array) -> Array:
+        """Each frame as a stack of itself, `[..., *frame]` to `[..., *row]`."""
+        leading = frames.shape[: frames.ndim - len(self.frame_shape)]
+        flat = frames.reshape(-1, *self.frame_shape)
+        rows: Array = self.stacked(np.stack([flat] * self.num_frames, axis=1))
+        return rows.reshape(*leading, *rows.shape[1:])
+
+    def _frame(self, rows: Any, k: int) -> Any:
+        if self.image is None:
+            return rows[..., k * self.size : (k + 1) * self.size]
+        channels = slice(k * self.image.channels, (k + 1) * self.image.channels)
+        return rows[..., channels, :, :] if self.image.channels_first else rows[..., channels]
+
+    def stacked(self, frames: Any) -> Any:
+        """Rows of frames, `[B, K, *frame]` to `[B, *row]`; of arrays or tensors."""
+        if self.image is None:
+            return frames.reshape(len(frames), -1)
+        channels, height, width = self.num_frames * self.image.channels, self.image.height, self.image.width
+        if self.image.channels_first:
+            return frames.reshape(-1, channels, height, width)
+        # [B, K, H, W, C] -> [B, H, W, K, C]
+        return frames.swapaxes(1, 2).swapaxes(2, 3).reshape(-1, height, width, channels)
+
+
+class StackedFrames(gym.spaces.Box):
+    """The last `K` observations of an episode in one, the oldest first; at its start, the first one `K` times.
+
+    Of images `[height, width, channels]`, `[channels, height, width]` or `[height, width]`, channels are stacked (those
+    without any, as the first of three axes). All others get a first axis, `[K, *shape]`.
+
+    Args:
+        frame: the space of an observation.
+        num_frames: `K`.
+
+    Raises:
+        EnvError: where it is no `Box`.
+    """
+
+    def __init__(self, frame: gym.Space[Any], num_frames: int) -> None:
+        if type(frame) is not gym.spaces.Box:
+            raise EnvError(
+                f"frame_stack={num_frames} stacks observations of a Box, and these are of {frame}: leave it out, or "
+                "stack within the environment"
+            )
+        self.frame, self.num_frames = frame, num_frames
+        image = _image_of(frame)
+        self.frames = FrameLayout(num_frames, int(np.prod(frame.shape)), image)
+        self.axis = 0 if image is None or image.channels_first else 2
+        """Along which a stack is one of frames."""
+        low, high = (self.stack([bound] * num_frames) for bound in (frame.low, frame.high))
+        super().__init__(low, high, dtype=frame.dtype)
+
+    def stack(self, observations: list[Array]) -> Array:
+        """A stack of so many observations, the oldest first."""
+        if self.frames.image is None or self.frame.shape == self.frames.image.shape[1:]:
+            return np.stack(observations)
+        return np.concatenate(observations, axis=self.axis)
+
+    def pushed(self, stack: Array, observation: Array) -> Array:
+        """Another stack, with an observation in place of the oldest."""
+        oldest = stack.shape[self.axis] // self.num_frames
+        others = stack[oldest:] if self.axis == 0 else stack[:, :, oldest:]
+        newest = observation.reshape(
+            self.frames.image.shape if self.frames.image is not None else (1, *self.frame.shape)
+        )
+        return np.concatenate((others, newest), axis=self.axis)
+
+    def __repr__(self) -> str:
+        return f"StackedFrames({self.frame}, {self.num_frames})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StackedFrames) and (self.frame, self.num_frames) == (other.frame, other.num_frames)
+
+    __hash__ = None  # type: ignore[assignment]  # like that of a Box
+
+
+class StackedFramesKind(BoxKind):
+    """Rows as those of a `Box`, but that which axis has the channels follows from a frame."""
+
+    type_name = "StackedFrames"
+    of: ClassVar[type[gym.Space[Any]]] = StackedFrames
+
+    def __init__(self, space: gym.spaces.Box, path: str, kind_of: KindOf) -> None:
+        super().__init__(space, path, kind_of)
+        assert isinstance(space, StackedFrames)  # by its class
+        image = space.frames.image
+        if image is not None:
+            channels = space.num_frames * image.channels
+            self.image = ImageLayout(channels, image.height, image.width, image.channels_first)
+        else:
+            self.image = None
+
+    def to_json(self) -> Json:  # noqa: D102 - as in the base
+        assert isinstance(self.space, StackedFrames)
+        frame = {"type": BoxKind.type_name, **BoxKind(self.space.frame, self.path, _no_parts).to_json()}
+        return {"frame": frame, "num_frames": self.space.num_frames}
+
+    @classmethod
+    def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
+        return StackedFrames(from_json(json["frame"]), int(json["num_frames"]))
+
+
+def frames_of(space: gym.Space[Any]) -> FrameLayout | None:
+    """How frames lie in a row of a space's observations; None where they are no stacks."""
+    return space.frames if isinstance(space, StackedFrames) else None
+
+
+def num_frames_of(space: gym.Space[Any]) -> int:
+    """How many observations are in one of a space."""
+    return space.num_frames if isinstance(space, StackedFrames) else 1
+
+
+def _image_of(frame: gym.spaces.Box) -> ImageLayout | None:
+    if frame.dtype == np.uint8 and len(frame.shape) == 2:
+        return ImageLayout.of(gym.spaces.Box(0, 255, (1, *frame.shape), np.uint8))
+    return ImageLayout.of(frame)
+
+
+def _no_parts(space: gym.Space[Any], path: str) -> Any:
+    raise AssertionError("a Box has no parts")

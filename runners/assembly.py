@@ -1,11 +1,13 @@
 """Which sampler and which loop a placement calls for."""
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hybridppo.environments.base import Environments
+from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
@@ -21,6 +23,11 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
+
+if TYPE_CHECKING:
+    from hybridppo.runners.samplers.fused_actor import FusedDistribution
+
+logger = logging.getLogger(__name__)
 
 
 def make_sampler(
@@ -39,6 +46,8 @@ def make_sampler(
 ) -> BaseSampler:
     """In this process, where nothing overlaps; in workers, where they are asked for; else in one, or in a thread.
 
+    Compiled environments are sampled where the actor is, if there are kernels for its device.
+
     Args:
         source: what the environments were made from, for workers to make theirs.
         environments: as made in this process.
@@ -56,6 +65,18 @@ def make_sampler(
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
+    if isinstance(environments, CompiledEnvironments) and not samples_on_cpu and not num_workers:
+        from hybridppo.runners.samplers.on_device import DeviceSampler, has_launcher
+
+        if has_launcher(placement.sampling_device) and _fits_device(agent, placement, num_episodes):
+            return DeviceSampler(
+                environments,
+                cast("FusedDistribution", distribution),
+                placement.sampling_device,
+                num_steps=num_steps,
+                env_seed=env_seed,
+                noise=noise,
+            )
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -101,6 +122,27 @@ def make_sampler(
         in_thread=overlaps,
         memory=agent.memory,
     )
+
+
+def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:
+    """Whether compiled environments can be sampled on a device; a warning says why not, for that costs much speed."""
+    from hybridppo.runners.samplers.fused_actor import is_drawn
+
+    reasons = {
+        "the actor has a memory": agent.memory is not None,
+        "sampling and learning overlap": placement.max_lag > 0,
+        "rollouts are whole episodes": num_episodes is not None,
+        "the agent learns from a replay buffer": learns_from_replay(agent),
+        "actions are squashed": not is_drawn(agent.distribution),
+    }
+    against = [reason for reason, holds in reasons.items() if holds]
+    if against:
+        logger.warning(
+            "compiled environments are stepped on the CPU, and cross to %s and back in each step, since %s",
+            placement.sampling_device,
+            " and ".join(against),
+        )
+    return not against
 
 
 def _one_by_itself(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> Environments:

@@ -5,6 +5,7 @@ loaded: `simulated_cuda.py`). `TwinLauncher` does what a kernel is to do by the 
 CPU or of the second device, in no time: for tests of those who launch.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class TwinLauncher:
         noise: Array,
         actions: Array,
         for_env: Array,
-        scale: Array,
+        scales: Array,
         low: Array,
         high: Array,
     ) -> None:
@@ -73,7 +74,7 @@ class TwinLauncher:
         noise[:] = noise_of(seed, t, *noise.shape, is_choice=is_choice)
         row = outputs[t]
         if not is_choice:
-            actions[t] = row[:, : len(scale)] + scale * noise
+            actions[t] = row[:, : scales.shape[1]] + scales * noise
             for_env[:] = actions[t].clip(low, high)
             return
         logit = 0
@@ -94,22 +95,21 @@ class TwinLauncher:
         )  # fmt: skip
 
     def _step_agents(
-        self, states: Array, randoms: Array, lengths: Array, present: Array, groups: Array, limit: int, t: int,
+        self, states: Array, randoms: Array, lengths: Array, present: Array, limit: int, t: int,
         for_env: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array, absent: Array,
         finals: Array,
     ) -> None:  # fmt: skip
-        assert len(groups) == 2, "agents share a policy here"
         num_envs = len(states)
         kinds = np.cumsum([0, *self._definition.policies.values()]).astype(np.int64)
 
         def by_kind(rows: Array) -> tuple[Array, ...]:
             split = rows.reshape(len(rows), num_envs, -1, *rows.shape[2:])
-            return tuple(split[:, :, first:end] for first, end in zip(kinds[:-1], kinds[1:], strict=True))
+            return tuple(split[:, :, first:end] for first, end in pairwise(kinds))
 
         last = finals[t : t + 1] if limit else np.empty((1, *observations.shape[1:]), np.float32)
         self._kernels.step_all(
-            states, randoms, lengths, present, kinds, limit, 0, num_envs, for_env.reshape(num_envs, -1, for_env.shape[1]),
-            by_kind(observations[t : t + 2]),
+            states, randoms, lengths, present, kinds, limit, 0, num_envs,
+            for_env.reshape(num_envs, -1, for_env.shape[1]), by_kind(observations[t : t + 2]),
             *(by_kind(rows[t : t + 1]) for rows in (rewards, terminated, truncated, absent)), by_kind(last),
         )  # fmt: skip
 

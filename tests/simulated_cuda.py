@@ -7,14 +7,15 @@ Prints what was seen as one line of JSON, once everything agreed; what does not 
 
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from compiled_catch import Catch
 from compiled_hunt import Hunt
+from compiled_kinds import Choices, Numbers
 from cuda_stand_in import SimulatedLauncher, TwinLauncher
-from gymnasium.spaces import Box, MultiDiscrete
 from numba import config
 
 from hybridppo import compiled
@@ -24,57 +25,6 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, fields
 from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.spaces.distributions import distribution_for
-
-
-@compiled.environment(
-    state={"total": np.float32, "last": (np.int64, (2,))},
-    observation_space=Box(-100.0, 100.0, (3,), np.float32),
-    action_space=MultiDiscrete([3, 5], start=[-1, 2]),
-    episode_length=6,
-)
-class Choices:
-    """Several choices at once, and numbers by NumPy's functions."""
-
-    def reset(state, random):
-        state.total = np.float32(compiled.normal(random))
-        state.last[0] = state.last[1] = 0
-
-    def step(state, action, random):
-        state.last[0], state.last[1] = action[0], action[1]
-        state.total += np.float32(0.1) * np.float32(action[0] * action[1])
-        return state.total, abs(state.total) > 2.0
-
-    def observe(state, out):
-        out[0], out[1], out[2] = np.sqrt(abs(state.total)), state.last[0], state.last[1]
-
-
-@compiled.environment(
-    policies={"one": 2, "other": 1},
-    state={"x": np.float32, "steps": (np.int32, (2, 2))},
-    observation_space=Box(-100.0, 100.0, (3,), np.float32),
-    action_space=Box(-2.0, 2.0, (2,), np.float32),
-    episode_length=5,
-)
-class Numbers:
-    """Agents whose actions are numbers, truncated, with a field of two dimensions."""
-
-    def reset(agent, state, random):
-        state.x[agent] = np.float32(compiled.normal(random))
-        for i in range(2):
-            for j in range(2):
-                state.steps[agent, i, j] = 0
-
-    def go(agent, state, action, random):
-        state.x[agent] += action[0] - action[1] + np.float32(compiled.uniform(random, -0.1, 0.1))
-        state.steps[agent, 1, 0] += 1
-
-    def reward(agent, state, time):
-        return -abs(state.x[agent]), state.x[agent] > np.float32(5.0)
-
-    def observe(agent, state, time, out):
-        out[0], out[1], out[2] = state.x[agent], state.x[0], state.steps[agent, 1, 0]
-
-    phases = (go,)
 
 
 ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
@@ -104,7 +54,7 @@ def side(source: Any, num_envs: int, num_steps: int, launcher: Any) -> tuple[Any
     cuda_building.LAUNCHERS["cpu"] = launcher
     on_device = EnvironmentsOnDevice(
         environments, torch.device("cpu"), num_steps=num_steps, num_outputs=distribution.output_size,
-        num_noise=distribution.noise_size, low=low, high=high,
+        num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
     )  # fmt: skip
     return environments, on_device, distribution
 
@@ -124,17 +74,15 @@ def main(name: str) -> None:
     generator = np.random.default_rng(0)
     simulated.restart(7), twin.restart(7)
     size = distribution.output_size
-    is_number = ours.definition.action_kind == "numbers"
     seen = dict.fromkeys(("terminated", "truncated", "absent", "equal", "compared"), 0)
     for rollout in range(2):
         for one in (simulated, twin):
             one.set_seed(rollout + 5, 9)
         for t in range(num_steps):
             outputs = generator.normal(size=(ours.num_envs, size)).astype(np.float32)
-            scale = torch.from_numpy(np.exp(outputs[0, size // 2 :]) if is_number else outputs[0, :0])
             for one in (simulated, twin):
                 one.rollout.outputs[t] = torch.from_numpy(outputs)
-                one.act(t, scale)
+                one.act(t)
             # Drawn alike but for the rounding of a logarithm; from here on, both act the same.
             torch.testing.assert_close(simulated._noise, twin._noise, rtol=2e-6, atol=2e-6)
             torch.testing.assert_close(simulated.rollout.actions[t], twin.rollout.actions[t], rtol=2e-6, atol=2e-6)
@@ -144,7 +92,9 @@ def main(name: str) -> None:
                 one.step(t)
             simulated.take(), twin.take()
             for field in ours.states.dtype.names:
-                np.testing.assert_allclose(ours.states[field], theirs.states[field], rtol=1e-6, atol=1e-6, err_msg=field)
+                np.testing.assert_allclose(
+                    ours.states[field], theirs.states[field], rtol=1e-6, atol=1e-6, err_msg=field
+                )
                 seen["equal"] += np.array_equal(ours.states[field], theirs.states[field])
                 seen["compared"] += 1
             np.testing.assert_array_equal(ours.randoms, theirs.randoms)
@@ -155,7 +105,7 @@ def main(name: str) -> None:
             twin.put(simulated.rollout.observations[t + 1].numpy(), t + 1)
         for each in fields(simulated.rollout):
             one, other = getattr(simulated.rollout, each.name), getattr(twin.rollout, each.name)
-            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6, msg=lambda told, each=each: f"{each.name}: {told}")
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6, msg=partial("{}: {}".format, each.name))
         for flag in ("terminated", "truncated", "absent"):
             seen[flag] += int(getattr(simulated.rollout, flag).sum())
         for one in (simulated, twin):

@@ -1,11 +1,10 @@
-"""The loops of `agent_kernels.py` as kernels of a GPU: a block of threads for each environment, a thread for each agent.
+"""The loops of `agent_kernels.py` as kernels of a GPU: a block of threads for each environment, one for each agent.
 
 Where an environment has more agents than a block has threads, a thread takes several. Between two phases is a barrier:
 a phase writes its own agent's fields alone, so that nothing else is needed. The state lies in the memory that a block
 has to itself while a step lasts, where it fits (`step_all`), and else where it always is (`step_all_in_place`).
 
-Columns of a rollout are in the order of the CPU's where all agents share a policy; where each kind has its own, all
-columns of a kind lie side by side. `groups` `[G + 1]` says which: the first agent of each group, and how many there are.
+All agents share a policy. Agent `a` of environment `i` has column `i * A + a` of a rollout, as on the CPU.
 """
 
 from typing import Any
@@ -19,18 +18,7 @@ from hybridppo.compiled.random_numbers import begin_agent
 __all__ = ["act_all", "phases", "phases_of_choice", "step_all", "step_all_in_place"]
 
 
-def column(agent: int, i: int, groups: Any, num_envs: int) -> int:
-    """Of an agent of environment `i`, its column of a rollout."""
-    group = 0
-    while agent >= groups[group + 1]:
-        group += 1
-    first, size = groups[group], groups[group + 1] - groups[group]
-    return num_envs * first + i * size + agent - first
-
-
-def begin_episode(
-    state: Any, randoms: Any, present: Any, groups: Any, i: int, num_envs: int, observations: Any
-) -> None:
+def begin_episode(state: Any, randoms: Any, present: Any, i: int, observations: Any) -> None:
     """Begin an episode of environment `i` with all agents; `observations` is a row, `[N, obs]`."""
     for agent in range(thread(), len(present), num_threads()):
         present[agent] = True
@@ -38,22 +26,22 @@ def begin_episode(
         reset(agent, state, randoms[agent])
     barrier()
     for agent in range(thread(), len(present), num_threads()):
-        observe(agent, state, 0, observations[column(agent, i, groups, num_envs)])
+        observe(agent, state, 0, observations[i * len(present) + agent])
 
 
-def phases(i: int, num_envs: int, state: Any, for_env: Any, groups: Any, randoms: Any, present: Any) -> None:
+def phases(i: int, state: Any, for_env: Any, randoms: Any, present: Any) -> None:
     """Every phase in turn, for every agent that is there; an action is an array."""
     for agent in range(thread(), len(present), num_threads()):
         if present[agent]:
-            phase(agent, state, for_env[column(agent, i, groups, num_envs)], randoms[agent])
+            phase(agent, state, for_env[i * len(present) + agent], randoms[agent])
     barrier()
 
 
-def phases_of_choice(i: int, num_envs: int, state: Any, for_env: Any, groups: Any, randoms: Any, present: Any) -> None:
+def phases_of_choice(i: int, state: Any, for_env: Any, randoms: Any, present: Any) -> None:
     """The same where an action is a single choice."""
     for agent in range(thread(), len(present), num_threads()):
         if present[agent]:
-            phase(agent, state, for_env[column(agent, i, groups, num_envs), 0], randoms[agent])
+            phase(agent, state, for_env[i * len(present) + agent, 0], randoms[agent])
     barrier()
 
 
@@ -62,8 +50,6 @@ def step_one(
     randoms: Any,
     lengths: Any,
     present: Any,
-    groups: Any,
-    num_envs: int,
     limit: int,
     t: int,
     i: int,
@@ -77,12 +63,12 @@ def step_one(
 ) -> None:
     """Row `t` of environment `i`: as `agent_kernels.finish_step`, after the phases."""
     time = lengths[i] + 1
-    phases(i, num_envs, state, for_env, groups, randoms, present)
+    phases(i, state, for_env, randoms, present)
     is_over = any_of_block(thread() == 0 and end(state, time))
     is_cut = limit > 0 and time >= limit
     stays = False
     for agent in range(thread(), len(present), num_threads()):
-        n = column(agent, i, groups, num_envs)
+        n = i * len(present) + agent
         was_there = present[agent]
         absent[t, n] = not was_there
         truncated[t, n] = False
@@ -113,7 +99,7 @@ def step_one(
         lengths[i] = 0
     for agent in range(thread(), len(present), num_threads()):
         randoms[agent, 2] += 1
-    begin_episode(state, randoms, present, groups, i, num_envs, observations[t + 1])
+    begin_episode(state, randoms, present, i, observations[t + 1])
 
 
 def step_all(
@@ -121,7 +107,6 @@ def step_all(
     randoms: Any,
     lengths: Any,
     present: Any,
-    groups: Any,
     limit: int,
     t: int,
     for_env: Any,
@@ -139,7 +124,6 @@ def step_all(
         randoms: `[E, A, 4]`.
         lengths: `[E]`, of episodes under way.
         present: `[E, A]`, which agents are there.
-        groups: `[G + 1]`, see above.
         limit: the longest that an episode may be; 0 for none.
         t: the row.
         for_env: `[N, action]`, as environments want them.
@@ -156,8 +140,8 @@ def step_all(
         carry(agent, states[i], state)
     barrier()
     step_one(
-        state, randoms[i], lengths, present[i], groups, len(states), limit, t, i,
-        for_env, observations, rewards, terminated, truncated, absent, finals,
+        state, randoms[i], lengths, present[i], limit, t, i, for_env,
+        observations, rewards, terminated, truncated, absent, finals,
     )  # fmt: skip
     for agent in range(thread(), present.shape[1], num_threads()):
         carry(agent, state, states[i])
@@ -168,7 +152,6 @@ def step_all_in_place(
     randoms: Any,
     lengths: Any,
     present: Any,
-    groups: Any,
     limit: int,
     t: int,
     for_env: Any,
@@ -182,6 +165,6 @@ def step_all_in_place(
     """The same where a state is larger than the memory of a block."""
     i = block()
     step_one(
-        states[i], randoms[i], lengths, present[i], groups, len(states), limit, t, i,
-        for_env, observations, rewards, terminated, truncated, absent, finals,
+        states[i], randoms[i], lengths, present[i], limit, t, i, for_env,
+        observations, rewards, terminated, truncated, absent, finals,
     )  # fmt: skip

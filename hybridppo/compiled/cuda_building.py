@@ -89,7 +89,7 @@ class Launcher(Protocol):
     """What sets kernels to work on one device."""
 
     def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:
-        """A tensor of the device as kernels take it, without a copy; its bytes as records of a type, where one is given."""
+        """A tensor of the device as kernels take it, not a copy; its bytes as records, where a type is given."""
         ...
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
@@ -172,7 +172,7 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
     import numba
 
     sources, shape = cuda_sources(definition), shape_of(definition)
-    fields = definition.state.fields or {}
+    fields: Any = definition.state.fields or {}
     per_agent = 1 if definition.policies else 0
     header = HEADER.format(
         version=numba.__version__,
@@ -182,7 +182,7 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
         carry="\n".join(_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()),
     )
     text = sources.text if simulated else _of_math(sources.text)
-    # Written where it is used, since no function may give an array of its own back; Python has no fields without a view.
+    # Written where it is used, since no function may give its own array back; Python has no fields without a view.
     text = text.replace("= held()", "= cuda.shared.array(1, STATE)" + ".view(np.recarray)" * simulated)
     for name in loops_of(definition):
         start = f"def {sources.names[name]}("

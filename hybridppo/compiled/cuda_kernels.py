@@ -64,7 +64,7 @@ GIVEN = (number, block, thread, num_threads, barrier, any_of_block, held, carry)
 
 
 def act_all(
-    seed: Any, t: int, outputs: Any, noise: Any, actions: Any, for_env: Any, scale: Any, low: Any, high: Any
+    seed: Any, t: int, outputs: Any, noise: Any, actions: Any, for_env: Any, scales: Any, low: Any, high: Any
 ) -> None:
     """Draw the actions of row `t`, a thread for each column.
 
@@ -75,14 +75,14 @@ def act_all(
         noise: `[N, noise]`, written.
         actions: `[T, N, action]`, as drawn.
         for_env: `[N, action]`, as environments want them.
-        scale: the standard deviations of numbers; `[0]` of choices.
+        scales: `[N, numbers]`, the standard deviations of numbers; `[N, 0]` of choices.
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
     """
     n = number()
     if n < len(noise):
         draw(noise[n], int(seed[0]), int(seed[1]), t, n)
-        choose(outputs[t, n], noise[n], actions[t, n], for_env[n], scale, low, high)
+        choose(outputs[t, n], noise[n], actions[t, n], for_env[n], scales[n], low, high)
 
 
 def step_all(

@@ -273,7 +273,7 @@ def _tag(
             state.new_tags[agent] = tags - state.tags[agent] if exits else tags
             state.tags[agent] = tags
 
-    def reward(agent: int, state: Any, time: int) -> tuple[float, bool]:
+    def reward(agent: int, state: Any, time: int) -> tuple[Any, bool]:
         """Paid by the tag, and to survivors at the end."""
         if agent < taggers:
             return of_tag * np.float32(state.new_tags[agent]), False

@@ -1,8 +1,8 @@
 """Compiled environments whose state lies on a device, with the rollout that their kernels write there.
 
-    on_device = EnvironmentsOnDevice(environments, device, num_steps=128, num_outputs=2, num_noise=2, low=low, high=high)
+    on_device = EnvironmentsOnDevice(environments, device, num_steps=128, num_outputs=2, ...)
     on_device.restart(seed)
-    on_device.act(t, scale)         # draws the actions of row t from what torch has put into `rollout.outputs[t]`
+    on_device.act(t)                # draws the actions of row t from what torch has put into `rollout.outputs[t]`
     on_device.step(t)               # row t of the rollout, and row t + 1 of its observations
 
 Kernels are launched into torch's current stream, on tensors that stay where they are, and nothing is waited for: so a
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.compiled.cuda_building import THREADS, blocks_for, launcher_of, shape_of
+from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.compiled_agents import CompiledAgents
 
@@ -63,6 +63,11 @@ class DeviceRollout:
         }
 
 
+def has_launcher(device: torch.device) -> bool:
+    """Whether kernels can be launched on devices of this type."""
+    return device.type in LAUNCHERS
+
+
 def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs: int) -> dict[str, int]:
     """Bytes of a device by what needs them, each named with the fields to lower; without the learner's."""
     layout = DeviceRollout.layout(num_steps, environments, num_outputs)
@@ -84,7 +89,8 @@ class EnvironmentsOnDevice:
         device: of a type that has a launcher.
         num_steps: `T`.
         num_outputs: of the actor.
-        num_noise: numbers that an action takes.
+        num_noise: random numbers that an action takes.
+        num_scales: log standard deviations among the outputs, the last of them.
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
 
@@ -101,6 +107,7 @@ class EnvironmentsOnDevice:
         num_steps: int,
         num_outputs: int,
         num_noise: int,
+        num_scales: int,
         low: Array,
         high: Array,
     ) -> None:
@@ -118,6 +125,7 @@ class EnvironmentsOnDevice:
         self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._seed = torch.zeros(2, dtype=torch.int64, device=device)
         self._noise = torch.zeros((columns, num_noise), device=device)
+        self._scales = torch.zeros((columns, num_scales), device=device)
         self._for_env = torch.zeros(self.rollout.actions.shape[1:], dtype=_action_dtype(environments), device=device)
         self._bounds = [torch.from_numpy(bound).to(device) for bound in (low, high)]
         self._blocks = self._shape.blocks(num_envs)
@@ -127,16 +135,14 @@ class EnvironmentsOnDevice:
         results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
         if isinstance(environments, CompiledAgents):
             self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
-            # All agents are one group: they share a policy.
-            self._groups = torch.tensor([0, environments.num_agents], device=device)
-            own += [launcher.array(self._present), launcher.array(self._groups)]
+            own.append(launcher.array(self._present))
             results.append(held["absent"])
         for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
         self._step_before = *own, definition.episode_length
         self._step_after = for_env, *results, held["finals"]
         self._act_before = launcher.array(self._seed)
-        self._act_after = held["outputs"], noise, held["actions"], for_env
-        self._low_and_high = tuple(map(launcher.array, self._bounds))
+        drawn = held["outputs"], noise, held["actions"], for_env, launcher.array(self._scales)
+        self._act_after = *drawn, *map(launcher.array, self._bounds)
 
     def restart(self, seed: int) -> None:
         """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
@@ -164,18 +170,12 @@ class EnvironmentsOnDevice:
         """Of the noise of the rollout that begins, in halves of 32 bits."""
         self._seed.copy_(torch.tensor([low, high]))
 
-    def act(self, t: int, scale: Tensor) -> None:
-        """Draw the actions of a row from the actor's outputs in it.
-
-        Args:
-            t: the row.
-            scale: the standard deviations of numbers; `[0]` of choices.
-        """
-        columns, launcher = len(self._noise), self._launcher
-        launcher.launch(
-            "act_all", blocks_for(columns), THREADS, self._act_before, t, *self._act_after, launcher.array(scale),
-            *self._low_and_high,
-        )  # fmt: skip
+    def act(self, t: int) -> None:
+        """Draw the actions of a row from the actor's outputs in it."""
+        columns, num_scales = self._scales.shape
+        if num_scales:
+            self._scales.copy_(self.rollout.outputs[t, :, -num_scales:].exp())
+        self._launcher.launch("act_all", blocks_for(columns), THREADS, self._act_before, t, *self._act_after)
 
     def step(self, t: int) -> None:
         """Row `t` by the actions that were drawn for it, and row `t + 1` of the observations."""

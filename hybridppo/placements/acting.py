@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import arrays_of, cell_of, is_on_cpu, numpy_form
@@ -43,6 +43,13 @@ class TorchActor:
         """`[N, obs] -> [N, outputs]`."""
         with self._crossing.queue():
             return self._crossing.to_host(self._network(self._crossing.to_device(observations)))
+
+    @torch.no_grad()
+    def on_device(self, observations: Tensor) -> Tensor:
+        """The same where it acts, of a tensor that is there: nothing crosses, and nothing is waited for."""
+        with self._crossing.queue():
+            outputs: Tensor = self._network(observations)
+            return outputs
 
 
 class TorchRecurrentActor(TorchActor):

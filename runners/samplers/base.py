@@ -344,6 +344,8 @@ class BaseSampler(ABC):
             return "this checkpoint was written by a version that did not save them"
         if "not_saved" in environments:
             return str(environments["not_saved"])
+        if "noise_seed" in (state.get("under_way") or {}):
+            return "a rollout was under way on a device, which cannot be ended on the host"
         observation = tensors["observation"].numpy()
         expected = self._buffers[0].observations[0]
         require_like("observation", tensors["observation"], expected)

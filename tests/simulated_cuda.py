@@ -26,7 +26,6 @@ from hybridppo.environments.on_device import EnvironmentsOnDevice, fields
 from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.spaces.distributions import distribution_for
 
-
 ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     # What it is, how many, and steps of two rollouts each.
     "CartPole-v1": ("CartPole-v1", 5, 40),

@@ -344,8 +344,8 @@ class BaseSampler(ABC):
             return "this checkpoint was written by a version that did not save them"
         if "not_saved" in environments:
             return str(environments["not_saved"])
-        if "noise_seed" in (state.get("under_way") or {}):
-            return "a rollout was under way on a device, which cannot be ended on the host"
+        if (problem := self._cannot_end(state.get("under_way") or {})) is not None:
+            return problem
         observation = tensors["observation"].numpy()
         expected = self._buffers[0].observations[0]
         require_like("observation", tensors["observation"], expected)
@@ -361,6 +361,10 @@ class BaseSampler(ABC):
         except EnvStateError as error:
             return str(error)
         return None
+
+    def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
+        """Why a rollout that was under way cannot be ended by this sampler."""
+        return "a rollout was under way on a device, not on the host" if "device_noise" in under_way else None
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         buffer, filled = self._next_buffer(), whole(state, "filled")

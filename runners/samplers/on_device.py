@@ -213,11 +213,9 @@ class DeviceSampler(BaseSampler):
         self._on_device.put(observation, 0)
         self._observation.copy_(torch.from_numpy(observation))
 
-    def _load_environments(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> str | None:
-        under_way = state.get("under_way")
-        if under_way is not None and "noise_seed" not in under_way:
-            return "a rollout was under way on the host, which cannot be ended on a device"
-        return super()._load_environments(tensors, state)
+    def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
+        is_other = under_way and "device_noise" not in under_way
+        return "a rollout was under way on the host, not on a device" if is_other else None
 
     def _state_under_way(self) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
         under_way = self._under_way
@@ -225,15 +223,15 @@ class DeviceSampler(BaseSampler):
             return {}, None
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
         rows = self._rows_filled(under_way.filled)
-        saved = {"version": under_way.version, "filled": under_way.filled, "noise_seed": self._noise_seed}
+        saved = {"version": under_way.version, "filled": under_way.filled, "device_noise": self._noise_seed}
         return {f"buffer.{name}": tensor.cpu() for name, tensor in rows.items()}, saved
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        filled, seed = whole(state, "filled"), state["noise_seed"]
+        filled, seed = whole(state, "filled"), state["device_noise"]
         if filled > self.num_steps:
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
         if len(seed) != 2 or not all(type(word) is int and 0 <= word < WORD for word in seed):
-            raise ValueError("noise_seed is not two words of 32 bits")
+            raise ValueError("device_noise is not two words of 32 bits")
         for name, tensor in self._rows_filled(filled).items():
             saved = tensors[f"buffer.{name}"]
             if saved.shape != tensor.shape or saved.dtype != tensor.dtype:

@@ -1,13 +1,14 @@
-"""Steps an environment by its kernels on Numba's simulator, and by the CPU's loops; run by `test_cuda_simulated.py`.
+"""Steps an environment by its kernels and by the CPU's loops, and compares.
 
-    NUMBA_ENABLE_CUDASIM=1 python tests/simulated_cuda.py NAME
+    NUMBA_ENABLE_CUDASIM=1 python tests/simulated_cuda.py NAME          # on Numba's simulator: test_cuda_simulated.py
+    compare(name, torch.device("cuda:0"))                               # on a GPU: test_cuda_on_gpu.py
 
-Prints what was seen as one line of JSON, once everything agreed; what does not is an error.
+Gives what was seen, once everything agreed; as a script, as one line of JSON. What does not agree is an error.
 """
 
 import json
 import sys
-from functools import partial
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from hybridppo import compiled
 from hybridppo.compiled import cuda_building
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.on_device import EnvironmentsOnDevice, fields
+from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice
 from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.spaces.distributions import distribution_for
 
@@ -46,70 +47,81 @@ LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12
 """Of episodes, so that some are truncated."""
 
 
-def side(source: Any, num_envs: int, num_steps: int, launcher: Any) -> tuple[Any, EnvironmentsOnDevice, Any]:
+def side(source: Any, num_envs: int, num_steps: int, device: torch.device) -> tuple[Any, EnvironmentsOnDevice]:
     environments: Any = make_environments(source, num_envs, vectorization="compiled")
     distribution: Any = distribution_for(environments.action_space)
     low, high = bounds_of(distribution)
-    cuda_building.LAUNCHERS["cpu"] = launcher
     on_device = EnvironmentsOnDevice(
-        environments, torch.device("cpu"), num_steps=num_steps, num_outputs=distribution.output_size,
+        environments, device, num_steps=num_steps, num_outputs=distribution.output_size,
         num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
     )  # fmt: skip
-    return environments, on_device, distribution
+    return environments, on_device
+
+
+def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: float = 2e-6) -> dict[str, int]:
+    """How often what has come to pass, and how many fields were compared and had the same bits."""
+    source, num_envs, num_steps = ENVIRONMENTS[name]
+    if name in LIMITS:
+        source = replace(compiled_form(source), episode_length=LIMITS[name])
+    launchers = cuda_building.LAUNCHERS
+    ours, tested = side(source, num_envs, num_steps, device)
+    before, launchers["cpu"] = launchers.get("cpu"), TwinLauncher
+    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"))
+    del launchers["cpu"]
+    if before is not None:
+        launchers["cpu"] = before
+    generator = np.random.default_rng(0)
+    tested.restart(7), twin.restart(7)
+    seen = dict.fromkeys(("terminated", "truncated", "absent", "equal", "compared"), 0)
+
+    def same(one: torch.Tensor, other: torch.Tensor, most: float = tolerance) -> None:
+        torch.testing.assert_close(one.cpu(), other, rtol=most, atol=most)
+
+    for rollout in range(2):
+        for one in (tested, twin):
+            one.set_seed(rollout + 5, 9)
+        for t in range(num_steps):
+            outputs = torch.from_numpy(generator.normal(size=twin.rollout.outputs.shape[1:]).astype(np.float32))
+            for one in (tested, twin):
+                one.rollout.outputs[t] = outputs.to(one.rollout.outputs.device)
+                one.act(t)
+            # Drawn alike but for the rounding of a logarithm; from here on, both act the same.
+            same(tested._noise, twin._noise, of_noise)
+            same(tested.rollout.actions[t], twin.rollout.actions[t], of_noise)
+            same(tested._for_env, twin._for_env, of_noise)
+            tested._for_env.copy_(twin._for_env)
+            for one in (tested, twin):
+                one.step(t)
+            tested.take(), twin.take()
+            for field in ours.states.dtype.names:
+                one, other = ours.states[field], theirs.states[field]
+                np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance, err_msg=field)
+                seen["equal"] += np.array_equal(one, other)
+                seen["compared"] += 1
+            np.testing.assert_array_equal(ours.randoms, theirs.randoms)
+            np.testing.assert_array_equal(ours.lengths, theirs.lengths)
+            same(tested.rollout.observations[t + 1], twin.rollout.observations[t + 1])
+            theirs.states[:] = ours.states  # a difference of rounding is of one step, and does not grow
+            twin.put(tested.rollout.observations[t + 1].cpu().numpy(), t + 1)
+        for each in fields(DeviceRollout):
+            if each.name != "actions":
+                same(getattr(tested.rollout, each.name), getattr(twin.rollout, each.name))
+        for flag in ("terminated", "truncated", "absent"):
+            seen[flag] += int(getattr(tested.rollout, flag).sum())
+        for one in (tested, twin):
+            one.rollout.observations[0] = one.rollout.observations[num_steps].clone()
+    return seen
 
 
 def main(name: str) -> None:
     assert config.ENABLE_CUDASIM
-    source, num_envs, num_steps = ENVIRONMENTS[name]
-    if name in LIMITS:
-        from dataclasses import replace
-
-        source = replace(compiled_form(source), episode_length=LIMITS[name])
     if name == "in place":
         cuda_building.BLOCK_MEMORY, cuda_building.MOST_THREADS = 0, 32
-    ours, simulated, distribution = side(source, num_envs, num_steps, SimulatedLauncher)
-    theirs, twin, _ = side(source, num_envs, num_steps, TwinLauncher)
-    assert cuda_building.shape_of(ours.definition).step == ("step_all_in_place" if name == "in place" else "step_all")
-    generator = np.random.default_rng(0)
-    simulated.restart(7), twin.restart(7)
-    size = distribution.output_size
-    seen = dict.fromkeys(("terminated", "truncated", "absent", "equal", "compared"), 0)
-    for rollout in range(2):
-        for one in (simulated, twin):
-            one.set_seed(rollout + 5, 9)
-        for t in range(num_steps):
-            outputs = generator.normal(size=(ours.num_envs, size)).astype(np.float32)
-            for one in (simulated, twin):
-                one.rollout.outputs[t] = torch.from_numpy(outputs)
-                one.act(t)
-            # Drawn alike but for the rounding of a logarithm; from here on, both act the same.
-            torch.testing.assert_close(simulated._noise, twin._noise, rtol=2e-6, atol=2e-6)
-            torch.testing.assert_close(simulated.rollout.actions[t], twin.rollout.actions[t], rtol=2e-6, atol=2e-6)
-            torch.testing.assert_close(simulated._for_env, twin._for_env, rtol=2e-6, atol=2e-6)
-            simulated._for_env.copy_(twin._for_env)
-            for one in (simulated, twin):
-                one.step(t)
-            simulated.take(), twin.take()
-            for field in ours.states.dtype.names:
-                np.testing.assert_allclose(
-                    ours.states[field], theirs.states[field], rtol=1e-6, atol=1e-6, err_msg=field
-                )
-                seen["equal"] += np.array_equal(ours.states[field], theirs.states[field])
-                seen["compared"] += 1
-            np.testing.assert_array_equal(ours.randoms, theirs.randoms)
-            np.testing.assert_array_equal(ours.lengths, theirs.lengths)
-            rows = (one.rollout.observations[t + 1] for one in (simulated, twin))
-            torch.testing.assert_close(*rows, rtol=1e-6, atol=1e-6)
-            theirs.states[:] = ours.states  # a difference of rounding is of one step, and does not grow
-            twin.put(simulated.rollout.observations[t + 1].numpy(), t + 1)
-        for each in fields(simulated.rollout):
-            one, other = getattr(simulated.rollout, each.name), getattr(twin.rollout, each.name)
-            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6, msg=partial("{}: {}".format, each.name))
-        for flag in ("terminated", "truncated", "absent"):
-            seen[flag] += int(getattr(simulated.rollout, flag).sum())
-        for one in (simulated, twin):
-            one.rollout.observations[0] = one.rollout.observations[num_steps].clone()
-    print(json.dumps(seen))
+    # A type of tensors whose memory is the CPU's, for the simulator to write to.
+    cuda_building.LAUNCHERS["cpu"] = SimulatedLauncher
+    is_in_place = cuda_building.shape_of(compiled_form(ENVIRONMENTS[name][0])).step == "step_all_in_place"
+    assert is_in_place == (name == "in place")
+    print(json.dumps(compare(name, torch.device("cpu"))))
 
 
 if __name__ == "__main__":

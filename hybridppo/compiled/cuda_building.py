@@ -247,11 +247,11 @@ class CudaLauncher:
         from hybridppo.accelerator import accelerator_of
 
         kernel = getattr(self._module, self._names[name])
-        stream = self._cuda.external_stream(accelerator_of(self._device).current_stream().cuda_stream)
         if name not in self._launched and not is_kept(self._path, [self._names[name]]):
             say(f"compiling {name} of {self._name} for {self._device}, once: kept in {self._path.parent}")
         self._launched.add(name)
         with self._selected():
+            stream = self._cuda.external_stream(accelerator_of(self._device).current_stream().cuda_stream)
             try:
                 kernel[blocks, threads, stream](*arguments)
             except NumbaError as error:
@@ -277,6 +277,9 @@ def _numba_cuda(device: torch.device) -> Any:
             f"compiled environments were asked for on {device}, which torch sees and Numba does not: its driver or its "
             f"compiler (NVVM) is not found: {remedy}"
         )
+    from numba.cuda.dispatcher import config
+
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # how many environments there are is not for Numba to say
     return cuda
 
 

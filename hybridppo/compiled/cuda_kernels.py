@@ -75,7 +75,7 @@ def act_all(
         noise: `[N, noise]`, written.
         actions: `[T, N, action]`, as drawn.
         for_env: `[N, action]`, as environments want them.
-        scales: `[N, numbers]`, the standard deviations of numbers; `[N, 0]` of choices.
+        scales: `[N, numbers]`, the standard deviations of numbers; not looked at for choices.
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
     """

@@ -125,7 +125,8 @@ class EnvironmentsOnDevice:
         self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self._seed = torch.zeros(2, dtype=torch.int64, device=device)
         self._noise = torch.zeros((columns, num_noise), device=device)
-        self._scales = torch.zeros((columns, num_scales), device=device)
+        self._num_scales = num_scales
+        self._scales = torch.zeros((columns, max(1, num_scales)), device=device)  # no tensor is handed over empty
         self._for_env = torch.zeros(self.rollout.actions.shape[1:], dtype=_action_dtype(environments), device=device)
         self._bounds = [torch.from_numpy(bound).to(device) for bound in (low, high)]
         self._blocks = self._shape.blocks(num_envs)
@@ -172,10 +173,9 @@ class EnvironmentsOnDevice:
 
     def act(self, t: int) -> None:
         """Draw the actions of a row from the actor's outputs in it."""
-        columns, num_scales = self._scales.shape
-        if num_scales:
-            self._scales.copy_(self.rollout.outputs[t, :, -num_scales:].exp())
-        self._launcher.launch("act_all", blocks_for(columns), THREADS, self._act_before, t, *self._act_after)
+        if self._num_scales:
+            self._scales.copy_(self.rollout.outputs[t, :, -self._num_scales :].exp())
+        self._launcher.launch("act_all", blocks_for(len(self._scales)), THREADS, self._act_before, t, *self._act_after)
 
     def step(self, t: int) -> None:
         """Row `t` by the actions that were drawn for it, and row `t + 1` of the observations."""

@@ -213,6 +213,24 @@ def statistics_of(sampler: DeviceSampler) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("env", [Hunt, Choices], ids=str)
+def test_what_was_saved_on_a_device_goes_on_on_the_host_and_back(
+    env: Any, stand_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    whole, acting = device_sampler(env, stand_in)
+    expected = [on_host(whole.collect(acting)) for _ in range(3)]
+    sampler, acting = device_sampler(env, stand_in)
+    sampler.collect(acting)
+    host, acting_there = host_sampler(env)
+    assert host.load_state(*sampler.state(), env_seed=99) is None
+    assert_same(on_host(host.collect(acting_there)), expected[1])
+    back, acting = device_sampler(env, stand_in)
+    assert back.load_state(*host.state(), env_seed=99) is None
+    assert_same(on_host(back.collect(acting)), expected[2])
+    assert statistics_of(back) == statistics_of(whole)
+
+
 def test_a_rollout_under_way_on_the_host_is_not_ended_on_a_device(stand_in: str) -> None:
     host, acting = host_sampler(Hunt)
     host.start(acting)

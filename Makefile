@@ -52,6 +52,7 @@ bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python benchmarks/placements.py
 	$(BIN)/python benchmarks/auto.py
+	$(BIN)/python benchmarks/compiled_gpu.py
 	$(BIN)/python scripts/compare_placements.py
 	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/tables.py
@@ -84,7 +85,7 @@ $(VENV)/installed-docs: $(VENV)/installed-dev
 	touch $@
 
 # What `make extras` installs, extras of setup.cfg, a line for each kind of part; mpe2 has environments of several agents.
-COMPILED := compiled
+COMPILED := compiled,ptx
 CLUSTERS := ray
 TOOLS := plot,video,onnx,tune,docs
 TRACKERS := tensorboard,wandb,trackio,mlflow

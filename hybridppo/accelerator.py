@@ -77,6 +77,10 @@ class Accelerator(Protocol):
         """Bytes of the device's memory that tensors occupy."""
         ...
 
+    def memory_free(self) -> int | None:
+        """Bytes of the device's memory that nobody occupies; None where nobody says."""
+        ...
+
     def telling_of_waits(self) -> AbstractContextManager[Any]:
         """Within it, whatever of torch's operations makes the host wait for the device warns of it."""
         ...
@@ -137,6 +141,9 @@ class Host:
 
     def memory_allocated(self) -> int:  # noqa: D102
         return 0
+
+    def memory_free(self) -> int | None:  # noqa: D102
+        return None
 
     def telling_of_waits(self) -> AbstractContextManager[Any]:  # noqa: D102
         return nullcontext()
@@ -209,6 +216,9 @@ class Cuda:
 
     def memory_allocated(self) -> int:  # noqa: D102
         return torch.cuda.memory_allocated(self._device)
+
+    def memory_free(self) -> int | None:  # noqa: D102
+        return int(torch.cuda.mem_get_info(self._device)[0])
 
     @contextmanager
     def telling_of_waits(self) -> Iterator[None]:  # noqa: D102

@@ -1,11 +1,13 @@
 """Which sampler and which loop a placement calls for."""
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from hybridppo.environments.base import Environments
+from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.tensors import TensorEnvironments
@@ -25,6 +27,11 @@ from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
 
+if TYPE_CHECKING:
+    from hybridppo.runners.samplers.fused_actor import FusedDistribution
+
+logger = logging.getLogger(__name__)
+
 
 def make_sampler(
     source: EnvSource,
@@ -41,6 +48,8 @@ def make_sampler(
     transport: Callable[[Work], Transport] = Processes,
 ) -> BaseSampler:
     """In this process, where nothing overlaps; in workers, where they are asked for; else in one, or in a thread.
+
+    Compiled environments are sampled where the actor is, if there are kernels for its device.
 
     Args:
         source: what the environments were made from, for workers to make theirs.
@@ -65,6 +74,18 @@ def make_sampler(
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
+    if isinstance(environments, CompiledEnvironments) and not samples_on_cpu and not num_workers:
+        from hybridppo.runners.samplers.on_device import DeviceSampler, has_launcher
+
+        if has_launcher(placement.sampling_device) and _fits_device(agent, placement, num_episodes):
+            return DeviceSampler(
+                environments,
+                cast("FusedDistribution", distribution),
+                placement.sampling_device,
+                num_steps=num_steps,
+                env_seed=env_seed,
+                noise=noise,
+            )
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -143,6 +164,27 @@ def _require_turns_there(
             raise ConfigurationError(
                 f"{what} cannot be had with environments of tensors ({environments.name}): {why}, leave it out"
             )
+
+
+def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:
+    """Whether compiled environments can be sampled on a device; a warning says why not, for that costs much speed."""
+    from hybridppo.runners.samplers.fused_actor import is_drawn
+
+    reasons = {
+        "the actor has a memory": agent.memory is not None,
+        "sampling and learning overlap": placement.max_lag > 0,
+        "rollouts are whole episodes": num_episodes is not None,
+        "the agent learns from a replay buffer": learns_from_replay(agent),
+        "actions are squashed, or explore by the state": not is_drawn(agent.distribution),
+    }
+    against = [reason for reason, holds in reasons.items() if holds]
+    if against:
+        logger.warning(
+            "compiled environments are stepped on the CPU, and cross to %s and back in each step, since %s",
+            placement.sampling_device,
+            " and ".join(against),
+        )
+    return not against
 
 
 def _one_by_itself(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> Environments:

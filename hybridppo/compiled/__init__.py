@@ -8,8 +8,10 @@
 An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest, `tagging.py` has several agents.
 `sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
 compiles both, and `modules.py` keeps the result; `python_form.py` and `python_agents.py` are the same without Numba.
-`perceptrons.py` and its `tiles.py` are for updates that are compiled. Not here: who steps environments
-(`environments/compiled.py`, `compiled_agents.py`, `runners/samplers/fused.py`, `fused_agents.py`), and who learns.
+`cuda_kernels.py` and `cuda_agent_kernels.py` are the loops as a GPU has them, which `cuda_building.py` compiles and
+launches. `perceptrons.py` and its `tiles.py` are for updates that are compiled. Not here: who steps environments
+(`compiled.py`, `compiled_agents.py` and `on_device.py` in `environments/`, `fused.py`, `fused_agents.py` and
+`on_device.py` in `runners/samplers/`), and who learns.
 """
 
 from typing import TYPE_CHECKING

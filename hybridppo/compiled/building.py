@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,10 +72,10 @@ def build(definition: Definition) -> Kernels:
     require_numba()
     text, lines = module_text(definition)
 
-    def explained(path: Path, error: Exception) -> EnvError:
-        return _explained(definition.name, path, lines, error)
+    def explain(path: Path, error: Exception) -> EnvError:
+        return explained(definition.name, path, lines, error)
 
-    module = load(definition.name, text, LOOPS, explained)
+    module = load(definition.name, text, LOOPS, explain)
     return Kernels(*(getattr(module, definition.sources.names[name]) for name in LOOPS))
 
 
@@ -92,15 +93,11 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
     import numba
 
     sources = definition.sources
-    state = [
-        (name, dtype.base.str, dtype.shape) if dtype.shape else (name, dtype.str)
-        for name, (dtype, *_) in (definition.state.fields or {}).items()
-    ]
     action = "f" if definition.action_kind == "numbers" else "i"
     header = HEADER.format(
         version=numba.__version__,
         numpy=np.__version__,
-        state=state,
+        state=fields_of(definition),
         action=action,
         randoms="i[:, :, ::1]" if definition.policies else "i[:, ::1]",
         kinds=len(definition.policies),
@@ -116,7 +113,15 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
     return header + text, {above + line: where for line, where in sources.lines.items()}
 
 
-def _explained(name: str, path: Path, lines: dict[int, str], error: Exception) -> EnvError:
+def fields_of(definition: Definition) -> list[tuple[Any, ...]]:
+    """The fields of a state, as NumPy's types are written."""
+    return [
+        (name, dtype.base.str, dtype.shape) if dtype.shape else (name, dtype.str)
+        for name, (dtype, *_) in (definition.state.fields or {}).items()
+    ]
+
+
+def explained(name: str, path: Path, lines: dict[int, str], error: Exception) -> EnvError:
     """Numba's error, with the line that was written and not the one that was compiled."""
     found = re.findall(rf"{re.escape(path.name)}\"?,? (?:line |\()(\d+)", str(error))
     where = next((lines[int(number)] for number in found if int(number) in lines), None)

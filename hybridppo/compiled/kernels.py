@@ -87,6 +87,12 @@ def begin_episode(state: Any, random: Any, observation: Any) -> None:
     observe(state, observation)
 
 
+def copy(row: Any, out: Any) -> None:
+    """Number by number: a GPU knows no assignment of arrays."""
+    for k in range(len(row)):
+        out[k] = row[k]
+
+
 def begin_all(states: Any, randoms: Any, lengths: Any, observations: Any) -> None:
     """Start every environment anew from its key; `observations` `[N, obs]`."""
     for i in range(len(states)):
@@ -118,7 +124,7 @@ def step_all(
         observe(states[i], observations[i])
         if ended or cut:
             if not ended:
-                finals[i] = observations[i]
+                copy(observations[i], finals[i])
             lengths[i] = 0
             begin_episode(states[i], randoms[i], observations[i])
 

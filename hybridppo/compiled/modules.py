@@ -105,9 +105,9 @@ def _loaded(
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    is_first = not _is_kept(path, kept)
+    is_first = not is_kept(path, kept)
     if is_first:
-        _say(f"compiling {name}, once: kept in {path.parent}")
+        say(f"compiling {name}, once: kept in {path.parent}")
     start = time.perf_counter()
     sys.modules[module_name] = module
     try:
@@ -116,18 +116,18 @@ def _loaded(
         del sys.modules[module_name]
         raise explain(path, error) from error
     if is_first:
-        _say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
+        say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
     _MODULES[digest] = module
     return module
 
 
-def _is_kept(path: Path, functions: Sequence[str]) -> bool:
+def is_kept(path: Path, functions: Sequence[str]) -> bool:
     """Whether Numba has kept these functions of a module, for this Python."""
     tag = f"py{sys.version_info.major}{sys.version_info.minor}"
     return all(any(path.parent.glob(f"__pycache__/{path.stem}.{name}-*.{tag}.nbi")) for name in functions)
 
 
-def _say(what: str) -> None:
+def say(what: str) -> None:
     """One line, beside whatever progress bar there is."""
     from tqdm import tqdm
 

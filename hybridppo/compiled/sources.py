@@ -24,7 +24,7 @@ from hybridppo.errors import EnvError
 MODULES = {"math": math, "np": np}
 """What Numba knows, by the names they have in the text."""
 RESERVED = (
-    *("numba", "compiled", "contracted", "STATE", "f", "i", "b", "u"),
+    *("numba", "cuda", "compiled", "launched", "contracted", "STATE", "f", "i", "b", "u"),
     *("states", "randoms", "lengths", "present", "action", "each"),
 )
 """What the module has besides."""

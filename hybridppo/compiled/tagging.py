@@ -246,6 +246,7 @@ def _tag(
     near = np.float32(tagging_distance) * np.float32(tagging_distance)
     by_side, by_unit, by_speed = np.float32(1 / side), np.float32(1 / unit), np.float32(1 / fastest)
     by_length = np.float32(1 / episode_length)
+    of_tag, of_being_tagged, of_survival = np.float32(tag_reward), np.float32(-tag_penalty), np.float32(survival_reward)
 
     def catch(agent: int, state: Any, action: Any, random: Any) -> None:
         """A runner looks at its nearest tagger."""
@@ -272,13 +273,13 @@ def _tag(
             state.new_tags[agent] = tags - state.tags[agent] if exits else tags
             state.tags[agent] = tags
 
-    def reward(agent: int, state: Any, time: int) -> tuple[float, bool]:
+    def reward(agent: int, state: Any, time: int) -> tuple[Any, bool]:
         """Paid by the tag, and to survivors at the end."""
         if agent < taggers:
-            return tag_reward * state.new_tags[agent], False
+            return of_tag * np.float32(state.new_tags[agent]), False
         if state.tagged_by[agent] >= 0:
-            return -tag_penalty, exits
-        return (survival_reward if time >= length else 0.0), False
+            return of_being_tagged, exits
+        return (of_survival if time >= length else nothing), False
 
     def end(state: Any, time: int) -> bool:
         """After all steps, or with nobody left to chase."""

@@ -50,9 +50,10 @@ class TorchActor:
 
     @torch.no_grad()
     def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses."""
-        outputs: Tensor = self._network(observations)
-        return outputs
+        """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses, and nothing is waited for."""
+        with self._crossing.queue():
+            outputs: Tensor = self._network(observations)
+            return outputs
 
 
 class TorchExploringActor(TorchActor):

@@ -351,6 +351,8 @@ class BaseSampler(ABC):
             return "this checkpoint was written by a version that did not save them"
         if "not_saved" in environments:
             return str(environments["not_saved"])
+        if (problem := self._cannot_end(state.get("under_way") or {})) is not None:
+            return problem
         observation = tensors["observation"].numpy()
         require_like("observation", tensors["observation"], self._no_row(self.num_envs))
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
@@ -368,6 +370,10 @@ class BaseSampler(ABC):
 
     def _rows_that_matter(self, buffer: RolloutBuffer, filled: int) -> dict[str, tuple[Array, slice]]:
         return rows_that_matter(buffer, filled, noise_row(self._distribution, filled), self._memory)
+
+    def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
+        """Why a rollout that was under way cannot be ended by this sampler."""
+        return "a rollout was under way on a device, not on the host" if "device_noise" in under_way else None
 
     def _load_under_way(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         buffer, filled = self._next_buffer(), whole(state, "filled")

@@ -1,0 +1,202 @@
+"""Steps a second of compiled environments on a GPU, by environments and agents, against NumPy on all cores.
+
+    python benchmarks/compiled_gpu.py
+    python benchmarks/compiled_gpu.py --agents 1,100 --num-envs 10,1000 --rounds 9
+
+Steps are those of agents; 1 agent is CartPole, more are Tag, in which nobody is tagged and each sees the ten nearest.
+Forms: `environments`, kernels alone by actions drawn before; `with actor`, whole rollouts with an actor of two layers
+of 64 on the device; `numpy`, the same game vectorised, its environments divided among a process for each core. A round
+times each form of the device once, in turn, and the first, which compiles, does not count; figures are medians. What
+does not fit into the device's memory is left out, and said. `linear` is the rate of one environment as a share of what
+it is at the fewest: 1 where ten times as many environments do ten times as much.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import machine
+import numpy as np
+import torch
+from numpy_tag import NumpyTag
+
+from hybridppo import PPO, PPOConfig, SingleDevice, compiled
+from hybridppo.accelerator import accelerator_of
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
+from hybridppo.errors import DeviceError, OutOfMemoryError
+from hybridppo.runners.samplers.fused_actor import bounds_of
+from hybridppo.runners.samplers.on_device import DeviceSampler
+
+KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
+"""Taggers and runners, of so many agents."""
+NEVER = 1e-9
+"""A tagging distance."""
+NUM_STEPS = 16
+SECONDS_OF_A_TURN = 0.5
+
+Turn = Callable[[], float]
+
+
+def source_of(num_agents: int) -> Any:
+    """What so many agents are in."""
+    if num_agents == 1:
+        return "CartPole-v1"
+    taggers, runners = KINDS[num_agents]
+    return compiled.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
+
+
+def turn_of(work: Callable[[], object], wait: Callable[[], None], steps: int) -> Turn:
+    """Steps a second of a turn, of what takes so many steps."""
+
+    def turn() -> float:
+        work()
+        wait()
+        count, start = 0, time.perf_counter()
+        while time.perf_counter() - start < SECONDS_OF_A_TURN:
+            work()
+            wait()
+            count += 1
+        return count * steps / (time.perf_counter() - start)
+
+    return turn
+
+
+def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, Turn]:
+    """The forms of one size on a device.
+
+    Raises:
+        OutOfMemoryError: where they do not fit.
+    """
+    wait = accelerator_of(device).wait
+    environments: Any = make_environments(source_of(num_agents), num_envs, vectorization="compiled")
+    config = PPOConfig(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
+    agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
+    placement, distribution = SingleDevice(device), agent.distribution
+    placement.prepare(agent)
+    needed, free = sum(bytes_needed(environments, 1, distribution.output_size).values()), _free(device)
+    if needed > free:
+        raise OutOfMemoryError(f"a row needs {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB are free")
+    low, high = bounds_of(distribution)  # type: ignore[arg-type]
+    alone = EnvironmentsOnDevice(
+        environments, device, num_steps=1, num_outputs=distribution.output_size,
+        num_noise=distribution.noise_size, num_scales=0, low=low, high=high,
+    )  # fmt: skip
+    alone.restart(0)
+    alone.act(0)
+
+    def rows() -> None:
+        for _ in range(NUM_STEPS):
+            alone.step(0)
+
+    steps = NUM_STEPS * environments.num_envs
+    forms = {"environments": turn_of(rows, wait, steps)}
+    try:
+        sampler = DeviceSampler(
+            environments, distribution, device, num_steps=NUM_STEPS, env_seed=0,  # type: ignore[arg-type]
+            noise=np.random.default_rng(0),
+        )  # fmt: skip
+    except OutOfMemoryError as error:
+        print(f"{num_agents} agents in {num_envs} environments, with actor: left out: {error}")
+        return forms
+
+    def collect() -> None:
+        with placement.sampling(agent) as actor:
+            sampler.collect(actor)
+
+    return {**forms, "with actor": turn_of(collect, wait, steps)}
+
+
+def _free(device: torch.device) -> float:
+    free = accelerator_of(device).memory_free()
+    return float("inf") if free is None else free
+
+
+def numpy_rate(num_envs: int, num_agents: int) -> float:
+    """Steps a second of agents in one process."""
+    taggers, runners = KINDS[num_agents]
+    game = NumpyTag(num_envs, taggers=taggers, runners=runners, tagging_distance=NEVER)
+    actions = np.random.default_rng(0).integers(0, 21, (num_envs, num_agents, 2))
+    return turn_of(lambda: game.step(actions), lambda: None, num_envs * num_agents)()
+
+
+def on_all_cores(num_envs: int, num_agents: int, pool: ProcessPoolExecutor, cores: int) -> float:
+    """The sum of what the processes do side by side, each with its share of the environments."""
+    shares = [share for share in (num_envs * (i + 1) // cores - num_envs * i // cores for i in range(cores)) if share]
+    return sum(pool.map(numpy_rate, shares, [num_agents] * len(shares)))
+
+
+def measure(num_agents: int, num_envs: int, device: torch.device, rounds: int) -> dict[str, Any]:
+    """Steps a second of every form on the device."""
+    forms = forms_of(num_agents, num_envs, device)
+    turns = [{name: turn() for name, turn in forms.items()} for _ in range(rounds + 1)][1:]
+    return {
+        "agents": num_agents,
+        "num_envs": num_envs,
+        "steps_per_second": {name: statistics.median(turn[name] for turn in turns) for name in forms},
+        "rounds": turns,
+    }
+
+
+def as_markdown(result: dict[str, Any]) -> str:
+    """The table of a result file."""
+    lines = [
+        "| agents | environments | form | agent steps/s | linear | times NumPy |",
+        "|---:|---:|---|---:|---:|---:|",
+    ]
+    fewest: dict[tuple[int, str], float] = {}
+    for size in result["sizes"]:
+        rates = size["steps_per_second"]
+        for name, rate in rates.items():
+            each = rate / size["num_envs"]
+            linear = each / fewest.setdefault((size["agents"], name), each)
+            times = f"{rate / rates['numpy']:.1f}" if "numpy" in rates else ""
+            lines.append(f"| {size['agents']} | {size['num_envs']} | {name} | {rate:,.0f} | {linear:.2f} | {times} |")
+    return "\n".join(lines)
+
+
+def sizes_of(text: str) -> list[int]:
+    """Numbers with commas between them."""
+    return [int(number) for number in text.split(",")]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", default="1,5,100,1000", help="of 1, 5, 100, 1000 (default %(default)s)")
+    parser.add_argument("--num-envs", default="10,100,1000,10000", help="of %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="of each form (default %(default)s)")
+    parser.add_argument("--cores", type=int, default=0, help="processes of NumPy; 0 for one a core")
+    parser.add_argument("--device", default="cuda:0", help="(default %(default)s)")
+    parser.add_argument("--no-file", action="store_true", help="write no result file")
+    given = parser.parse_args(arguments)
+    cores = given.cores or machine.describe()["cores"]
+    sizes = []
+    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
+        for num_agents in sizes_of(given.agents):
+            for num_envs in sizes_of(given.num_envs):
+                try:
+                    found = measure(num_agents, num_envs, torch.device(given.device), given.rounds)
+                except DeviceError as error:
+                    print(f"left out: {error}")
+                    return 0
+                except OutOfMemoryError as error:
+                    print(f"{num_agents} agents in {num_envs} environments: left out: {error}")
+                    continue
+                if num_agents > 1:
+                    found["steps_per_second"]["numpy"] = on_all_cores(num_envs, num_agents, pool, cores)
+                sizes.append(found)
+    payload = {"arguments": vars(given), "cores_of_numpy": cores, "sizes": sizes}
+    print(as_markdown(payload))
+    if not given.no_file:
+        print(f"\nRaw figures: {machine.save('compiled_gpu', payload)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

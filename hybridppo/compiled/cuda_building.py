@@ -1,0 +1,292 @@
+"""A definition as a module of CUDA kernels, and what launches them: the only file that knows Numba's CUDA.
+
+    launcher = cuda_launcher(definition, torch.device("cuda:0"))
+    states = launcher.array(tensor, definition.state)
+    launcher.launch("step_all", blocks, threads, states, ...)
+
+The module is text, like the CPU's (`building.py`): a few lines that say what a thread, a barrier and the memory of a
+block are, and below them the environment's functions and the loops around them. To have it compiled by something else
+than Numba's CUDA is to write other lines above. Arrays are torch's tensors, handed over by their addresses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hybridppo.compiled import agent_kernels, cuda_agent_kernels, cuda_kernels, kernels
+from hybridppo.compiled.building import explained, fields_of
+from hybridppo.compiled.definition import CHOOSING, Definition
+from hybridppo.compiled.modules import has_numba, is_kept, load, say
+from hybridppo.compiled.sources import Sources, gather
+from hybridppo.errors import DeviceError, EnvError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+    import torch
+
+MOST_THREADS = 1024
+"""Of a block, on any GPU."""
+THREADS = 128
+"""Of a block where threads have nothing to do with each other."""
+BLOCK_MEMORY = 48 * 1024
+"""Bytes that any block can have to itself without asking for more."""
+REGISTERS = 65536
+"""Of a processor, divided among the threads of a block; none may have more than 255."""
+
+HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
+# numba {version}, numpy {numpy}
+import math
+
+import numba
+import numpy as np
+from numba import cuda
+
+STATE = numba.from_dtype(np.dtype({state}, align=True))
+compiled = cuda.jit(device=True)
+launched = cuda.jit(cache=True{options})
+
+
+@compiled
+def number():
+    return cuda.grid(1)
+
+@compiled
+def block():
+    return cuda.blockIdx.x
+
+@compiled
+def thread():
+    return cuda.threadIdx.x
+
+@compiled
+def num_threads():
+    return cuda.blockDim.x
+
+@compiled
+def barrier():
+    cuda.syncthreads()
+
+@compiled
+def any_of_block(truth):
+    return cuda.syncthreads_or(np.int32(truth)) != 0
+
+@compiled
+def carry(agent, source, target):
+{carry}
+
+'''
+
+
+class Launcher(Protocol):
+    """What sets kernels to work on one device."""
+
+    def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:
+        """A tensor of the device as kernels take it, not a copy; its bytes as records, where a type is given."""
+        ...
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
+        """Put a kernel into this thread's current stream. Nothing is waited for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How a definition's kernels are launched."""
+
+    step: str
+    """The kernel of a step."""
+    threads: int
+    """Of a block."""
+    is_block_each: bool
+    """Whether an environment has a block, and not a thread."""
+
+    def blocks(self, num_envs: int) -> int:
+        """Of all environments."""
+        return num_envs if self.is_block_each else blocks_for(num_envs)
+
+
+def shape_of(definition: Definition) -> Shape:
+    """How the kernels of a definition are launched."""
+    if not definition.policies:
+        return Shape("step_all", THREADS, False)
+    num_agents = len(definition.agents)
+    threads = min(MOST_THREADS, -(-num_agents // 32) * 32)
+    fits = definition.state.itemsize <= BLOCK_MEMORY
+    return Shape("step_all" if fits else "step_all_in_place", threads, True)
+
+
+def blocks_for(rows: int) -> int:
+    """How many blocks of `THREADS` threads have one for each row."""
+    return -(-rows // THREADS)
+
+
+def cuda_sources(definition: Definition) -> Sources:
+    """A definition's functions, and the loops of a GPU around them.
+
+    Raises:
+        EnvError: where they refer to what cannot be compiled, with the line.
+    """
+    forms: Any = cuda_agent_kernels if definition.policies else cuda_kernels
+    is_choice = definition.action_kind == "choice"
+    instead: dict[Callable[..., Any], Callable[..., Any]] = {
+        kernels.choose: CHOOSING[definition.action_kind],
+        cuda_kernels.draw: (
+            cuda_kernels.draw_for_numbers if definition.action_kind == "numbers" else cuda_kernels.draw_for_choices
+        ),
+    }
+    repeated: dict[Any, Any] = {}
+    functions = definition.functions
+    if definition.policies:
+        phases = cuda_agent_kernels.phases_of_choice if is_choice else cuda_agent_kernels.phases
+        instead |= {getattr(agent_kernels, name): functions[name] for name in ("reset", "reward", "end", "observe")}
+        if is_choice:
+            instead[cuda_agent_kernels.phases] = phases
+        repeated[phases] = {"phase": [functions[name] for name in definition.phases]}
+    else:
+        instead |= {getattr(kernels, name): function for name, function in functions.items()}
+        instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
+    loops = {name: getattr(forms, name) for name in loops_of(definition)}
+    return gather(definition.name, {**functions, **loops}, instead, given=cuda_kernels.GIVEN, repeated=repeated)
+
+
+def loops_of(definition: Definition) -> tuple[str, ...]:
+    """The kernels that a definition is launched by."""
+    return ("act_all", shape_of(definition).step)
+
+
+def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
+    """The module of a definition, and what is below its first lines.
+
+    Args:
+        definition: what is to be compiled.
+        simulated: for Numba's simulator of CUDA, in which arrays of records are NumPy's.
+    """
+    import numba
+
+    sources, shape = cuda_sources(definition), shape_of(definition)
+    fields: Any = definition.state.fields or {}
+    per_agent = 1 if definition.policies else 0
+    header = HEADER.format(
+        version=numba.__version__,
+        numpy=np.__version__,
+        state=fields_of(definition),
+        options="" if simulated else f", max_registers={min(255, REGISTERS // shape.threads)}",
+        carry="\n".join(_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()),
+    )
+    text = sources.text if simulated else _of_math(sources.text)
+    # Written where it is used, since no function may give its own array back; Python has no fields without a view.
+    text = text.replace("= held()", "= cuda.shared.array(1, STATE)" + ".view(np.recarray)" * simulated)
+    for name in loops_of(definition):
+        start = f"def {sources.names[name]}("
+        text = text.replace(f"@compiled\n{start}", f"@launched\n{start}")
+    above = header.count("\n")
+    return header + text, Sources(text, sources.names, {above + line: at for line, at in sources.lines.items()})
+
+
+def _of_math(text: str) -> str:
+    """The text with functions of one number by Python's names, where Numba's CUDA does not know NumPy's."""
+    return re.sub(r"\bnp\.(sqrt|exp|expm1|log1p)\(", r"math.\1(", re.sub(r"\bnp\.(abs|absolute)\(", "abs(", text))
+
+
+def _carried(name: str, shape: tuple[int, ...]) -> str:
+    """The lines that copy an agent's numbers of one field."""
+    lines, indices = [], ["agent"]
+    for depth, size in enumerate(shape):
+        lines.append(f"{'    ' * (depth + 1)}for k{depth} in range({size}):")
+        indices.append(f"k{depth}")
+    place = f"{name}[{', '.join(indices)}]"
+    return "\n".join([*lines, f"{'    ' * (len(shape) + 1)}target.{place} = source.{place}"])
+
+
+def cuda_module(definition: Definition, *, simulated: bool = False) -> tuple[ModuleType, dict[str, str], Any]:
+    """The module of a definition; what its functions are called in it; and what explains why one cannot be compiled."""
+    text, sources = cuda_text(definition, simulated=simulated)
+
+    def explain(path: Path, error: Exception) -> EnvError:
+        return explained(definition.name, path, sources.lines, error)
+
+    return load(f"{definition.name}_cuda", text, (), explain), sources.names, explain
+
+
+class CudaLauncher:
+    """Launches a definition's kernels on a CUDA device, in torch's streams.
+
+    Args:
+        definition: what they are of.
+        device: which device, by its number.
+
+    Raises:
+        DeviceError: where Numba cannot compile for it, with the remedy.
+    """
+
+    def __init__(self, definition: Definition, device: torch.device) -> None:
+        from pathlib import Path
+
+        self._cuda = _numba_cuda(device)
+        self._module, self._names, self._explain = cuda_module(definition)
+        self._device, self._name = device, definition.name
+        self._path = Path(str(self._module.__file__))
+        self._launched: set[str] = set()
+
+    def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:  # noqa: D102 - as in the protocol
+        with self._selected():
+            array = self._cuda.as_cuda_array(tensor)
+            return array if dtype is None else array.view(dtype)
+
+    def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:  # noqa: D102
+        from numba.core.errors import NumbaError
+
+        from hybridppo.accelerator import accelerator_of
+
+        kernel = getattr(self._module, self._names[name])
+        if name not in self._launched and not is_kept(self._path, [self._names[name]]):
+            say(f"compiling {name} of {self._name} for {self._device}, once: kept in {self._path.parent}")
+        self._launched.add(name)
+        with self._selected():
+            stream = self._cuda.external_stream(accelerator_of(self._device).current_stream().cuda_stream)
+            try:
+                kernel[blocks, threads, stream](*arguments)
+            except NumbaError as error:
+                raise self._explain(self._path, error) from error
+
+    def _selected(self) -> contextlib.AbstractContextManager[Any]:
+        selected: contextlib.AbstractContextManager[Any] = self._cuda.gpus[self._device.index or 0]
+        return selected
+
+
+def _numba_cuda(device: torch.device) -> Any:
+    """Numba's CUDA, if it can compile and launch here."""
+    remedy = (
+        "pip install 'numba-cuda[cu13]' (or [cu12], as the driver is), or sample on the CPU, which compiles them too: "
+        "placement 'hybrid' or 'cpu'"
+    )
+    if not has_numba():
+        raise DeviceError(f"compiled environments on {device} need Numba, which is not installed: {remedy}")
+    from numba import cuda
+
+    if not cuda.is_available():
+        raise DeviceError(
+            f"compiled environments were asked for on {device}, which torch sees and Numba does not: its driver or its "
+            f"compiler (NVVM) is not found: {remedy}"
+        )
+    from numba.cuda.dispatcher import config
+
+    config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # how many environments there are is not for Numba to say
+    return cuda
+
+
+LAUNCHERS: dict[str, Callable[[Definition, torch.device], Launcher]] = {"cuda": CudaLauncher}
+"""What launches kernels, by the type of the device; on others, compiled environments are stepped on the host."""
+
+
+def launcher_of(definition: Definition, device: torch.device) -> Launcher:
+    """What launches a definition's kernels on a device that has a launcher."""
+    return LAUNCHERS[device.type](definition, device)

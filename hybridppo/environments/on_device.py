@@ -1,0 +1,187 @@
+"""Compiled environments whose state lies on a device, with the rollout that their kernels write there.
+
+    on_device = EnvironmentsOnDevice(environments, device, num_steps=128, num_outputs=2, ...)
+    on_device.restart(seed)
+    on_device.act(t)                # draws the actions of row t from what torch has put into `rollout.outputs[t]`
+    on_device.step(t)               # row t of the rollout, and row t + 1 of its observations
+
+Kernels are launched into torch's current stream, on tensors that stay where they are, and nothing is waited for: so a
+loop over rows can be recorded as a graph. The host's environments are those that the state is saved as, and begins as:
+their starts are drawn by the same counts.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
+from hybridppo.environments.compiled import CompiledEnvironments
+from hybridppo.environments.compiled_agents import CompiledAgents
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class DeviceRollout:
+    """The tensors of one rollout, time-major, on one device."""
+
+    observations: Tensor
+    """`[T + 1, N, obs]`."""
+    outputs: Tensor
+    """`[T, N, outputs]`, of the actor."""
+    actions: Tensor
+    """`[T, N, action]`, as drawn: whole numbers, or float32."""
+    rewards: Tensor
+    """`[T, N]`, like the three below."""
+    terminated: Tensor
+    truncated: Tensor
+    absent: Tensor
+    """`[T, N]` bool: where nobody was there to act."""
+    finals: Tensor
+    """`[T, N, obs]`, written where an episode is truncated; `[1, 1, obs]` where none ever is."""
+
+    @staticmethod
+    def layout(
+        num_steps: int, environments: CompiledEnvironments, num_outputs: int
+    ) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and type of every tensor, by name."""
+        definition, leading = environments.definition, (num_steps, environments.num_envs)
+        size, action = environments.encode.size, _action_dtype(environments)
+        return {
+            "observations": ((num_steps + 1, environments.num_envs, size), torch.float32),
+            "outputs": ((*leading, num_outputs), torch.float32),
+            "actions": ((*leading, max(1, definition.action_size)), action),
+            "rewards": (leading, torch.float32),
+            "terminated": (leading, torch.bool),
+            "truncated": (leading, torch.bool),
+            "absent": (leading, torch.bool),
+            "finals": ((*(leading if definition.episode_length else (1, 1)), size), torch.float32),
+        }
+
+
+def has_launcher(device: torch.device) -> bool:
+    """Whether kernels can be launched on devices of this type."""
+    return device.type in LAUNCHERS
+
+
+def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs: int) -> dict[str, int]:
+    """Bytes of a device by what needs them, each named with the fields to lower; without the learner's."""
+    layout = DeviceRollout.layout(num_steps, environments, num_outputs)
+    rollout = sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in layout.values())
+    # Returns and lengths as they grow, with what finds the episodes that end: float64 and int64.
+    counting = 6 * 8 * num_steps * environments.num_envs
+    return {
+        "the environments (num_envs)": environments.states.nbytes + environments.randoms.nbytes,
+        "a rollout (num_envs * num_steps)": rollout,
+        "counting its episodes (num_envs * num_steps)": counting,
+    }
+
+
+class EnvironmentsOnDevice:
+    """The state and the rollout of `E` environments with `N` columns, and the kernels that write them.
+
+    Args:
+        environments: on the host; of one agent, or of agents who share a policy.
+        device: of a type that has a launcher.
+        num_steps: `T`.
+        num_outputs: of the actor.
+        num_noise: random numbers that an action takes.
+        num_scales: log standard deviations among the outputs, the last of them.
+        low: the first number of each choice, or the lower bounds of numbers.
+        high: among how many each choice is, or the upper bounds.
+
+    Raises:
+        DeviceError: where kernels cannot be compiled for the device.
+        EnvError: where the environment's functions cannot.
+    """
+
+    def __init__(
+        self,
+        environments: CompiledEnvironments,
+        device: torch.device,
+        *,
+        num_steps: int,
+        num_outputs: int,
+        num_noise: int,
+        num_scales: int,
+        low: Array,
+        high: Array,
+    ) -> None:
+        definition = environments.definition
+        self._host, self._device = environments, device
+        self._launcher = launcher = launcher_of(definition, device)
+        self._shape = shape_of(definition)
+        layout = DeviceRollout.layout(num_steps, environments, num_outputs)
+        self.rollout = DeviceRollout(
+            **{name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in layout.items()}
+        )
+        num_envs, columns = len(environments.states), environments.num_envs
+        self._states = torch.zeros(environments.states.nbytes, dtype=torch.uint8, device=device)
+        self._randoms = torch.zeros(environments.randoms.shape, dtype=torch.int64, device=device)
+        self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._seed = torch.zeros(2, dtype=torch.int64, device=device)
+        self._noise = torch.zeros((columns, num_noise), device=device)
+        self._num_scales = num_scales
+        self._scales = torch.zeros((columns, max(1, num_scales)), device=device)  # no tensor is handed over empty
+        self._for_env = torch.zeros(self.rollout.actions.shape[1:], dtype=_action_dtype(environments), device=device)
+        self._bounds = [torch.from_numpy(bound).to(device) for bound in (low, high)]
+        self._blocks = self._shape.blocks(num_envs)
+        # Handed over once: each costs the host some microseconds.
+        held = {field.name: launcher.array(getattr(self.rollout, field.name)) for field in fields(self.rollout)}
+        own = [launcher.array(self._states, definition.state), *map(launcher.array, (self._randoms, self._lengths))]
+        results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
+        if isinstance(environments, CompiledAgents):
+            self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
+            own.append(launcher.array(self._present))
+            results.append(held["absent"])
+        for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
+        self._step_before = *own, definition.episode_length
+        self._step_after = for_env, *results, held["finals"]
+        self._act_before = launcher.array(self._seed)
+        drawn = held["outputs"], noise, held["actions"], for_env, launcher.array(self._scales)
+        self._act_after = *drawn, *map(launcher.array, self._bounds)
+
+    def restart(self, seed: int) -> None:
+        """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
+        self.put(self._host.reset(seed), 0)
+
+    def put(self, observations: Array, row: int) -> None:
+        """Go on from the state of the host's environments, with what is to be acted on in a row, `[N, obs]`."""
+        host = self._host
+        self._states.copy_(torch.from_numpy(host.states.view(np.uint8)))
+        self._randoms.copy_(torch.from_numpy(host.randoms))
+        self._lengths.copy_(torch.from_numpy(host.lengths))
+        if isinstance(host, CompiledAgents):
+            self._present.copy_(torch.from_numpy(host.present))
+        self.rollout.observations[row].copy_(torch.from_numpy(observations))
+
+    def take(self) -> None:
+        """Let the host's environments have the state, to be saved. This waits for the device."""
+        host = self._host
+        host.states.view(np.uint8)[:] = self._states.cpu().numpy()
+        host.randoms[:], host.lengths[:] = self._randoms.cpu().numpy(), self._lengths.cpu().numpy()
+        if isinstance(host, CompiledAgents):
+            host.present[:] = self._present.cpu().numpy()
+
+    def set_seed(self, low: int, high: int) -> None:
+        """Of the noise of the rollout that begins, in halves of 32 bits."""
+        self._seed.copy_(torch.tensor([low, high]))
+
+    def act(self, t: int) -> None:
+        """Draw the actions of a row from the actor's outputs in it."""
+        if self._num_scales:
+            self._scales.copy_(self.rollout.outputs[t, :, -self._num_scales :].exp())
+        self._launcher.launch("act_all", blocks_for(len(self._scales)), THREADS, self._act_before, t, *self._act_after)
+
+    def step(self, t: int) -> None:
+        """Row `t` by the actions that were drawn for it, and row `t + 1` of the observations."""
+        shape = self._shape
+        self._launcher.launch(shape.step, self._blocks, shape.threads, *self._step_before, t, *self._step_after)
+
+
+def _action_dtype(environments: CompiledEnvironments) -> torch.dtype:
+    return torch.float32 if environments.definition.action_kind == "numbers" else torch.int64

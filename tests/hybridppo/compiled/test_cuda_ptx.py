@@ -1,0 +1,178 @@
+"""Every kernel compiled to PTX, for three generations of GPUs, by a compiler that needs no driver."""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+import shutil
+import subprocess
+import types
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_catch import Catch
+from compiled_hunt import Hunt
+from compiled_kinds import Choices, Numbers
+
+from hybridppo import compiled
+from hybridppo.compiled.cuda_building import BLOCK_MEMORY, cuda_module, loops_of, shape_of
+from hybridppo.compiled.definition import Definition
+from hybridppo.compiled.known import compiled_form
+from hybridppo.errors import EnvError
+
+numba = pytest.importorskip("numba")
+pytest.importorskip("numba_cuda", reason="Numba's own CUDA no longer compiles min and max: pip install numba-cuda")
+pytestmark = pytest.mark.extras
+
+GENERATIONS = ((7, 5), (8, 0), (9, 0))
+NAMES = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1")
+DEFINITIONS: dict[str, Definition] = {
+    **{name: compiled_form(name) for name in NAMES},
+    "Catch": Catch,
+    "Choices": Choices,
+    "Hunt": Hunt,
+    "Numbers": Numbers,
+    "Tag": compiled.tag(taggers=10, runners=1000),
+    "TagOnGrid": compiled.tag_on_grid(),
+}
+SLOW_TRIGONOMETRY = re.compile(
+    # Of the sine and cosine of float32: beyond 105,615, the angle is reduced in whole numbers and once in float64.
+    r"\.reg|cvt\.rn\.f64\.s64|mul\.f64.* 0d3BF921FB54442D19;|cvt\.rn\.f32\.f64"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_device_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that kernels call are compiled for the device that is there, which none is."""
+    from numba.cuda import dispatcher
+    from numba.cuda.cudadrv import nvvm
+
+    try:
+        nvvm.NVVM()
+    except Exception as error:
+        pytest.skip(f"NVVM, the compiler, is not found ({type(error).__name__}): pip install nvidia-cuda-nvcc-cu12")
+    some = types.SimpleNamespace(compute_capability=(8, 0))
+    monkeypatch.setattr(dispatcher, "get_current_device", lambda: some)
+
+
+def signatures(definition: Definition) -> dict[str, Any]:
+    """What each kernel is launched with, as `EnvironmentsOnDevice` does."""
+    f, i, b = numba.float32, numba.int64, numba.boolean
+    action = f if definition.action_kind == "numbers" else i
+    numbers, flags, rows = f[:, ::1], b[:, ::1], f[:, :, ::1]
+    state = numba.from_dtype(definition.state)[::1]
+    own: tuple[Any, ...] = (state, i[:, ::1], i[::1])
+    results: tuple[Any, ...] = (rows, numbers, flags, flags)
+    if definition.policies:
+        own, results = (state, i[:, :, ::1], i[::1], flags), (*results, flags)
+    return {
+        "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
+        shape_of(definition).step: (*own, i, i, action[:, ::1], *results, rows),
+    }
+
+
+def compiled_kernels(definition: Definition, generation: tuple[int, int]) -> Iterator[tuple[str, str]]:
+    """Name and PTX of each kernel."""
+    from numba import cuda
+
+    module, names, _ = cuda_module(definition)
+    for name in loops_of(definition):
+        kernel = getattr(module, names[name]).py_func
+        ptx, _ = cuda.compile_ptx(kernel, numba.void(*signatures(definition)[name]), cc=generation)
+        yield name, ptx
+
+
+def of_float64(ptx: str) -> list[str]:
+    """Lines with numbers of float64 that the source would have asked for."""
+    return [line for line in ptx.splitlines() if ".f64" in line and not SLOW_TRIGONOMETRY.search(line)]
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_every_kernel_can_be_compiled(name: str, tmp_path: Path) -> None:
+    definition = DEFINITIONS[name]
+    for generation in GENERATIONS:
+        for kernel, ptx in compiled_kernels(definition, generation):
+            assert f".target sm_{generation[0]}{generation[1]}" in ptx
+            assert ptx.count(".entry") == 1
+            has_barrier = definition.policies and kernel.startswith("step_all")
+            assert ("bar.sync" in ptx or "barrier.sync" in ptx) == bool(has_barrier)
+            assert ("_cudapy_smem" in ptx) == (bool(definition.policies) and kernel == "step_all")
+            assert "malloc" not in ptx
+            if kernel == "act_all":
+                assert of_float64(ptx) == []
+            _require_little_local_memory(ptx, generation, tmp_path, "" if kernel == "act_all" else name)
+
+
+@pytest.mark.parametrize("name", ["Tag", "TagOnGrid"])
+def test_no_float64_where_the_source_has_none(name: str) -> None:
+    """Starts are drawn in float64; with others, Tag's whole step has no number of it."""
+    start, whole = np.float32(0.25), np.int32(0)
+
+    def reset(agent: int, state: Any, random: Any) -> None:
+        state.x[agent] = state.y[agent] = state.direction[agent] = start
+        state.speed[agent] = state.x_speed[agent] = state.y_speed[agent] = start
+        state.in_game[agent] = state.tags[agent] = state.new_tags[agent] = whole
+
+    definition = DEFINITIONS[name]
+    plain = dataclasses.replace(definition, functions={**definition.functions, "reset": reset})
+    for kernel, ptx in compiled_kernels(plain, (8, 0)):
+        assert of_float64(ptx) == [], kernel
+    step = dict(compiled_kernels(definition, (8, 0)))["step_all"]
+    assert len(of_float64(step)) > 5  # which would have been seen
+
+
+def test_a_state_that_a_block_cannot_hold_stays_where_it_is() -> None:
+    small, large = compiled.tag(taggers=24, runners=1000), compiled.tag(taggers=25, runners=1000)
+    assert small.state.itemsize == BLOCK_MEMORY < large.state.itemsize
+    assert shape_of(small).step == "step_all"
+    assert shape_of(large) == dataclasses.replace(shape_of(small), step="step_all_in_place")
+    assert shape_of(large).threads == 1024
+    ptx = dict(compiled_kernels(large, (8, 0)))["step_all_in_place"]
+    assert "_cudapy_smem" not in ptx
+
+
+def test_what_cannot_be_compiled_names_the_line() -> None:
+    def observe(state: Any, out: Any) -> None:
+        out[0] = state.total
+        out[1:] = out[:2]  # which the CPU can
+
+    definition = dataclasses.replace(Choices, functions={**Choices.functions, "observe": observe})
+    module, _, explain = cuda_module(definition)
+    with pytest.raises(numba.core.errors.NumbaError) as caught:
+        list(compiled_kernels(definition, (8, 0)))
+    error = explain(Path(str(module.__file__)), caught.value)
+    assert isinstance(error, EnvError)
+    line = inspect.getsourcelines(observe)[1] + 2
+    assert f"{__file__}:{line}: " in str(error)
+
+
+@cache
+def assemblers() -> list[str]:
+    """Paths of ptxas, the assembler of every toolkit that is there."""
+    found = [shutil.which("ptxas"), shutil.which("ptxas", path="/usr/local/cuda/bin")]
+    nvidia = importlib.util.find_spec("nvidia")
+    for folder in nvidia.submodule_search_locations or () if nvidia is not None else ():
+        found += [str(path) for path in Path(folder).glob("*/bin/ptxas")]
+    return [path for path in found if path is not None]
+
+
+def _require_little_local_memory(ptx: str, generation: tuple[int, int], folder: Path, name: str) -> None:
+    """Nothing is spilled but where a block has 1,024 threads; a stack is what angles are reduced on."""
+    file = folder / "kernel.ptx"
+    file.write_text(ptx)
+    target = f"-arch=sm_{generation[0]}{generation[1]}"
+    registers = "64" if name == "Tag" else "255"
+    for assembler in assemblers():
+        command = [assembler, "-v", target, "--maxrregcount", registers, str(file), "-o", str(folder / "kernel.bin")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0:  # one of an older toolkit does not know the version of PTX
+            stacks = [int(size) for size in re.findall(r"(\d+) bytes stack frame", done.stderr)]
+            spilled = [int(size) for size in re.findall(r"(\d+) bytes spill stores", done.stderr)]
+            assert stacks
+            assert max(stacks) <= 128
+            assert max(spilled) <= (64 if name == "Tag" else 0)
+            return

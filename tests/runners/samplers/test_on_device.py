@@ -1,0 +1,363 @@
+"""Rollouts of compiled environments that lie on a device, sampled by what stands for its kernels."""
+
+import logging
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hybridppo
+from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo.accelerator import Host
+from hybridppo.agents import PPO
+from hybridppo.errors import DeviceError, EnvError, OutOfMemoryError
+from hybridppo.interruption import Stopped
+from hybridppo.placements.acting import torch_actor
+from hybridppo.placements.crossing import Counters, Crossing
+from hybridppo.runners.samplers import stepping
+from hybridppo.runners.samplers.in_process import Sampler
+
+pytest.importorskip("numba")
+pytestmark = pytest.mark.extras
+
+import second_device as second  # noqa: E402
+from compiled_catch import Catch  # noqa: E402
+from compiled_hunt import Hunt  # noqa: E402
+from compiled_kinds import Choices, Numbers  # noqa: E402
+from cuda_stand_in import TwinLauncher, noise_of  # noqa: E402
+
+from hybridppo.compiled import cuda_building  # noqa: E402
+from hybridppo.environments.making import make_environments  # noqa: E402
+from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
+
+ENVIRONMENTS: dict[str, Any] = {
+    "CartPole-v1": "CartPole-v1",
+    "Pendulum-v1": "Pendulum-v1",
+    "Catch": Catch,
+    "Choices": Choices,
+    "Hunt": Hunt,
+    "Numbers": Numbers,
+}
+NUM_ENVS, NUM_STEPS = 3, 40
+
+
+@pytest.fixture(autouse=True)
+def stand_in(second_device: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setitem(cuda_building.LAUNCHERS, second.NAME, TwinLauncher)
+    monkeypatch.setattr(TwinLauncher, "launches", 0)
+    return second_device
+
+
+class AsOnDevice(Sampler):
+    """Samples on the host with the noise that a device would draw."""
+
+    def _draw_noise(self, buffer: Any) -> None:
+        seed = self._noise.integers(2**32, size=2)
+        is_choice = np.dtype(self._distribution.action_dtype) != np.float32
+        for t, row in enumerate(buffer.noise):
+            row[:] = noise_of(seed, t, *row.shape, is_choice=is_choice)
+
+
+def agent_for(environments: Any) -> PPO:
+    config = PPOConfig(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
+    return PPO(environments.observation_space, environments.action_space, config, seed=3)
+
+
+def device_sampler(env: Any, device: str, num_steps: int = NUM_STEPS) -> tuple[DeviceSampler, Any]:
+    environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
+    agent = agent_for(environments)
+    SingleDevice(device).prepare(agent)
+    distribution: Any = agent.distribution
+    sampler = DeviceSampler(
+        environments, distribution, torch.device(device), num_steps=num_steps, env_seed=5,
+        noise=np.random.default_rng(1),
+    )  # fmt: skip
+    return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
+
+
+def host_sampler(env: Any) -> tuple[Sampler, Any]:
+    environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
+    agent = agent_for(environments)
+    sampler = AsOnDevice(
+        environments, agent.distribution, num_steps=NUM_STEPS, env_seed=5, noise=np.random.default_rng(1)
+    )
+    return sampler, torch_actor(agent.actor, Crossing(torch.device("cpu"), Counters()), 4)
+
+
+def on_host(rollout: Any) -> dict[str, Tensor]:
+    """Copies of its tensors, for its arrays are filled again."""
+    return {name: tensor.cpu().clone() for name, tensor in rollout.tensors().items()}
+
+
+def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
+    assert some.keys() == others.keys()
+    for name, tensor in some.items():
+        assert tensor.dtype == others[name].dtype, name
+        torch.testing.assert_close(tensor, others[name], rtol=0.0, atol=0.0, msg=f"{name} differs")
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_rollouts_are_what_the_host_samples_with_the_same_noise(
+    name: str, stand_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    ours, acting = device_sampler(ENVIRONMENTS[name], stand_in)
+    theirs, acting_there = host_sampler(ENVIRONMENTS[name])
+    ended = 0
+    for _ in range(4):
+        rollout, expected = ours.collect(acting), theirs.collect(acting_there)
+        assert {tensor.device.type for tensor in rollout.tensors().values()} == {second.NAME}
+        assert rollout.version == expected.version == 4
+        assert_same(on_host(rollout), on_host(expected))
+        assert (ours.env_steps, ours.steps_sampled) == (theirs.env_steps, theirs.steps_sampled)
+        state, state_there = ours.state()[1], theirs.state()[1]
+        assert state == state_there
+        ended += int((expected.terminated | expected.truncated).sum())
+    assert ours.statistics.episodes > 0 or name == "Pendulum-v1"
+    assert ended > 0 or name == "Pendulum-v1"
+
+
+def test_nothing_crosses_before_the_rollout_is_filled(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, acting = device_sampler(Hunt, stand_in)
+    crossings: list[Any] = []
+    compute = second._compute
+
+    def counted(operation: Any, *args: Any, **kwargs: Any) -> Any:
+        results = compute(operation, *args, **kwargs)
+        tensors = [one for one in (*args, results) if isinstance(one, Tensor)]
+        crosses = len({isinstance(tensor, second.SecondTensor) for tensor in tensors}) == 2
+        is_number = operation is torch.ops.aten._local_scalar_dense.default
+        if (crosses and operation in second._CROSSINGS) or is_number:
+            crossings.append(operation)
+        return results
+
+    sampler.collect(acting)
+    monkeypatch.setattr(second, "_compute", counted)
+    sampler.start(acting)
+    sampler._wait_for(sampler._rollout_under_way())
+    assert len(crossings) == 1  # the seed of its noise, before the first row
+    assert TwinLauncher.launches == 2 * 2 * NUM_STEPS
+    crossings.clear()
+    sampler._under_way.is_running = False  # type: ignore[union-attr]
+    sampler.finish()
+    assert len(crossings) <= 3  # what was counted, and how many rows there are
+
+
+def test_every_placement_that_samples_there_gives_the_same(stand_in: str) -> None:
+    def trained(placement: Any) -> tuple[Tensor, Any]:
+        config = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+        result = hybridppo.train(
+            Catch, vectorization="compiled", placement=placement, config=config, total_steps=192, seed=3, progress=False
+        )
+        return result.agent.parameters.values.detach().cpu().clone(), result.metrics
+
+    alone, metrics = trained(SingleDevice(stand_in))
+    assert TwinLauncher.launches == 2 * 48
+    assert metrics["bytes_copied"] == 0
+    mirrored, metrics = trained(Mirrored(stand_in, stand_in, force_copy=True))
+    assert metrics["publishes"] > 0
+    apart, metrics = trained(Mirrored(stand_in, "cpu"))
+    assert metrics["bytes_copied"] > 0
+    assert TwinLauncher.launches == 3 * 2 * 48
+    torch.testing.assert_close(mirrored, alone, rtol=0.0, atol=0.0)
+    assert apart.shape == alone.shape
+    torch.testing.assert_close(apart, alone, rtol=1e-5, atol=1e-6)  # other forms of the same update
+
+
+@pytest.mark.parametrize("env", [Hunt, Choices], ids=str)
+def test_a_rollout_that_was_broken_off_goes_on_elsewhere_as_if_it_had_not_been(
+    env: Any, stand_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, acting = device_sampler(env, stand_in)
+    whole.collect(acting)
+    expected, next_expected = on_host(whole.collect(acting)), on_host(whole.collect(acting))
+
+    sampler, acting = device_sampler(env, stand_in)
+    sampler.collect(acting)
+    launch, stop_at = TwinLauncher.launch, TwinLauncher.launches + 2 * 11
+
+    def stopping(self: Any, *arguments: Any) -> None:
+        launch(self, *arguments)
+        if TwinLauncher.launches == stop_at:
+            sampler.request_stop()
+
+    monkeypatch.setattr(TwinLauncher, "launch", stopping)
+    with pytest.raises(Stopped):
+        sampler.collect(acting)
+    assert sampler.is_paused
+    tensors, state = sampler.state()
+    assert state["under_way"]["filled"] == 11
+    other, acting = device_sampler(env, stand_in)
+    assert other.load_state(tensors, state, env_seed=99) is None
+    assert other.steps_sampled == sampler.steps_sampled > other.env_steps
+    assert_same(on_host(other.collect(acting)), expected)
+    assert_same(on_host(other.collect(acting)), next_expected)
+    assert statistics_of(other) == statistics_of(whole)
+
+    on_the_host, _ = host_sampler(env)
+    problem = on_the_host.load_state(tensors, state, env_seed=99)
+    assert problem is not None
+    assert "not on the host" in problem
+    damaged = {**state, "under_way": {**state["under_way"], "device_noise": [1]}}
+    with pytest.raises(ValueError, match="device_noise"):
+        other.load_state(tensors, damaged, env_seed=99)
+
+
+def statistics_of(sampler: DeviceSampler) -> dict[str, Any]:
+    found: dict[str, Any] = sampler.state()[1]["statistics"]
+    return found
+
+
+@pytest.mark.parametrize("env", [Hunt, Choices], ids=str)
+def test_what_was_saved_on_a_device_goes_on_on_the_host_and_back(
+    env: Any, stand_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "fused", lambda *_: None)
+    whole, acting = device_sampler(env, stand_in)
+    expected = [on_host(whole.collect(acting)) for _ in range(3)]
+    sampler, acting = device_sampler(env, stand_in)
+    sampler.collect(acting)
+    host, acting_there = host_sampler(env)
+    assert host.load_state(*sampler.state(), env_seed=99) is None
+    assert_same(on_host(host.collect(acting_there)), expected[1])
+    back, acting = device_sampler(env, stand_in)
+    assert back.load_state(*host.state(), env_seed=99) is None
+    assert_same(on_host(back.collect(acting)), expected[2])
+    assert statistics_of(back) == statistics_of(whole)
+
+
+def test_a_rollout_under_way_on_the_host_is_not_ended_on_a_device(stand_in: str) -> None:
+    host, acting = host_sampler(Hunt)
+    host.start(acting)
+    host.request_stop()
+    host.pause()
+    tensors, state = host.state()
+    assert state["under_way"] is not None
+    sampler, _ = device_sampler(Hunt, stand_in)
+    assert "not on a device" in str(sampler.load_state(tensors, state, env_seed=1))
+
+
+def test_a_run_resumed_is_the_run_that_was_not_stopped(stand_in: str, tmp_path: Path) -> None:
+    fixed: Any = {"anneal_learning_rate": False, "anneal_clip_range": False}
+    config = PPOConfig(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), **fixed)
+    options: dict[str, Any] = {
+        "vectorization": "compiled", "placement": SingleDevice(stand_in), "config": config, "seed": 3,
+        "progress": False,
+    }  # fmt: skip
+    whole = hybridppo.train(Catch, total_steps=256, **options)
+    hybridppo.train(Catch, total_steps=128, run_dir=tmp_path / "run", **options)
+    resumed = hybridppo.resume(tmp_path / "run", env=Catch, total_steps=256, progress=False)
+    ours, theirs = (result.agent.parameters.values.cpu() for result in (resumed, whole))
+    torch.testing.assert_close(ours, theirs, rtol=0.0, atol=0.0)
+    assert resumed.metrics["episode_return_mean"] == whole.metrics["episode_return_mean"]
+
+
+def test_what_is_not_finite_is_named(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler, acting = device_sampler(Hunt, stand_in)
+    step = TwinLauncher.step_all
+
+    def spoiling(self: Any, *arguments: Any) -> None:
+        step(self, *arguments)
+        arguments[7][5, 8, 2] = np.nan  # observations
+
+    monkeypatch.setattr(TwinLauncher, "step_all", spoiling)
+    with pytest.raises(EnvError, match=r"environment 1, agent 'prey_1': observation\[2\] is nan"):
+        sampler.collect(acting)
+
+
+def test_what_does_not_fit_is_refused_beforehand(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Host, "memory_free", lambda self: 10_000, raising=True)
+    with pytest.raises(OutOfMemoryError, match=r"a rollout \(num_envs \* num_steps\).*Lower num_envs or num_steps"):
+        device_sampler("CartPole-v1", stand_in)
+    monkeypatch.setattr(Host, "memory_free", lambda self: 100_000)
+    device_sampler("CartPole-v1", stand_in)
+
+
+def test_memory_is_what_the_tensors_take(stand_in: str) -> None:
+    from hybridppo.environments.on_device import DeviceRollout, bytes_needed
+
+    sampler, _ = device_sampler(Hunt, stand_in)
+    block = sampler._on_device.rollout
+    taken = sum(getattr(block, field.name).nbytes for field in fields(DeviceRollout))
+    needs = bytes_needed(sampler._environments, NUM_STEPS, block.outputs.shape[-1])
+    assert needs["a rollout (num_envs * num_steps)"] == taken
+
+
+@pytest.mark.parametrize(
+    ("config", "placement", "reason"),
+    [({"recurrent": "gru"}, {}, "the actor has a memory"), ({}, {"max_lag": 1}, "sampling and learning overlap")],
+)
+def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
+    config: Any, placement: Any, reason: str, stand_in: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    where: Any = Mirrored(stand_in, stand_in, **placement) if placement else SingleDevice(stand_in)
+    settings = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,), **config)
+    with caplog.at_level(logging.WARNING):
+        hybridppo.train(
+            Catch, vectorization="compiled", placement=where, config=settings, total_steps=32, progress=False
+        )
+    assert TwinLauncher.launches == 0
+    assert f"stepped on the CPU, and cross to {stand_in} and back in each step, since {reason}" in caplog.text
+
+
+class FakeCuda:
+    """`numba.cuda`, as far as a launcher asks for it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.gpus: Any = self
+
+    def __getitem__(self, index: int) -> "FakeCuda":
+        self.calls.append(("select", index))
+        return self
+
+    def __enter__(self) -> None:
+        self.calls.append("selected")
+
+    def __exit__(self, *exception: object) -> None:
+        self.calls.append("left")
+
+    def external_stream(self, handle: int) -> tuple[str, int]:
+        return "stream", handle
+
+    def as_cuda_array(self, tensor: Any) -> Any:
+        self.calls.append("array")
+        return SimpleNamespace(view=lambda dtype: ("view", dtype))
+
+
+def test_kernels_go_to_torchs_stream_of_their_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, launched = FakeCuda(), []
+
+    class Kernel:
+        def __getitem__(self, configuration: Any) -> Any:
+            return lambda *arguments: launched.append((configuration, arguments, cuda.calls[-1]))
+
+    module = SimpleNamespace(__file__="/nowhere/a.py", step=Kernel())
+    monkeypatch.setattr(cuda_building, "_numba_cuda", lambda device: cuda)
+    monkeypatch.setattr(cuda_building, "cuda_module", lambda definition: (module, {"step_all": "step"}, None))
+    monkeypatch.setattr(cuda_building, "say", lambda what: None)
+    stream = SimpleNamespace(cuda_stream=77)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream if device.index == 1 else None)
+    launcher = cuda_building.CudaLauncher(Catch, torch.device("cuda:1"))
+    assert launcher.array(torch.zeros(1), Catch.state) == ("view", Catch.state)
+    launcher.launch("step_all", 5, 128, "a", 3)
+    assert launched == [((5, 128, ("stream", 77)), ("a", 3), "selected")]
+    assert cuda.calls == [("select", 1), "selected", "array", "left", ("select", 1), "selected", "left"]
+
+
+@pytest.fixture
+def without_driver() -> None:
+    from numba import cuda
+
+    if cuda.is_available():
+        pytest.skip("there is a driver")
+
+
+def test_without_a_compiler_for_the_device_the_error_says_what_to_do(without_driver: None) -> None:
+    with pytest.raises(DeviceError, match=r"pip install 'numba-cuda\[cu13\]'.*placement 'hybrid'"):
+        cuda_building.CudaLauncher(Catch, torch.device("cuda:0"))

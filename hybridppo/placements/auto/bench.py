@@ -242,7 +242,7 @@ class Bench:
         assert self.figures is not None
         work, config = self._work, self._config
         update = self.figures.update[work.torch_threads]
-        step = update / (config.num_epochs * config.num_minibatches)
+        step = update / (config.num_epochs * config.minibatches_of(config.batch_size))
         counts = {2**i for i in range(work.cores.bit_length()) if 2**i <= work.cores} if any_threads else set()
         counts = (counts | {work.cores}) - {work.torch_threads}
         if not counts or step < SECONDS_WORTH_THREADS:

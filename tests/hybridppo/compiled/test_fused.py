@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_catch import Catch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig
+from hybridppo import Mirrored
 from hybridppo.agents import PPO
 from hybridppo.compiled.building import build
 from hybridppo.compiled.known import compiled_form
@@ -36,7 +37,7 @@ class Side:
     ) -> None:
         self.environments: Any = make_environments(env, num_envs, vectorization="compiled", env_threads=threads)
         spaces = self.environments.observation_space, self.environments.action_space
-        self.agent = PPO(*spaces, PPOConfig(num_envs=num_envs, num_steps=num_steps, **config), seed=5)
+        self.agent = PPO(*spaces, ppo_config(num_envs=num_envs, num_steps=num_steps, **config), seed=5)
         form = numpy_form(self.agent.actor)
         assert form is not None
         self.actor = form.actor([array.numpy() for array in arrays_of(self.agent.actor)])
@@ -194,7 +195,7 @@ TINY: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "h
 
 
 def train(env: Any, **options: Any) -> Any:
-    config = PPOConfig(**{**TINY, **options.pop("config", {})})
+    config = ppo_config(**{**TINY, **options.pop("config", {})})
     options = {"placement": "cpu", "seed": 3, "total_steps": 512, "vectorization": "compiled", **options}
     return hybridppo.train(env, config=config, progress=False, **options)
 

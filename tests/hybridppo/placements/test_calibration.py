@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from toy_environments import ScriptedEnv
 
 from hybridppo import PPO, PPOConfig, SingleDevice
@@ -25,7 +26,7 @@ from hybridppo.placements.auto.timing import stable_median
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 FOREVER = 10**9
 
 # Medians over a handful of samples, from a clock that stands still

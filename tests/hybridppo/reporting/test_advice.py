@@ -28,6 +28,12 @@ def test_a_critic_that_explains_nothing(explained: float, iteration: int, is_sai
         assert "normalize_rewards=True (--normalize-rewards); clip_range_vf=None (--clip-range-vf None)" in found[0]
 
 
+def test_returns_that_are_all_alike_leave_nothing_to_explain() -> None:
+    unexplained = {**WELL, "episode_return_mean": 500.0, "explained_variance": 0.0}
+    assert advice(unexplained, ppo_config(), [500.0] * 20) == []
+    assert advice(unexplained, ppo_config(), [500.0] * 19 + [450.0]) != []
+
+
 def test_what_is_done_already_is_not_advised() -> None:
     config = ppo_config(normalize_rewards=True, clip_range_vf=None, normalize_observations=True)
     (found,) = advice({**WELL, "explained_variance": 0.0}, config)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from ppo_settings import ppo_config
 from processes import run_python
 
 import hybridppo
@@ -68,7 +67,7 @@ def test_train_writes_a_run_and_says_where(tmp_path: Path, capsys: pytest.Captur
     assert num_iterations(path) == 2
     config = config_of(path)
     assert (config["env_id"], config["seed"], config["total_steps"]) == ("CartPole-v1", 5, 64)
-    assert ppo_config(**config["config"]) == ppo_config(
+    assert PPOConfig(**config["config"]) == PPOConfig(
         num_envs=2,
         num_steps=16,
         num_epochs=1,
@@ -97,7 +96,7 @@ def test_train_writes_down_the_seed_it_took(tmp_path: Path) -> None:
 
 def test_train_gives_what_python_gives(tmp_path: Path) -> None:
     assert train(tmp_path / "run", "--seed", 7) == 0
-    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+    config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
     result = hybridppo.train(
         "CartPole-v1", total_steps=64, seed=7, placement="cpu", config=config, vectorization="sync", progress=False
     )

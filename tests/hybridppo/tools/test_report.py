@@ -6,10 +6,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import RunDirectoryError
+from hybridppo import PPOConfig, RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.tools.svg import line_chart, shown, stacked_bar, ticks
 
@@ -50,7 +49,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("reports") / "<run> & more"
-    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8, 4), learning_rate=0.002)
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8, 4), learning_rate=0.002)
     options = {"seed": 7, "placement": "cpu", "evaluation_episodes": 2, "progress": False, "vectorization": "sync"}
     hybridppo.train("CartPole-v1", total_steps=640, config=config, run_dir=path, **options)
     return path

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, HybridPPOError
+from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.tools.curves import read_lines
 from hybridppo.tools.one_run import RunAsked
 from hybridppo.tools.side_by_side import run_all, run_process
@@ -24,7 +23,7 @@ processes = pytest.mark.extras
 """Each starts several, which takes long beside other tests."""
 
 ROOT = Path(__file__).parents[3]
-SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
 def asked(folder: Path, steps: int = 64, env_id: str = "CartPole-v1", **options: Any) -> RunAsked:
@@ -51,7 +50,7 @@ def test_defaults_need_steps() -> None:
     with pytest.raises(ConfigurationError, match="say total_steps"):
         cases_of("CartPole-v1", "defaults")
     (case,) = cases_of("Taxi-v3", "defaults", 1000)
-    assert (case.total_steps, case.config) == (1000, ppo_config().to_json())
+    assert (case.total_steps, case.config) == (1000, PPOConfig().to_json())
 
 
 def test_settings_of_ones_own(tmp_path: Path) -> None:
@@ -59,7 +58,7 @@ def test_settings_of_ones_own(tmp_path: Path) -> None:
     path = write_suite(tmp_path, slow=small, plain={"env_id": "CartPole-v1", "total_steps": 9})
     slow, plain = cases_of(path)
     assert (slow.name, slow.env_id, slow.agent, slow.config["learning_rate"]) == ("slow", "Pendulum-v1", "td3", 1e-4)
-    assert (plain.agent, plain.config, plain.total_steps) == ("ppo", ppo_config().to_json(), 9)
+    assert (plain.agent, plain.config, plain.total_steps) == ("ppo", PPOConfig().to_json(), 9)
 
 
 @pytest.mark.parametrize(

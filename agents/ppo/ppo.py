@@ -330,6 +330,10 @@ class PPO:
         )
         return self.cut.batch(everything, rollout)
 
+    def fill_pool(self, rollout: Rollout) -> None:
+        """With a pool, be as far as updates take their usual time: for whoever measures them."""
+        self._experience.fill(rollout)
+
     def _minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
         """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents."""
         config, size = self.config, len(batch)

@@ -112,6 +112,23 @@ def test_everything_is_measured_where_there_is_time() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_updates_from_a_pool_are_measured_with_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    update = PPO.update
+
+    def noted(agent: PPO, rollout: Rollout) -> Any:
+        metrics = update(agent, rollout)
+        seen.append(metrics["pool_rollouts"])
+        return metrics
+
+    monkeypatch.setattr(PPO, "update", noted)
+    config = dataclasses.replace(CONFIG, pool_size=3)
+    figures = calibrate("CartPole-v1", work(config=config, cores=1), config).figures
+    assert figures is not None
+    assert set(seen) == {3.0}
+
+
+@pytest.mark.usefixtures("quick")
 def test_workers_are_tried_where_they_may_be_the_best() -> None:
     class Slow(gym.Env):
         observation_space = gym.spaces.Box(-1, 1, (3,))

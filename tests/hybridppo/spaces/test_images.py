@@ -1,6 +1,7 @@
 """Observations that are images: what counts as one, their networks in torch and in NumPy, and training with them."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,18 @@ def test_memory_needs_by_hand() -> None:
     assert networks == 16 * (2 * (convolution + hidden) + (16 * 2 + 2) + (16 + 1))
     assert rollout == 64 * (400 + 4 * (2 + 2 + 2 + 4))
     assert minibatch == 32 * (400 + 16 * (16 + 400 + 8 * 8 * 16))
+
+
+def test_memory_needs_of_residual_convolutions() -> None:
+    config = replace(SMALL, convolutions="impala")
+    space = image_space(8, 8, 1)
+    networks, _, minibatch = memory_needs(config, ObservationEncoder(space), outputs=2).values()
+    agent = PPO(space, Discrete(2), config)
+    of_agent = sum(tensor.numel() for network in (agent.actor, agent.critic) for tensor in network.parameters())
+    assert networks == 16 * of_agent
+    # a convolution on the whole image, and then, at half the size, the pooling and four convolutions
+    between = sum(filters * (size**2 + 5 * (size // 2) ** 2) for filters, size in ((16, 8), (32, 4), (32, 2)))
+    assert minibatch == 32 * (64 + 16 * (16 + 64 + between))
 
 
 # Training

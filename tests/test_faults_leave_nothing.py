@@ -27,6 +27,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
 
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
 ROOT = Path(__file__).parents[1]
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 WAYS: dict[str, dict[str, Any]] = {

@@ -38,6 +38,8 @@ from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
 
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
 NUM_ENVS = 6
 SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 FIRST_SEED = seed_of(0, "environments")

@@ -15,6 +15,8 @@ from hybridppo.errors import DeviceError, EnvError
 from hybridppo.runners.workers import processes as workers
 from hybridppo.runners.workers.page_locking import PageLock
 
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
 

@@ -25,6 +25,8 @@ from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
 SMALL = ppo_config(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
 

@@ -899,7 +899,7 @@ def test_reused_observation_buffer(kind: Any) -> None:
         distribution = distribution_for(environments.action_space)
         options = {"num_steps": 7, "env_seed": 0, "noise": np.random.default_rng(0)}
         if kind == "workers":
-            network = PPO(environments.observation_space, environments.action_space).actor
+            network = PPO(environments.observation_space, environments.action_space, ppo_config()).actor
             sampler = WorkerSampler(source, environments, distribution, network, num_workers=2, **options)
             actor: Any = NumpyActor([p.detach().numpy() for p in network.parameters()], "tanh")
         else:

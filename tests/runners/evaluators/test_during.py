@@ -12,17 +12,16 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
-from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import EnvError, TrainingInterrupted
+from hybridppo import EnvError, PPOConfig, TrainingInterrupted
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.checkpoints import folders
 
-CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"placement": "cpu"},
@@ -114,7 +113,7 @@ def test_the_metrics_tell_of_it_when_it_is_there(tmp_path: Path) -> None:
 
 def test_steps_are_those_of_all_environments(tmp_path: Path) -> None:
     for num_envs in (1, 4):
-        config = ppo_config(num_envs=num_envs, num_steps=64 // num_envs, num_minibatches=2, hidden_sizes=(4,))
+        config = PPOConfig(num_envs=num_envs, num_steps=64 // num_envs, num_minibatches=2, hidden_sizes=(4,))
         path = tmp_path / str(num_envs)
         hybridppo.train("CartPole-v1", total_steps=256, run_dir=path, **arguments(config=config), evaluate_every=100)
         assert [line["env_steps"] for line in evaluated(path)] == [128, 256]
@@ -128,7 +127,7 @@ def test_never_is_0_or_none(tmp_path: Path) -> None:
 
 
 def test_every_evaluation_is_of_the_same_episodes(tmp_path: Path) -> None:
-    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
+    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
     train(config=config, run_dir=tmp_path / "run", evaluate_every=BATCH)
     returns = [line["returns"] for line in evaluated(tmp_path / "run")]
     assert len(returns) == 6

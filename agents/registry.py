@@ -1,8 +1,8 @@
 """The agents that there are, by name: the type of a configuration chooses one. A further agent is one line here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +10,7 @@ import gymnasium as gym
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
 from hybridppo.agents.ddpg.memory import explaining_memory as explaining_memory_of_ddpg
-from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.config import BEFORE_ITS_FIELD, PPOConfig
 from hybridppo.agents.ppo.memory import explaining_memory as explaining_memory_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import ConfigurationError, shown
@@ -31,10 +31,14 @@ class AgentKind:
     """Within it, the want of memory is an error that says which field of the configuration to lower."""
     parts: tuple[str, ...] = ()
     """What the agent takes of one's own besides the configuration, by the names of its arguments."""
+    before_its_field: Mapping[str, Any] = field(default_factory=dict)
+    """What a run was that names no such field: where that is not the default of now."""
 
 
 AGENTS: dict[str, AgentKind] = {
-    "ppo": AgentKind(PPO, PPOConfig, explaining_memory_of_ppo, parts=("loss", "networks")),
+    "ppo": AgentKind(
+        PPO, PPOConfig, explaining_memory_of_ppo, parts=("loss", "networks"), before_its_field=BEFORE_ITS_FIELD
+    ),
     "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg),
     "td3": AgentKind(TD3, TD3Config, explaining_memory_of_ddpg),
 }
@@ -109,3 +113,8 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
     """
     made: AnyConfig = AGENTS[agent].config(**settings)
     return made
+
+
+def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
+    """As `config_from_json`, of a run or a saved agent, which may have begun before there were all of the fields."""
+    return config_from_json(agent, {**AGENTS[agent].before_its_field, **settings})

@@ -30,9 +30,10 @@ CHILD = """
 import json, sys
 import hybridppo
 from cases import CASES
+from settings import cleanrl
 
 arguments = json.loads(sys.argv[1])
-config = hybridppo.PPOConfig(num_envs=CASES["small"].num_envs, hidden_sizes=CASES["small"].hidden_sizes)
+config = cleanrl(num_envs=CASES["small"].num_envs, hidden_sizes=CASES["small"].hidden_sizes)
 placement = hybridppo.Mirrored("cpu", "cpu", max_lag=1) if arguments.pop("overlaps") else "cpu"
 result = hybridppo.train(
     "CartPole-v1", seed=0, config=config, placement=placement, progress=False, on_interrupt="return", **arguments

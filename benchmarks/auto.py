@@ -34,6 +34,7 @@ from hybridppo.placements.auto.prediction import Candidate, Prediction
 # Below the library, which has to be imported before NumPy.
 import gymnasium as gym  # isort: skip
 import machine  # isort: skip
+from settings import cleanrl  # isort: skip
 import numpy as np  # isort: skip
 
 WITHIN, AT_MOST, PREDICTED_WITHIN = 1.05, 1.15, 0.20
@@ -82,7 +83,7 @@ class Piece:
 
 def _config(**fields: Any) -> PPOConfig:
     # The number of threads is left open, so that it is among what is chosen.
-    return PPOConfig(torch_threads=None, **fields)
+    return cleanrl(torch_threads=None, **fields)
 
 
 WORKS: dict[str, Piece] = {

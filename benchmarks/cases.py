@@ -122,9 +122,9 @@ def work_done(marks: list[Mark], case: Case) -> dict[str, Any]:
 
 def our_config(case: Case) -> "PPOConfig":
     """The case's work as this library is told of it."""
-    from hybridppo import PPOConfig
+    from settings import cleanrl
 
-    return PPOConfig(
+    return cleanrl(
         num_envs=case.num_envs,
         num_steps=case.num_steps,
         num_epochs=case.num_epochs,

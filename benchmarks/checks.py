@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from cases import CASES
 from numpy.typing import NDArray
+from settings import cleanrl
 
-from hybridppo import PPO, PPOConfig, SingleDevice
+from hybridppo import PPO, SingleDevice
 from hybridppo.environments.base import Environments, Step
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import NextStepEnvironments
@@ -87,7 +88,7 @@ def environments(form: str, checked: bool) -> Environments:
 
 def make_runner(form: str, checked: bool) -> Runner:
     """A training, ready to iterate."""
-    config = PPOConfig(
+    config = cleanrl(
         num_envs=CASE.num_envs,
         num_steps=CASE.num_steps,
         num_epochs=CASE.num_epochs,

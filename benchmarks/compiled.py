@@ -17,8 +17,9 @@ from typing import Any
 
 import machine
 import numpy as np
+from settings import cleanrl
 
-from hybridppo import PPO, PPOConfig, SingleDevice
+from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.threads import limit_threads
 from hybridppo.runners.samplers import stepping
@@ -42,7 +43,7 @@ class Contestant:
         self.form = form
         environments = make_environments(env_id, num_envs, **FORMS[form])
         self._placement = SingleDevice("cpu")
-        config = PPOConfig(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
+        config = cleanrl(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
         self._agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
         self._placement.prepare(self._agent)
         noise = np.random.default_rng(0)

@@ -23,6 +23,7 @@ from typing import Any
 
 import machine
 import numpy as np
+from settings import CLEANRL
 from tqdm.auto import tqdm
 
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
@@ -39,17 +40,15 @@ ENVIRONMENTS = (
 )
 LIKE_SB3 = {
     "num_envs": 1, "num_steps": 2048, "num_minibatches": 32, "num_epochs": 10, "learning_rate": 3e-4,
-    "anneal_learning_rate": False, "clip_range_vf": None, "entropy_coef": 0.0,
+    "anneal_learning_rate": False, "clip_range_vf": None, "entropy_coef": 0.0, "normalize_observations": False,
+    "normalize_rewards": False,
 }  # fmt: skip
 FOUR = {**LIKE_SB3, "num_envs": 4, "num_steps": 512}
 EIGHT = {**LIKE_SB3, "num_envs": 8, "num_steps": 256}
 CANDIDATES: dict[str, dict[str, Any] | None] = {
     "stable-baselines3": None,
     "library": {},
-    "cleanrl": {
-        "num_envs": 4, "num_steps": 128, "num_minibatches": 4, "num_epochs": 4, "learning_rate": 2.5e-4,
-        "anneal_learning_rate": True, "clip_range_vf": 0.2, "entropy_coef": 0.01,
-    },
+    "cleanrl": CLEANRL,
     "like-sb3": LIKE_SB3,
     "four": FOUR,
     "four-annealed": {**FOUR, "anneal_learning_rate": True},

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 import machine
+from settings import cleanrl
 
 import hybridppo
 
@@ -22,7 +23,7 @@ OVER_RAY = ("coarse", "fine", "environments")
 
 def measure(env: str, distribution: str, width: int, iterations: int, num_envs: int) -> float:
     """Steps per second, the median over the iterations after the second."""
-    config = hybridppo.PPOConfig(num_envs=num_envs, num_steps=128, hidden_sizes=(width, width))
+    config = cleanrl(num_envs=num_envs, num_steps=128, hidden_sizes=(width, width))
     speeds: list[float] = []
     name, _, count = distribution.partition(":")
     spread = {"num_workers": int(count)} if name == "workers" else {"distribution": distribution}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from settings import cleanrl
 
 import hybridppo
 from hybridppo import PPOConfig
@@ -26,7 +27,7 @@ TASKS: dict[str, tuple[type[Any], int]] = {"T-maze": (TMaze, 30_000), "delayed c
 
 def config(recurrent: Any) -> PPOConfig:
     """The settings of all."""
-    return PPOConfig(
+    return cleanrl(
         num_envs=16, num_steps=64, learning_rate=1e-3, anneal_learning_rate=False, gamma=0.98, hidden_sizes=(64,),
         recurrent=recurrent,
     )  # fmt: skip

@@ -19,6 +19,7 @@ from typing import Any
 
 import textbook
 import torch
+from settings import cleanrl
 
 import hybridppo
 from hybridppo import PPOConfig
@@ -37,7 +38,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
 
 def textbook_config(hidden_sizes: tuple[int, ...], rollout: str, threads: int) -> PPOConfig:
     """The textbook's settings in this library's words."""
-    return PPOConfig(
+    return cleanrl(
         num_epochs=textbook.NUM_EPOCHS,
         num_minibatches=1,
         learning_rate=textbook.ACTOR_LEARNING_RATE,

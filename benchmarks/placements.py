@@ -13,8 +13,8 @@ from typing import Any
 
 import machine
 import torch
+from settings import cleanrl
 
-from hybridppo import PPOConfig
 from hybridppo.placements.auto.comparison import as_markdown, measure_placements
 
 HIDDEN_SIZES = ["64", "64,64", "128", "128,128", "256", "256,256", "1024", "1024,1024"]
@@ -24,7 +24,7 @@ def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: 
     """One size of network under every placement, with and without CUDA graphs where there is a device for them."""
     cases = []
     for cuda_graphs in (False, True) if torch.cuda.is_available() else (False,):
-        config = PPOConfig(num_envs=num_envs, hidden_sizes=hidden_sizes, cuda_graphs=cuda_graphs)
+        config = cleanrl(num_envs=num_envs, hidden_sizes=hidden_sizes, cuda_graphs=cuda_graphs)
         rows = measure_placements(env_id, config, seconds=seconds)
         steps = ", captured optimizer steps" if cuda_graphs else ""
         print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}{steps}\n\n{as_markdown(rows)}")

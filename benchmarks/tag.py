@@ -22,8 +22,9 @@ from typing import Any
 import machine
 import numpy as np
 from numpy_tag import NumpyTag
+from settings import cleanrl
 
-from hybridppo import PPO, PPOConfig, SingleDevice, compiled
+from hybridppo import PPO, SingleDevice, compiled
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.threads import limit_threads
 from hybridppo.runners.samplers.in_process import Sampler
@@ -63,7 +64,7 @@ def contestants(num_agents: int, num_envs: int) -> dict[str, Callable[[], float]
         environments.reset(0)
         forms[name] = stepping(partial(environments.step, actions.reshape(columns, 2)), columns)
     environments = make_environments(definition, num_envs, vectorization="compiled")
-    config = PPOConfig(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
+    config = cleanrl(num_envs=num_envs, num_steps=NUM_STEPS, hidden_sizes=(64, 64))
     agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
     placement = SingleDevice("cpu")
     placement.prepare(agent)

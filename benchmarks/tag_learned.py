@@ -16,9 +16,10 @@ from typing import Any
 
 import machine
 import numpy as np
+from settings import cleanrl
 
 import hybridppo
-from hybridppo import PPO, PPOConfig, compiled
+from hybridppo import PPO, compiled
 
 LEVELS = 21
 OWN, OTHER = 7, 6
@@ -61,7 +62,7 @@ def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "hidden_sizes": (64, 64),
     }
     shared |= {"num_epochs": 4, "learning_rate": 1e-3, "gamma": 0.97, "entropy_coef": 0.005}
-    configs = {"tagger": PPOConfig(**shared, num_minibatches=4), "runner": PPOConfig(**shared, num_minibatches=16)}
+    configs = {"tagger": cleanrl(**shared, num_minibatches=4), "runner": cleanrl(**shared, num_minibatches=16)}
     start = time.perf_counter()
     result: Any = hybridppo.train(
         game, config=configs, total_steps=arguments.total_steps, seed=seed, env_threads=arguments.threads

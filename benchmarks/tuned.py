@@ -4,6 +4,8 @@ Found by training a few candidates on seeds 0 to 3, starting from the numbers th
 the same environment, which are given below.
 """
 
+from settings import cleanrl
+
 from hybridppo import PPOConfig
 
 TUNED: dict[str, tuple[str, int, PPOConfig]] = {
@@ -12,7 +14,7 @@ TUNED: dict[str, tuple[str, int, PPOConfig]] = {
     "pendulum": (
         "Pendulum-v1",
         300_000,
-        PPOConfig(
+        cleanrl(
             num_envs=4,
             num_steps=1024,
             num_epochs=10,
@@ -31,7 +33,7 @@ TUNED: dict[str, tuple[str, int, PPOConfig]] = {
     "acrobot": (
         "Acrobot-v1",
         500_000,
-        PPOConfig(
+        cleanrl(
             num_envs=16,
             num_steps=256,
             num_epochs=4,

@@ -37,14 +37,15 @@ Evaluations = list[tuple[int, float]]
 def train_hybridppo(seed: int, every: int, overlap: bool) -> Evaluations:
     """Train until an evaluation reaches the target, as the library's own runner does."""
     import numpy as np
+    from settings import cleanrl
 
-    from hybridppo import PPO, Mirrored, Placement, PPOConfig, SingleDevice
+    from hybridppo import PPO, Mirrored, Placement, SingleDevice
     from hybridppo.environments.making import make_environments
     from hybridppo.evaluating import evaluate_agent
     from hybridppo.networks.threads import limit_threads
     from hybridppo.runners.assembly import make_runner, make_sampler
 
-    config = PPOConfig(
+    config = cleanrl(
         num_envs=NUM_ENVS,
         num_steps=32,
         num_minibatches=1,

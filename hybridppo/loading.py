@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.registry import AnyAgent, agent_class, config_from_json, explaining_memory, make_agent
+from hybridppo.agents.registry import AnyAgent, agent_class, config_of_run, explaining_memory, make_agent
 from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.agent_file import read_agent_file
@@ -81,7 +81,7 @@ def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
 def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks | None) -> AnyAgent:
     tensors, description = read_agent_file(path)
     with fitting(f"what {path} says of it"):
-        config = config_from_json(description["agent"], description["config"])
+        config = config_of_run(description["agent"], description["config"])
         own = description["own"]
         if "networks" in own and networks is None:
             raise RunDirectoryError(

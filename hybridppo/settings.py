@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.registry import AnyConfig, config_from_json, name_of
+from hybridppo.agents.registry import AnyConfig, config_of_run, name_of
 from hybridppo.blas import kernels_taken
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
@@ -96,7 +96,7 @@ class Settings:
         return cls(
             env_id=read("env_id", str),
             env_is_registered=read("env_is_registered", bool),
-            config=_attempt(file, "config", partial(config_from_json, read("agent", str, "ppo"), read("config", dict))),
+            config=_attempt(file, "config", partial(config_of_run, read("agent", str, "ppo"), read("config", dict))),
             environment=_group(EnvironmentOptions, file, found),
             run=_with_seed(_group(RunOptions, file, found), file),
             placement=read("placement", dict),

@@ -36,6 +36,8 @@ DEFAULTS = Train(
         anneal_clip_range=True,
         clip_range_vf=None,
         entropy_coef=0.0,
+        normalize_observations=False,
+        normalize_rewards=False,
     ),
 )
 

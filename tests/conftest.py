@@ -11,6 +11,9 @@ import cloudpickle  # noqa: E402
 import pytest  # noqa: E402
 import second_device as second  # noqa: E402
 import torch  # noqa: E402
+from processes import CAN_FORK, WarmSubprocess  # noqa: E402
+
+from hybridppo.runners.workers import pool  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
@@ -18,6 +21,13 @@ torch.set_num_threads(1)
 
 # What is compiled for tests is kept beside pytest's own files: a minute the first time, seconds from then on.
 os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
+
+
+@pytest.fixture(autouse=True)
+def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes are copies of one that has imported what they need, but where tests look at how they start."""
+    if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
+        monkeypatch.setattr(pool, "subprocess", WarmSubprocess)
 
 
 @pytest.fixture(scope="session")

@@ -61,8 +61,26 @@ def run_python(
     return done
 
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""What the library says to worker processes, of variables that are read when NumPy is imported."""
+
+
+class WarmSubprocess:
+    """In the place of `subprocess` where the library starts worker processes: they are copies of one that is warm."""
+
+    DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired
+
+    @staticmethod
+    def Popen(command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
+        """A process of `python -m MODULE ADDRESS`."""
+        assert stdin == subprocess.DEVNULL
+        assert ONE_THREAD.items() <= env.items()
+        with open(os.devnull) as nothing:
+            return _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
+
+
 class _WarmProcess:
-    """What tests use of `subprocess.Popen`, of a copy of the warm process."""
+    """What tests and the library use of `subprocess.Popen`, of a copy of a warm process."""
 
     def __init__(
         self,
@@ -74,6 +92,7 @@ class _WarmProcess:
         stdout: Any = None,
         stderr: Any = None,
         start_new_session: bool = False,
+        kind: str = "--serve",
     ) -> None:
         self.args, self.returncode = arguments, None
         with contextlib.ExitStack() as stack:
@@ -83,12 +102,13 @@ class _WarmProcess:
             self.stdout, self.stderr = (stream.pipe for stream in streams)
             self._readers: list[_Reader] = []
             handles = [stdin, *(stream.handle for stream in streams)]
-            self._connection = _connect()
+            self._connection = _connect(kind)
             asked = {
                 "arguments": arguments,
                 "cwd": str(cwd or os.getcwd()),
                 "env": dict(os.environ if env is None else env),
                 "session": start_new_session,
+                "ends_with_the_tests": kind == "--serve",
             }
             line = json.dumps(asked).encode() + b"\n"
             socket.send_fds(self._connection, [line[:1]], handles)
@@ -174,18 +194,19 @@ class _Reader:
         return None if self._pipe is None else "".join(self._parts)
 
 
-_warm: "list[tuple[subprocess.Popen[bytes], str]]" = []
+_warm: "dict[str, tuple[subprocess.Popen[bytes], str]]" = {}
 
 
-def _connect() -> socket.socket:
-    if not _warm or _warm[0][0].poll() is not None:
+def _connect(kind: str) -> socket.socket:
+    if kind not in _warm or _warm[kind][0].poll() is not None:
         address = os.path.join(tempfile.mkdtemp(prefix="warm-"), "address")
-        command = [sys.executable, str(FOLDER / "warm_process.py"), "--serve", address]
+        command = [sys.executable, str(FOLDER / "warm_process.py"), kind, address]
+        environment = {**os.environ, **(ONE_THREAD if kind == "--serve-workers" else {})}
         # Its standard input is a pipe of ours: it ends with us.
-        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        _warm[:] = [(server, address)]
+        _warm[kind] = (server, address)
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(_warm[0][1])
+    connection.connect(_warm[kind][1])
     return connection

@@ -16,18 +16,21 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from ppo_settings import ppo_config
 from processes import start_python
 from selection import only_by_default
 from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
-from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo import EnvError, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
 
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
 ROOT = Path(__file__).parents[1]
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 WAYS: dict[str, dict[str, Any]] = {
     "in this process": {},
     "in workers": {"num_workers": 2},

@@ -22,18 +22,19 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
 from toy_environments import IdentityDiscrete, ScriptedEnv
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, Mirrored, PPOConfig, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, Mirrored, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 OF_FORMAT_1 = Path(__file__).parent / "assets" / "run_of_format_1"
 OF_FORMAT_2 = Path(__file__).parent / "assets" / "run_of_format_2"
@@ -393,7 +394,7 @@ def test_a_run_of_format_1_loads_evaluates_and_resumes(tmp_path: Path) -> None:
 def test_a_run_of_format_2_goes_on_with_the_rollout_that_was_under_way(tmp_path: Path) -> None:
     run = Path(shutil.copytree(OF_FORMAT_2, tmp_path / "run"))
     result = hybridppo.resume(run, progress=False)
-    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,))
     options: Any = {"num_workers": 2, "vectorization": "sync", "on_env_error": "restart"}
     placement = Mirrored("cpu", "cpu", max_lag=1)
     uninterrupted = hybridppo.train(
@@ -514,7 +515,7 @@ def test_the_best_by_return_can_be_loaded_and_evaluated(tmp_path: Path) -> None:
         scores[metrics["iteration"]] = metrics["episode_return_mean"] if metrics["episodes"] >= 100 else -math.inf
 
     # Learns fast, then is ruined by updates far too large.
-    config = PPOConfig(num_envs=8, num_steps=32, hidden_sizes=(16,), learning_rate=0.3, anneal_learning_rate=False)
+    config = ppo_config(num_envs=8, num_steps=32, hidden_sizes=(16,), learning_rate=0.3, anneal_learning_rate=False)
     hybridppo.train(
         "CartPole-v1", total_steps=8192, seed=0, placement="cpu", vectorization="sync", progress=False, config=config,
         run_dir=path, checkpoint_seconds=0.0, keep_checkpoints=1, on_iteration=remember,

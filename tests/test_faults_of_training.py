@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from processes import run_python
 
 import hybridppo
@@ -27,7 +28,7 @@ from hybridppo.agents.ppo.memory import explaining_memory, memory_needs
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.spaces.observations import ObservationEncoder
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 
 
 def train(env: Any = "CartPole-v1", config: PPOConfig = CONFIG, **options: Any) -> hybridppo.TrainResult:
@@ -61,7 +62,7 @@ class EnormousRewards(gym.Env[Any, Any]):
 @pytest.mark.parametrize("fast_updates", [True, False])
 @pytest.mark.parametrize("placement", ["cpu", Mirrored("cpu", "cpu", force_copy=True)], ids=["cpu", "hybrid"])
 def test_loss_not_finite_of_a_huge_learning_rate_stops_training(fast_updates: bool, placement: Any) -> None:
-    config = PPOConfig(**{**CONFIG.to_json(), "learning_rate": 1e30, "fast_updates": fast_updates})
+    config = ppo_config(**{**CONFIG.to_json(), "learning_rate": 1e30, "fast_updates": fast_updates})
     with pytest.raises(TrainingError) as error:
         train(config=config, placement=placement)
     message = str(error.value)
@@ -72,7 +73,7 @@ def test_loss_not_finite_of_a_huge_learning_rate_stops_training(fast_updates: bo
 
 def test_loss_not_finite_of_a_huge_learning_rate_is_found_before_anything_acts_on_it() -> None:
     # One optimizer step, the last of its update: no loss comes after it, and the next actions would be.
-    config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=1, learning_rate=1e25)
+    config = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=1, learning_rate=1e25)
     with pytest.raises(
         TrainingError, match=r"iteration 1: .* is the norm of the parameters after the last optimizer step"
     ):
@@ -83,7 +84,7 @@ def test_loss_not_finite_of_a_huge_learning_rate_is_found_before_anything_acts_o
 def test_loss_not_finite_of_enormous_rewards_leaves_the_last_good_checkpoint(
     tmp_path: Path, fast_updates: bool
 ) -> None:
-    config, path = PPOConfig(**{**CONFIG.to_json(), "fast_updates": fast_updates}), tmp_path / "run"
+    config, path = ppo_config(**{**CONFIG.to_json(), "fast_updates": fast_updates}), tmp_path / "run"
     with pytest.raises(TrainingError, match=r"iteration 7: .* is (a|an) \w+.*rewards .* to 1e\+38"):
         train(EnormousRewards, config, run_dir=path, checkpoint_seconds=0.0, total_steps=32 * 10)
     newest, checkpoint = load_latest(path / "checkpoints")
@@ -116,7 +117,7 @@ def test_ordinary_training_has_finite_losses_of_every_kind() -> None:
         def __init__(self) -> None:
             super().__init__(after=0, reward=0.0)
 
-    result = train(Constant, PPOConfig(num_envs=2, num_steps=16, gamma=0.0, hidden_sizes=(8,)))
+    result = train(Constant, ppo_config(num_envs=2, num_steps=16, gamma=0.0, hidden_sizes=(8,)))
     assert result.metrics["iteration"] == 10
 
 
@@ -140,12 +141,12 @@ def test_ordinary_training_has_finite_losses_of_every_kind() -> None:
 )
 def test_impossible_hyper_parameters_are_refused_by_field_and_rule(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        PPOConfig(**change)
+        ppo_config(**change)
 
 
 def test_a_minibatch_of_one_with_advantage_normalisation_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="normalize_advantage needs minibatches of at least 2 samples"):
-        PPOConfig(num_envs=2, num_steps=2, num_minibatches=4)
+        ppo_config(num_envs=2, num_steps=2, num_minibatches=4)
 
 
 # Devices and memory
@@ -160,7 +161,7 @@ def test_cuda_asked_for_and_not_there_is_an_error_with_the_remedy(placement: str
 
 
 def test_memory_needs_by_hand() -> None:
-    config = PPOConfig(num_envs=2, num_steps=8, num_minibatches=4, hidden_sizes=(3, 5))
+    config = ppo_config(num_envs=2, num_steps=8, num_minibatches=4, hidden_sizes=(3, 5))
     networks, rollout, minibatch = memory_needs(config, ObservationEncoder(Box(-1.0, 1.0, (4,))), outputs=2).values()
     hidden = (4 * 3 + 3) + (3 * 5 + 5)
     assert networks == 16 * (2 * hidden + (5 * 2 + 2) + (5 * 1 + 1))
@@ -188,7 +189,7 @@ def test_gpu_out_of_memory_names_the_sizes_and_the_field_to_lower(monkeypatch: p
 
     monkeypatch.setattr(hybridppo.PPO, "_made_networks", with_exhausted_critic)
     with pytest.raises(OutOfMemoryError) as error:
-        train(config=PPOConfig(num_envs=2, num_steps=512, num_minibatches=64, hidden_sizes=(8,)))
+        train(config=ppo_config(num_envs=2, num_steps=512, num_minibatches=64, hidden_sizes=(8,)))
     message = str(error.value)
     assert message.startswith("out of memory: CUDA out of memory. Tried to allocate 20.00 GiB. What")
     assert "the networks (hidden_sizes) 1.67 KiB" in message
@@ -199,8 +200,8 @@ def test_gpu_out_of_memory_names_the_sizes_and_the_field_to_lower(monkeypatch: p
 @pytest.mark.parametrize(
     ("config", "field"),
     [
-        (PPOConfig(hidden_sizes=(2**21, 2**21)), "the networks (hidden_sizes)"),
-        (PPOConfig(num_envs=2, num_steps=2**29, num_minibatches=2**20), "a rollout (num_envs * num_steps)"),
+        (ppo_config(hidden_sizes=(2**21, 2**21)), "the networks (hidden_sizes)"),
+        (ppo_config(num_envs=2, num_steps=2**29, num_minibatches=2**20), "a rollout (num_envs * num_steps)"),
     ],
     ids=["networks", "rollout"],
 )

@@ -2,6 +2,7 @@
 
 python warm_process.py ARGUMENTS            as `python ARGUMENTS`, until the standard input is closed
 python warm_process.py --serve ADDRESS      import the library, and fork for everybody who asks there
+python warm_process.py --serve-workers ADDRESS      the same with what worker processes import, which is without torch
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def run(arguments: list[str]) -> None:
+def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
     """As the interpreter does with these arguments, while whoever started this is there."""
     first, *rest = arguments
     # In the place of this file's folder, in which `hybridppo` are the tests of it.
@@ -30,7 +31,8 @@ def run(arguments: list[str]) -> None:
         os.read(0, 1)  # it returns when the other end of the pipe is gone
         os._exit(1)
 
-    threading.Thread(target=end_with_the_tests, daemon=True).start()
+    if ends_with_the_tests:
+        threading.Thread(target=end_with_the_tests, daemon=True).start()
     if first == "-m":
         sys.argv = rest
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
@@ -43,13 +45,22 @@ def run(arguments: list[str]) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
-def serve(address: str) -> None:
-    """Fork for whoever asks, until the standard input is closed."""
-    sys.path[0] = ROOT
+def import_trainers() -> None:
+    """What trainings import."""
     import hybridppo.commands.main
     import hybridppo.resuming
     import hybridppo.training  # noqa: F401
 
+
+def import_workers() -> None:
+    """What worker processes import: all that their module needs, but not itself, as it is run."""
+    import hybridppo.runners.workers.process  # noqa: F401
+
+    del sys.modules["hybridppo.runners.workers.process"]
+
+
+def serve(address: str) -> None:
+    """Fork for whoever asks, until the standard input is closed."""
     assert threading.active_count() == 1  # of which no copy could be made
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:
@@ -109,7 +120,7 @@ def _become(asked: dict[str, Any], handles: list[int]) -> None:
         os.environ.update(asked["env"])
         paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         sys.path[1:1] = [path for path in paths if path not in sys.path[1:]]
-        run(asked["arguments"])
+        run(asked["arguments"], asked["ends_with_the_tests"])
         code = 0
     except SystemExit as ended:
         code = _exit_code(ended)
@@ -146,6 +157,12 @@ def _end(code: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
+        sys.path[0] = ROOT
+        import_trainers()
+        serve(sys.argv[2])
+    elif sys.argv[1] == "--serve-workers":
+        sys.path[0] = ROOT
+        import_workers()
         serve(sys.argv[2])
     else:
         run(sys.argv[1:])

@@ -1,16 +1,18 @@
 """What a configuration takes of a device's memory, for the message when there is none left."""
 
-import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import gymnasium as gym
+import torch
 
 from hybridppo.agents.common.memory import explaining, host_memory, readable
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import OutOfMemoryError
+from hybridppo.networks.convolutions import CONVOLUTIONS
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.images import ImageLayout
 from hybridppo.spaces.observations import ObservationEncoder
 
 _FLOAT = 4
@@ -26,17 +28,16 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *,
         num_agents: agents of an environment that the policy acts for.
     """
     images, observation = encode.layout.images, encode.size * encode.dtype.itemsize
-    widths = (encode.layout.num_features, *config.hidden_sizes)
+    convolutions = [_of_convolutions(config, image) for image in images]
+    widths = (encode.layout.num_numbers + sum(given for _, _, given in convolutions), *config.hidden_sizes)
     hidden = sum(a * b + b for a, b in zip(widths, config.hidden_sizes, strict=False))
     activations = sum(config.hidden_sizes)
     if config.recurrent is not None:  # gates, what they are made of, and the states
         activations += 10 * config.recurrent_size
     at_once = activations  # the critic's for a rollout, all rows at once
-    for image in images:
-        channels = [size[2] for size in image.sizes]
-        layers = zip(channels, image.convolutions, strict=False)
-        hidden += sum(filters * (before * kernel**2 + 1) for before, (filters, kernel, _) in layers)
-        activations += sum(math.prod(size) for size in image.sizes)
+    for parameters, outputs_of_layers, _ in convolutions:
+        hidden += parameters
+        activations += outputs_of_layers
         at_once = 0  # as many rows as in a minibatch
     stored = observation if encode.frames is None else observation // encode.frames.num_frames
     kept = num_agents * config.batch_size * (stored + _FLOAT * (3 * outputs + 4 + at_once))
@@ -56,6 +57,17 @@ def memory_needs(config: PPOConfig, encode: ObservationEncoder, outputs: int, *,
         * config.minibatch_size
         * (observation + 4 * _FLOAT * activations),
     }
+
+
+def _of_convolutions(config: PPOConfig, image: ImageLayout) -> tuple[int, int, int]:
+    """Of those of an image: parameters, the numbers between layers of a row, and what the last one gives."""
+    module, num_features = CONVOLUTIONS[config.convolutions](image, torch.Generator())
+    sizes = [image.channels * image.height * image.width]
+    for layer in module.modules():
+        if not list(layer.children()) and not isinstance(layer, torch.nn.ReLU):  # whose own are kept instead
+            layer.register_forward_hook(lambda _, __, given: sizes.append(given.numel()))
+    module.to("meta")(torch.empty(1, image.channels, image.height, image.width, device="meta"))  # no numbers at all
+    return sum(parameter.numel() for parameter in module.parameters()), sum(sizes), num_features
 
 
 def explaining_memory(

@@ -77,6 +77,9 @@ class Newest(nn.Module):
         """Take note of it; its metrics."""
         return {}
 
+    def fill(self, rollout: Rollout) -> None:
+        """Keep as many rollouts as there will be, all of them this one."""
+
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What is kept: tensors by name, and what JSON can hold."""
         return {}, {}
@@ -160,6 +163,9 @@ class Pool(Newest):
         self._kept = nn.ModuleList(kept[: self.size - 1])
         self._new = None
         return {"pool_rollouts": float(self._count), "pool_weight_mean": weight, "total_variation": variation}
+
+    def fill(self, rollout: Rollout) -> None:  # noqa: D102 - as in the base
+        self._kept = nn.ModuleList(_Kept(rollout.map(torch.clone)) for _ in range(self.size - 1))
 
     def _rollouts(self) -> Iterator["_Kept"]:
         for module in self._kept:

@@ -329,9 +329,15 @@ class PPO:
         )
         return self.cut.batch(everything, rollout)
 
+    def fill_pool(self, rollout: Rollout) -> None:
+        """With a pool, be as far as updates take their usual time: for whoever measures them."""
+        self._experience.fill(rollout)
+
     def _minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
-        """`num_minibatches` of them, which differ by at most one."""
-        size, count = len(batch), max(1, min(self.config.num_minibatches, batch.most_minibatches))
+        """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents."""
+        config, size = self.config, len(batch)
+        samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
+        count = max(1, min(config.minibatches_of(samples), batch.most_minibatches))
         return [(i + 1) * size // count - i * size // count for i in range(count)]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

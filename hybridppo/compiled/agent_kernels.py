@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.kernels import choose, multiply, relu_all, tanh_all
+from hybridppo.compiled.kernels import choose, multiply, normalize, relu_all, tanh_all
 from hybridppo.compiled.random_numbers import begin_agent
 
 LOOPS = ("begin_all", "step_all", "rollout")
@@ -199,6 +199,7 @@ def rollout(
     absent: Any,
     noise: Any,
     finals: Any,
+    moments: Any,
     weights: Any,
     sizes: Any,
     is_tanh: Any,
@@ -227,7 +228,8 @@ def rollout(
         absent: `[T, E, A_k]`, where nobody was there: all else of such a row is 0, and it counts as terminated.
         noise: `[T, E, A_k, noise]`.
         finals: `[T, E, A_k, obs]`, written where an episode is truncated.
-        weights: `[layers, 1 + inputs, outputs]` of each kind's actor, as in `kernels.rollout`; like the next.
+        moments: `[2, obs]` of each kind's actor, or `[2, 0]`, as in `kernels.rollout`; like the next.
+        weights: `[layers, 1 + inputs, outputs]`.
         sizes: `[layers + 1]`.
         is_tanh: `[K]`, whether hidden layers have tanh, and not ReLU.
         log_std: the last outputs, where the actor is Gaussian.
@@ -247,8 +249,8 @@ def rollout(
             for kind in range(len(weights)):
                 act(
                     present[i], kinds[kind], kinds[kind + 1], t, i, observations[kind], outputs[kind], actions[kind],
-                    noise[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind], low, high,
-                    for_env, here, there,
+                    noise[kind], moments[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind],
+                    low, high, for_env, here, there,
                 )  # fmt: skip
             phases(states[i], for_env, randoms[i], present[i])
             finish_step(
@@ -267,6 +269,7 @@ def act(
     outputs: Any,
     actions: Any,
     noise: Any,
+    moments: Any,
     weights: Any,
     sizes: Any,
     is_tanh: bool,
@@ -286,9 +289,7 @@ def act(
             outputs[t, i, j] = np.float32(0.0)
             actions[t, i, j] = 0
             continue
-        row = observations[t, i, j]
-        for k in range(sizes[0]):
-            here[k] = row[k]
+        normalize(observations[t, i, j], moments, here)
         for layer in range(num_layers):
             multiply(here, weights[layer], sizes[layer], sizes[layer + 1], there)
             if layer < num_layers - 1:

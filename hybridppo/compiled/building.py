@@ -34,7 +34,7 @@ SIGNATURES = {
     "step_all": "u(states, randoms, lengths, i, i, i, action[:, :], f[:, ::1], f[::1], b[::1], b[::1], f[:, ::1])",
     "rollout": (
         "u(states, randoms, lengths, i, i, i, f[:, :, :], f[:, :, :], action[:, :, :], f[:, :], b[:, :], b[:, :], "
-        "f[:, :, :], f[:, :, ::1], f[:, :, ::1], i[::1], b, f[::1], f[::1], action[::1], action[::1])"
+        "f[:, :, :], f[:, :, ::1], f[:, ::1], f[:, :, ::1], i[::1], b, f[::1], f[::1], action[::1], action[::1])"
     ),
 }
 """What each loop is called with, so that it is compiled when the module is loaded, and never again."""
@@ -48,7 +48,8 @@ AGENT_SIGNATURES = {
     "rollout": (
         f"u({_AGENTS}, i, i, i, each(f[:, :, :, :]), each(f[:, :, :, :]), each(action[:, :, :, :]), each(f[:, :, :]), "
         "each(b[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]), each(f[:, :, :, :]), "
-        "each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1]), action[::1], action[::1])"
+        "each(f[:, ::1]), each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1]), action[::1], "
+        "action[::1])"
     ),
 }
 """The same where there are several agents."""

@@ -144,6 +144,7 @@ def rollout(
     truncated: Any,
     noise: Any,
     finals: Any,
+    moments: Any,
     weights: Any,
     sizes: Any,
     is_tanh: bool,
@@ -169,6 +170,8 @@ def rollout(
         truncated: `[T, N]`.
         noise: `[T, N, noise]`.
         finals: `[T, N, obs]`, written where an episode is truncated.
+        moments: `[2, obs]`, what is taken from observations before the actor has them, and by what they are multiplied
+            then; `[2, 0]` where they stay as they are.
         weights: `[layers, 1 + inputs, outputs]`, as large as the largest; biases are the first rows.
         sizes: `[layers + 1]`, the numbers between layers.
         is_tanh: whether hidden layers have tanh, and not ReLU.
@@ -182,8 +185,7 @@ def rollout(
     for_env = np.empty(actions.shape[2], actions.dtype)
     for i in range(first, end):
         for t in range(len(rewards)):
-            for k in range(sizes[0]):
-                here[k] = observations[t, i, k]
+            normalize(observations[t, i], moments, here)
             for layer in range(num_layers):
                 multiply(here, weights[layer], sizes[layer], sizes[layer + 1], there)
                 if layer < num_layers - 1:
@@ -207,6 +209,17 @@ def rollout(
                     finals[t, i] = observations[t + 1, i]
                 lengths[i] = 0
                 begin_episode(states[i], randoms[i], observations[t + 1, i])
+
+
+def normalize(row: Any, moments: Any, out: Any) -> None:
+    """Numbers of mean 0 and deviation 1, clipped: as `NormalizingActor` has them, bit for bit."""
+    if moments.shape[1] == 0:
+        for k in range(len(row)):
+            out[k] = row[k]
+        return
+    for k in range(len(row)):
+        number = (row[k] - moments[0, k]) * moments[1, k]
+        out[k] = max(min(number, np.float32(10.0)), np.float32(-10.0))
 
 
 def multiply(inputs: Any, weights: Any, num_inputs: int, num_outputs: int, out: Any) -> None:

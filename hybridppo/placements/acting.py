@@ -50,7 +50,7 @@ class TorchActor:
 
     @torch.no_grad()
     def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses, and nothing is waited for."""
+        """`[N, obs] -> [N, outputs]`, of tensors on the network's device: nothing crosses."""
         with self._crossing.queue():
             outputs: Tensor = self._network(observations)
             return outputs

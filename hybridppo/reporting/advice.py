@@ -8,6 +8,8 @@ LITTLE_EXPLAINED = 0.1
 """Of the variance of returns: below, the critic is next to no help."""
 ITERATIONS_TO_LEARN = 20
 """Before so many, that is no wonder."""
+ALIKE = 0.01
+"""Returns whose range is a smaller part of them leave a critic nothing to explain."""
 
 
 def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float] | None = None) -> list[str]:
@@ -20,7 +22,8 @@ def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float
     """
     found = []
     explained = metrics.get("explained_variance", math.nan)
-    if explained < LITTLE_EXPLAINED and metrics.get("iteration", 0) >= ITERATIONS_TO_LEARN:
+    is_long = metrics.get("iteration", 0) >= ITERATIONS_TO_LEARN
+    if explained < LITTLE_EXPLAINED and is_long and not _are_alike(evaluation):
         remedies = {
             "normalize_rewards=True (--normalize-rewards)": not config.normalize_rewards,
             "clip_range_vf=None (--clip-range-vf None), where returns are large": config.clip_range_vf is not None,
@@ -42,3 +45,8 @@ def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float
                 "(--no-deterministic)"
             )
     return found
+
+
+def _are_alike(returns: Sequence[float] | None) -> bool:
+    """As those of an agent that always reaches the most there is to have."""
+    return returns is not None and len(returns) > 0 and max(returns) - min(returns) <= ALIKE * max(map(abs, returns))

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hybridppo.agents.registry import config_from_json
+from hybridppo.agents.registry import config_of_run
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.files import replace_synced
 from hybridppo.tools.curves import Run, read_run
@@ -198,7 +198,7 @@ def _space(space: dict[str, Any]) -> str:
 
 def _settings(run: Run) -> str:
     config = run.config["config"]
-    default = {field.name: field.default for field in fields(config_from_json(run.config.get("agent", "ppo"), config))}
+    default = {field.name: field.default for field in fields(config_of_run(run.config.get("agent", "ppo"), config))}
     changed = {name for name, value in config.items() if _plain(value) != _plain(default.get(name))}
     options = ("total_steps", "total_episodes", "seed", "evaluation_episodes", "checkpoint_seconds", "keep_checkpoints")
     rows = [(name, _text(value)) for name, value in config.items()]

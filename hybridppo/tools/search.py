@@ -178,7 +178,7 @@ def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
 
 def _nearest(config: PPOConfig) -> dict[str, Any]:
     """Of every value in the space, the one nearest to a configuration's."""
-    mine: dict[str, Any] = {**config.to_json(), "minibatch_size": config.batch_size // config.num_minibatches}
+    mine: dict[str, Any] = {**config.to_json(), "minibatch_size": config.minibatch_size}
     found: dict[str, Any] = {"learning_rate": min(max(config.learning_rate, LEARNING_RATES[0]), LEARNING_RATES[1])}
     for name, values in SPACE.items():
         value = ",".join(map(str, mine[name])) if name == "hidden_sizes" else mine[name]

@@ -309,11 +309,8 @@ class BaseSampler(ABC):
         if under_way is None:
             return {}, None
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
-        arrays = {
-            name: array[rows]
-            for name, (array, rows) in self._rows_that_matter(under_way.buffer, under_way.filled).items()
-        }
-        tensors = {f"buffer.{name}": torch.from_numpy(array) for name, array in arrays.items()}
+        parts = self._rows_that_matter(under_way.buffer, under_way.filled).items()
+        tensors = {f"buffer.{name}": torch.from_numpy(array[rows]) for name, (array, rows) in parts}
         finals = under_way.finals
         if finals:
             tensors["final_observations"] = torch.from_numpy(np.stack([observation for _, _, observation in finals]))

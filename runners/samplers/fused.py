@@ -13,9 +13,15 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.compiled_agents import CompiledAgents
-from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.runners.samplers.fused_actor import CompiledActor, FusedDistribution, bounds_of, can_be_fused, is_drawn
+from hybridppo.runners.samplers.fused_actor import (
+    CompiledActor,
+    FusedActor,
+    FusedDistribution,
+    bounds_of,
+    can_be_fused,
+    is_drawn,
+)
 from hybridppo.runners.samplers.fused_agents import FusedTogether
 from hybridppo.spaces.distributions import Distribution
 
@@ -34,7 +40,7 @@ class Fused:
         actor: whose parameters stay as they are until the rollout is filled.
     """
 
-    def __init__(self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: NumpyActor) -> None:
+    def __init__(self, environments: CompiledEnvironments, distribution: FusedDistribution, actor: FusedActor) -> None:
         self._environments = environments
         self._actor = CompiledActor(actor, distribution)
         self._low, self._high = bounds_of(distribution)
@@ -61,6 +67,7 @@ class Fused:
             buffer.truncated[rows],
             buffer.noise[rows],
             self._finals,
+            self._actor.moments,
             self._actor.weights,
             self._actor.sizes,
             self._actor.is_tanh,

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.gaussian import DiagonalGaussian
@@ -14,6 +15,8 @@ Array = NDArray[Any]
 
 FusedDistribution = Categorical | MultiCategorical | DiagonalGaussian
 """Those whose actions compiled loops draw."""
+FusedActor = NumpyActor | NormalizingActor
+"""Those that compiled loops step: a plain MLP, of observations as they are or normalised."""
 
 
 class CompiledActor:
@@ -24,9 +27,15 @@ class CompiledActor:
         distribution: of its actions.
     """
 
-    def __init__(self, actor: NumpyActor, distribution: FusedDistribution) -> None:
+    def __init__(self, actor: FusedActor, distribution: FusedDistribution) -> None:
+        self.moments: Array = np.zeros((2, 0), np.float32)
+        """`[2, obs]`, what is taken from observations and by what they are multiplied then; `[2, 0]` for neither."""
+        if isinstance(actor, NormalizingActor):
+            self.moments, inner = actor.moments, actor.inner
+        else:
+            inner = actor
         is_gaussian = isinstance(distribution, DiagonalGaussian)
-        parameters = actor.parameters
+        parameters = inner.parameters
         self.log_std: Array = np.ascontiguousarray(parameters[0] if is_gaussian else np.zeros(0), np.float32)
         self.scale: Array = np.exp(self.log_std)
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
@@ -38,12 +47,13 @@ class CompiledActor:
         for layer, weight, bias in zip(self.weights, weights, biases, strict=True):
             layer[0, : len(bias)] = bias
             layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T
-        self.is_tanh = actor.activation == "tanh"
+        self.is_tanh = inner.activation == "tanh"
 
 
-def can_be_fused(actor: Any) -> bool:
-    """Whether an actor is a plain MLP in NumPy's form."""
-    return type(actor) is NumpyActor and not actor.has_mask
+def can_be_fused(actor: Any) -> TypeGuard[FusedActor]:
+    """Whether an actor is a plain MLP in NumPy's form, of observations as they are or normalised."""
+    inner = actor.inner if isinstance(actor, NormalizingActor) else actor
+    return type(inner) is NumpyActor and not inner.has_mask
 
 
 def is_drawn(distribution: Distribution) -> TypeGuard[FusedDistribution]:

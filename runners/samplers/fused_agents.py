@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled_agents import CompiledAgents
-from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.runners.samplers.fused_actor import CompiledActor, FusedDistribution, bounds_of, can_be_fused, is_drawn
+from hybridppo.runners.samplers.fused_actor import (
+    CompiledActor,
+    FusedActor,
+    FusedDistribution,
+    bounds_of,
+    can_be_fused,
+    is_drawn,
+)
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -32,7 +38,7 @@ class FusedAgents:
     """
 
     def __init__(
-        self, environments: CompiledAgents, distribution: FusedDistribution, actors: Sequence[NumpyActor]
+        self, environments: CompiledAgents, distribution: FusedDistribution, actors: Sequence[FusedActor]
     ) -> None:
         self._environments = environments
         num_kinds = len(environments.kinds) - 1
@@ -40,6 +46,7 @@ class FusedAgents:
         each = compiled * num_kinds if len(compiled) == 1 else compiled
         low, high = bounds_of(distribution)
         self._actors = (
+            tuple(actor.moments for actor in each),
             tuple(actor.weights for actor in each),
             tuple(actor.sizes for actor in each),
             np.array([actor.is_tanh for actor in each]),
@@ -103,7 +110,7 @@ class FusedAgents:
 class FusedTogether:
     """The same where all agents share an actor and a rollout, as a `Stepper` has it."""
 
-    def __init__(self, environments: CompiledAgents, distribution: FusedDistribution, actor: NumpyActor) -> None:
+    def __init__(self, environments: CompiledAgents, distribution: FusedDistribution, actor: FusedActor) -> None:
         self._fused = FusedAgents(environments, distribution, [actor])
         self.num_rows = self._fused.num_rows
 

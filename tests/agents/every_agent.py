@@ -3,7 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybridppo import DDPGConfig, PPOConfig, TD3Config
+from ppo_settings import ppo_config
+
+from hybridppo import DDPGConfig, TD3Config
 
 _OFF_POLICY: dict[str, Any] = {
     "num_envs": 4,
@@ -36,7 +38,7 @@ class Case:
 
 AGENTS: dict[str, Case] = {
     "ppo": Case(
-        PPOConfig(num_envs=4, num_steps=10, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8)),
+        ppo_config(num_envs=4, num_steps=10, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8)),
         40,
         {"learning_rate": 1e30},
         "optimizer.step",

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from ppo_settings import ppo_config
 
-from hybridppo import PPOConfig
 from hybridppo.placements.auto import auto
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -83,7 +83,7 @@ def test_works_differ_and_gpu_works_go_by_size(benchmark: Any) -> None:
 def test_a_piece_of_work_is_measured_with_a_twin_of_the_gpu(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "HOPELESS", 1e9)
     monkeypatch.setattr(auto, "cpu_cores", lambda: 1)
-    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), torch_threads=None)
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), torch_threads=None)
     piece = benchmark.Piece("CartPole-v1", config)
     row = benchmark.measure(piece, rounds=1, seconds=0.01, accelerator="cpu")
     assert row["measured"].keys() >= {"cpu", "cuda", "hybrid", "migrate"}

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import PPOConfig
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STEPS = 600
-TINY = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+TINY = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 EXCERPTS = ("with placement.sampling(agent) as actor:",)
 """What blocks begin with that are a part of something."""

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import PPOConfig
 from hybridppo.spaces.on_tensors import TensorActions
 
 pytest.importorskip("brax")
@@ -17,12 +16,13 @@ pytest.importorskip("brax")
 from brax.envs.base import Env, State
 from jax import numpy as jnp
 from jax import random
+from ppo_settings import ppo_config
 
 from hybridppo.tensors import Brax, Playground
 
 pytestmark = pytest.mark.extras
 
-CONFIG = PPOConfig(num_envs=8, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=8, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
 
 
 class Counting(Env):
@@ -104,7 +104,7 @@ def test_a_run_is_resumed_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_a_pendulum_of_brax_is_learned_to_be_held() -> None:
     env = Brax("inverted_pendulum", 64, episode_length=200, backend="positional")
-    config = PPOConfig(num_envs=64, num_steps=32, learning_rate=1e-3, gamma=0.97, normalize_observations=True)
+    config = ppo_config(num_envs=64, num_steps=32, learning_rate=1e-3, gamma=0.97, normalize_observations=True)
     result = hybridppo.train(env, total_steps=100_000, seed=0, config=config, progress=False)
     assert result.metrics["episode_return_mean"] > 190.0
 

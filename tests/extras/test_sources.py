@@ -16,9 +16,10 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict
 from gymnasium.vector import VectorEnv
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo import EnvError, Mirrored, SingleDevice
 from hybridppo.commands.main import main
 from hybridppo.environments.making import make_environments, to_send
 
@@ -40,7 +41,7 @@ IDS = {
 }
 """Each with the module that it needs."""
 OWN_VECTORS = ("ALE/Breakout-v5", "envpool/CartPole-v1", "envpool/Pong-v5")
-SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
+SMALL = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
 STEPS = 96
 
 every_id = pytest.mark.parametrize("env_id", IDS)
@@ -212,14 +213,14 @@ def test_scores_are_not_clipped() -> None:
 
 @pytest.mark.usefixtures("ale")
 def test_whole_games_can_be_rollouts() -> None:
-    config = PPOConfig(num_envs=1, episodes_per_rollout=1, num_minibatches=4, num_epochs=1, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=1, num_minibatches=4, num_epochs=1, hidden_sizes=(8,))
     assert train("ALE/Breakout-v5", total_steps=10, config=config).metrics["episodes"] == 1
 
 
 # Several agents
 
 
-SPREAD = PPOConfig(num_envs=2, num_steps=32, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
+SPREAD = ppo_config(num_envs=2, num_steps=32, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
 
 
 def test_agents_of_pettingzoo_share_a_policy(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import blas
@@ -99,7 +100,7 @@ def test_what_is_said_of_kernels_below_what_the_processor_can(
 def test_a_run_that_goes_on_with_other_kernels_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = hybridppo.PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(8,))
     monkeypatch.setattr("hybridppo.settings.kernels_taken", lambda: "Haswell")
     monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "Haswell")
     options: dict[str, Any] = {"progress": False}

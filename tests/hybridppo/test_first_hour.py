@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from processes import run_python
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, EnvError, PPOConfig, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.commands.tables import for_terminals
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 ROOT = Path(__file__).parents[2]
 
@@ -217,7 +218,7 @@ def test_a_training_may_start_from_the_policy_of_another(source: str, tmp_path: 
             begun.append(parameters(run.agent))
             assert run.agent.version == 0
 
-    config = PPOConfig(**{**CONFIG.to_json(), "hidden_sizes": (8,), "learning_rate": 1e-4})
+    config = ppo_config(**{**CONFIG.to_json(), "hidden_sizes": (8,), "learning_rate": 1e-4})
     second = train(start_from=path, seed=9, config=config, run_dir=tmp_path / "second", callbacks=[Noting()])
     assert torch.equal(begun[0], parameters(first))
     assert second.metrics["iteration"] == 2
@@ -241,7 +242,7 @@ def test_a_run_that_was_killed_at_once_starts_from_it_again(tmp_path: Path) -> N
 
 def test_networks_of_other_sizes_are_refused_with_the_difference(tmp_path: Path) -> None:
     path = train().agent.save(tmp_path / "agent")
-    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
     with pytest.raises(CheckpointError, match=r"whose networks are others: actor.* is \[8\] there and \[4\] here"):
         train(start_from=path, config=config, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -267,7 +268,7 @@ def test_resuming_a_finished_run_says_that_it_is_finished(tmp_path: Path, caplog
 def test_another_goal_says_what_it_does_to_what_is_annealed(
     anneals: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,), anneal_learning_rate=anneals)
+    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,), anneal_learning_rate=anneals)
     train(run_dir=tmp_path / "run", config=config)
     hybridppo.resume(tmp_path / "run", total_steps=4 * BATCH, progress=False)
     told = [message for message in caplog.messages if "total_steps was 64 and is 128" in message]

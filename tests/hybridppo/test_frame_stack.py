@@ -15,6 +15,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ppo_settings import ppo_config
 from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
@@ -26,7 +27,7 @@ from hybridppo.spaces.frames import StackedFrames
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 FRAMES = 4
-SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-2)
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-2)
 STEPS = 64 * 4
 
 SPACES: dict[str, Box] = {

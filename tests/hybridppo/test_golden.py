@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import PPOConfig
 from hybridppo.interfaces import Metrics
 
 TRACE = Path(__file__).parents[1] / "golden" / "cartpole.json"
@@ -29,7 +29,7 @@ def trace() -> list[Metrics]:
         total_steps=3 * 2 * 16,
         seed=0,
         placement="cpu",
-        config=PPOConfig(num_envs=2, num_steps=16, learning_rate=1e-2, clip_range_vf=None),
+        config=ppo_config(num_envs=2, num_steps=16, learning_rate=1e-2, clip_range_vf=None),
         vectorization="sync",
         progress=False,
         on_iteration=iterations.append,

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig, RunDirectoryError
+from hybridppo import ConfigurationError, RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.options import GROUPS, RunOptions, changeable_names, fields_of, helps
@@ -19,7 +20,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
 
 OPTIONS = fields_of(*GROUPS)
-CONFIG = PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(4,))
+CONFIG = ppo_config(num_envs=2, num_steps=8, hidden_sizes=(4,))
 SOME: dict[str, Any] = {
     "total_steps": 32,
     "total_episodes": 1000,

@@ -19,13 +19,14 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ppo_settings import ppo_config
 from processes import start_python
 from selection import only_by_default
 from space_kinds import KINDS
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo import Mirrored, SingleDevice
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.interruption import Interruption, Stopped, requests_to_end
@@ -34,7 +35,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointDistribution
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 ITERATIONS = 24
 SIGNALS = [signal.SIGINT, *requests_to_end()]
 
@@ -218,7 +219,7 @@ def test_spaces_made_of_others_resume_exactly(name: str, masks: bool, tmp_path: 
 
 @needs_signals
 def test_whole_episodes_resume_exactly(tmp_path: Path, stops: Stops) -> None:
-    config = PPOConfig(num_envs=1, episodes_per_rollout=2, num_minibatches=1, hidden_sizes=(8, 8))
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=1, hidden_sizes=(8, 8))
     options = {**IN_TURN, "config": config, "total_steps": 2**40, "total_episodes": 30}
     assert_resumes_exactly("CartPole-v1", options, tmp_path, stops, times=4)
 

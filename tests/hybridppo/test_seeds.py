@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
+from ppo_settings import ppo_config
 from toy_environments import ScriptedEnv
 
 import hybridppo
-from hybridppo import PPOConfig
 from hybridppo.run_directory.checkpoints import folders, load
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
 class Noted(ScriptedEnv):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from ppo_settings import ppo_config
 from tensor_environments import Broken, Forgetful, Guessing, ScriptedTensors
 
 import hybridppo
@@ -24,7 +25,7 @@ from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.spaces.on_tensors import TensorActions
 
-SMALL = PPOConfig(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 
 
 def train(env: Any, config: PPOConfig = SMALL, iterations: int = 4, **options: Any) -> Any:
@@ -171,7 +172,7 @@ def test_auto_takes_the_device_of_the_environments(
         ({"action_masks": True}, "action_masks=True cannot be had"),
         ({"distribution": MultiLearner(2)}, "environments of tensors .TorchCartPole. step themselves and cannot be"),
         (
-            {"config": PPOConfig(num_envs=1, episodes_per_rollout=2), "env_kwargs": {"num_envs": 1}},
+            {"config": ppo_config(num_envs=1, episodes_per_rollout=2), "env_kwargs": {"num_envs": 1}},
             "episodes_per_rollout=2 cannot be had",
         ),
         ({"config": hybridppo.TD3Config(num_envs=4)}, "a TD3 cannot be had with environments of tensors"),
@@ -387,7 +388,7 @@ def test_a_state_goes_where_it_was(second_device: str) -> None:
 
 @pytest.mark.slow
 def test_cartpole_is_learned() -> None:
-    config = PPOConfig(num_envs=128, num_steps=32, num_minibatches=4, learning_rate=1e-3)
+    config = ppo_config(num_envs=128, num_steps=32, num_minibatches=4, learning_rate=1e-3)
     result = hybridppo.train(
         TorchCartPole, total_steps=500_000, seed=0, config=config, progress=False, evaluation_episodes=100
     )

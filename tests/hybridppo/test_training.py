@@ -23,15 +23,16 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+from ppo_settings import ppo_config
 from processes import start_python
 from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, PPOConfig, RunDirectoryError
+from hybridppo import CheckpointError, ConfigurationError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory.checkpoints import folders, load_latest
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 ITERATIONS = 4
 
@@ -171,7 +172,7 @@ def test_another_seed_gives_another_run(finished: Finished) -> None:
 
 
 def test_another_seed_begins_with_other_parameters() -> None:
-    config = PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
+    config = ppo_config(num_envs=2, num_steps=8, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
     one, again, other = (train(seed=seed, config=config, iterations=1).agent for seed in (3, 3, 4))
     assert torch.equal(parameters(one), parameters(again))
     assert (parameters(one) - parameters(other)).abs().max() > 0.1
@@ -299,7 +300,7 @@ def test_torchs_thread_count_is_restored(exception: bool) -> None:
         if exception:
             fail()
 
-    config = PPOConfig(num_envs=2, num_steps=8, torch_threads=2)
+    config = ppo_config(num_envs=2, num_steps=8, torch_threads=2)
     if exception:
         with pytest.raises(ZeroDivisionError):
             train(config=config, iterations=1, on_iteration=on_iteration)
@@ -351,7 +352,7 @@ def test_the_configuration_is_written(finished: Finished) -> None:
     assert config["total_steps"] == ITERATIONS * BATCH
     assert config["placement"] == hybridppo.SingleDevice("cpu").settings()
     assert config["vectorization"] == "sync"
-    assert PPOConfig(**config["config"]) == CONFIG
+    assert ppo_config(**config["config"]) == CONFIG
     assert config["versions"].keys() >= {"hybridppo", "torch", "gymnasium", "numpy", "python"}
 
 
@@ -652,7 +653,7 @@ def test_ctrl_c_saves_and_exits_with_130(stepped: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_discrete_identity_is_learned(seed: int) -> None:
-    config = PPOConfig(num_envs=8, num_steps=32, learning_rate=1e-2, gamma=0.0, hidden_sizes=(16,), entropy_coef=0.0)
+    config = ppo_config(num_envs=8, num_steps=32, learning_rate=1e-2, gamma=0.0, hidden_sizes=(16,), entropy_coef=0.0)
     result = train(IdentityDiscrete, iterations=128, seed=seed, config=config, evaluation_episodes=16)
     assert result.evaluation is not None
     assert result.evaluation.returns == (8.0,) * 16
@@ -661,7 +662,7 @@ def test_the_discrete_identity_is_learned(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_box_identity_is_learned(seed: int) -> None:
-    config = PPOConfig(
+    config = ppo_config(
         num_envs=8,
         num_steps=64,
         num_epochs=10,

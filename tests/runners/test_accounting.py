@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig
+from hybridppo import Mirrored
 from hybridppo.accelerator import Cuda
 from hybridppo.interfaces import Metrics
 from hybridppo.placements import base, crossing
@@ -188,7 +189,7 @@ def test_the_parts_are_the_whole(kind: type[Runner], clock: Clock) -> None:
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_the_parts_are_the_whole_by_the_real_clock(max_lag: int) -> None:
     history: list[Metrics] = []
-    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train(
         "CartPole-v1",
         total_steps=20 * 32,

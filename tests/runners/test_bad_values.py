@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ppo_settings import ppo_config
 from toy_environments import FaultyEnv
 
 import hybridppo
-from hybridppo import EnvError, PPOConfig
+from hybridppo import EnvError
 from hybridppo.seeds import seed_of
 
-SMALL = PPOConfig(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
-EPISODES = PPOConfig(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+EPISODES = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
 SPACE = Dict(camera=Box(0, 255, (3, 3, 1), np.uint8), room=Discrete(25), speed=Tuple((Box(-1.0, 1.0, (2,)),)))
 WAYS: dict[str, dict[str, Any]] = {
     "in turn": {},

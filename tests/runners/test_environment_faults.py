@@ -20,10 +20,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ppo_settings import ppo_config
 from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
 import hybridppo
-from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
+from hybridppo import PPO, ConfigurationError, EnvError, Mirrored
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.sync import SyncEnvironments
@@ -37,8 +38,10 @@ from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
 
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
 NUM_ENVS = 6
-SMALL = PPOConfig(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 FIRST_SEED = seed_of(0, "environments")
 """What environment 0 of a training with seed 0 is reset with."""
 
@@ -144,7 +147,7 @@ def test_action_mask_with_nothing_allowed_in_a_reset() -> None:
 
 
 def test_action_mask_with_nothing_allowed_in_whole_episodes() -> None:
-    config = PPOConfig(num_envs=1, episodes_per_rollout=3, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=3, num_minibatches=2, hidden_sizes=(8,))
     with pytest.raises(EnvError, match=r"failed in step 3 of its episode, 3 after .*allows no action, and the episode"):
         train(partial(FaultyEnv, masked(0, 3)), action_masks=True, config=config)
 
@@ -287,7 +290,7 @@ def test_restart_forgets_what_an_episode_gained_in_rollouts_before() -> None:
 def test_restart_lets_nothing_of_the_broken_off_episode_into_an_advantage() -> None:
     sampler = restarting_sampler(failing_once(6), length=4)
     rollout = sampler.collect(WatchedActor())
-    agent = PPO(Box(-1, 1, (2,)), Discrete(2), PPOConfig(num_envs=3, num_steps=8))
+    agent = PPO(Box(-1, 1, (2,)), Discrete(2), ppo_config(num_envs=3, num_steps=8))
 
     def advantages(rewards: Any) -> Any:
         values = agent.critic(rollout.observations).squeeze(-1)
@@ -365,7 +368,7 @@ def test_restart_gives_the_same_however_many_workers_there_are() -> None:
 
 
 def test_restart_of_whole_episodes() -> None:
-    config = PPOConfig(num_envs=1, episodes_per_rollout=2, num_epochs=1, num_minibatches=1, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_epochs=1, num_minibatches=1, hidden_sizes=(8,))
 
     def stick_twice(env: FaultyEnv, result: Any) -> Any:
         # Episodes of 10 steps. Reset with the seed of the fourth: in its middle, and when it is reset again.
@@ -896,7 +899,7 @@ def test_reused_observation_buffer(kind: Any) -> None:
         distribution = distribution_for(environments.action_space)
         options = {"num_steps": 7, "env_seed": 0, "noise": np.random.default_rng(0)}
         if kind == "workers":
-            network = PPO(environments.observation_space, environments.action_space).actor
+            network = PPO(environments.observation_space, environments.action_space, ppo_config()).actor
             sampler = WorkerSampler(source, environments, distribution, network, num_workers=2, **options)
             actor: Any = NumpyActor([p.detach().numpy() for p in network.parameters()], "tanh")
         else:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorWrapper
+from ppo_settings import ppo_config
 from toy_environments import MODES, IdentityDiscrete, Script, scripted_return, scripted_vector
 
 import hybridppo
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPO
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
@@ -105,7 +106,7 @@ def test_evaluations_with_neighbouring_seeds_share_no_episode() -> None:
                 seeds.append(seed)
             return super().reset(seed=seed)
 
-    agent = PPO(Discrete(4), Discrete(4), PPOConfig(num_envs=4))
+    agent = PPO(Discrete(4), Discrete(4), ppo_config(num_envs=4))
     seeds: list[int] = []
     for seed in range(4):
         evaluate_agent(agent, Noted, episodes=4, seed=seed, progress=False)
@@ -160,7 +161,7 @@ def test_an_agent_is_evaluated_in_environments_of_its_own() -> None:
         def close(self) -> None:
             closed.append(self)
 
-    agent = PPO(Discrete(4), Discrete(4), PPOConfig(num_envs=2))
+    agent = PPO(Discrete(4), Discrete(4), ppo_config(num_envs=2))
     evaluation = evaluate_agent(agent, Counted, episodes=5, seed=3, progress=False)
     assert len(evaluation.returns) == 5
     assert evaluate_agent(agent, Counted, episodes=5, seed=3, progress=False) == evaluation
@@ -176,7 +177,7 @@ def test_an_impossible_number_of_episodes_is_refused(episodes: Any) -> None:
 
 
 def test_a_mirror_that_publishes_rarely_does_not_evaluate_old_parameters() -> None:
-    agent = PPO(Discrete(4), Discrete(4), PPOConfig(num_envs=2, hidden_sizes=()))
+    agent = PPO(Discrete(4), Discrete(4), ppo_config(num_envs=2, hidden_sizes=()))
     (linear,) = agent.actor
     with torch.no_grad():
         linear.weight.copy_(-torch.eye(4))  # always wrong

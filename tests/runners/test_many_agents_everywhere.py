@@ -16,17 +16,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Discrete
+from ppo_settings import ppo_config
 from selection import only_by_default
 from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import CheckpointError, ConfigurationError, EnvError, Migrating, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.interruption import Stopped
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
 
-SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 140
 """Rollouts of about 140 steps: of 192 rows, those of agents that have left are none."""
 
@@ -204,7 +205,7 @@ def test_a_worker_that_dies_takes_its_environments_episodes_with_it(tmp_path: Pa
 @pytest.mark.slow
 @every_kind
 def test_its_optimum_is_learned(name: str, masks: bool) -> None:
-    config = PPOConfig(
+    config = ppo_config(
         num_envs=8, num_steps=32, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0,
         entropy_coef=0.001, clip_range_vf=None,
     )  # fmt: skip

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, Mirrored, PPOConfig
+from hybridppo import ConfigurationError, Mirrored
 from hybridppo.runners.profiling import RECORDED
 
-CONFIG = PPOConfig(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 
 def train(run_dir: Path | None, *, iterations: int = 10, **options: Any) -> hybridppo.TrainResult:

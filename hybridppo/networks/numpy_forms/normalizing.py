@@ -31,7 +31,8 @@ class NormalizingActor:
         self, actor: Any, parameters: Sequence[Array], layout: RowLayout, mean: Array, variance: Array
     ) -> None:
         self.parameters, self.version = parameters, int(actor.version)
-        self._actor: Any = actor
+        self.inner: Any = actor
+        """What takes normalised observations."""
         self._layout = layout
         times = layout.num_numbers // len(mean)  # where rows are stacks of frames, each is normalised alike
         self._mean = np.tile(mean, times)
@@ -39,18 +40,23 @@ class NormalizingActor:
         self._rows = np.empty((0, *layout.shape), layout.dtype)
 
     @property
+    def moments(self) -> Array:
+        """`[2, *row]`, what is taken from the numbers of an observation, and by what they are multiplied then."""
+        return np.stack((self._mean, self._scale)).astype(np.float32, copy=False)
+
+    @property
     def state(self) -> Array:
         """The actor's, where it has a memory."""
-        state: Array = self._actor.state
+        state: Array = self.inner.state
         return state
 
     @state.setter
     def state(self, state: Array) -> None:
-        self._actor.state = state
+        self.inner.state = state
 
     def forget(self, envs: Array) -> None:
         """Likewise."""
-        self._actor.forget(envs)
+        self.inner.forget(envs)
 
     def explore(self, noise: Array) -> None:
         """Likewise, where its exploration depends on the state."""
@@ -74,5 +80,5 @@ class NormalizingActor:
         np.multiply(numbers, self._scale, out=numbers)
         np.minimum(numbers, LIMIT, out=numbers)
         np.maximum(numbers, -LIMIT, out=numbers)
-        outputs: Array = self._actor(self._rows)
+        outputs: Array = self.inner(self._rows)
         return outputs

@@ -180,6 +180,7 @@ class Bench:
         one = replace(config, num_steps=num_steps, num_minibatches=1, target_kl=None)
         making = time.perf_counter()
         self._learner, self._learned = self._make_agent(one), with_steps(self._rollout, num_steps, self._agent.memory)
+        self._learner.fill_pool(self._learned)
         # What the first agent took longer was the loading of what training needs as well.
         again = time.perf_counter() - making
         self._calibration.seconds_once = max(0.0, self._seconds_to_make_an_agent - again)
@@ -193,6 +194,7 @@ class Bench:
         if (first + 4 * whole) < 0.7 * self._left(iteration):
             self._learner = self._agent
             self._learned, self._shares = with_steps(self._rollout, work.num_steps, self._agent.memory), 1.0
+            self._learner.fill_pool(self._learned)
             self._time_update(self._learner)
         elif self._left(iteration) < 0:
             self._calibration.left_out.append(f"all: a run of about {work.iterations * iteration:.2g} s is too short")
@@ -251,7 +253,7 @@ class Bench:
         assert self.figures is not None
         work, config = self._work, self._config
         update = self.figures.update[work.torch_threads]
-        step = update / (config.num_epochs * config.num_minibatches)
+        step = update / (config.num_epochs * config.minibatches_of(config.batch_size))
         counts = {2**i for i in range(work.cores.bit_length()) if 2**i <= work.cores} if any_threads else set()
         counts = (counts | {work.cores}) - {work.torch_threads}
         if not counts or step < SECONDS_WORTH_THREADS:

@@ -63,7 +63,7 @@ def calibrate(
     if config.episodes_per_rollout is not None:
         calibration.left_out.append("all: rollouts of whole episodes have no length to go by")
         return calibration
-    if work.iterations * config.num_minibatches < MIN_MINIBATCHES and max_share <= 1.0:
+    if work.iterations * config.minibatches_of(config.batch_size) < MIN_MINIBATCHES and max_share <= 1.0:
         calibration.left_out.append(f"all: a run of {work.iterations} iterations is too short to measure")
         return calibration
     if seconds_to_make > PLANNED_SECONDS:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from toy_environments import Catch, HighestAllowed, IdentityBox
 
 import hybridppo
-from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, PPOConfig, TD3Config
+from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, TD3Config
 from hybridppo.agents.ddpg.ddpg import Minibatches
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.agents.ddpg.memory import memory_needs
@@ -380,4 +381,4 @@ def test_configurations_are_whole_again_out_of_json(config: DDPGConfig) -> None:
 def test_as_many_optimizer_steps_as_steps_where_nothing_else_is_said() -> None:
     assert DDPGConfig(num_envs=3, train_frequency=4).steps_per_update == 12
     assert DDPGConfig(num_envs=3, train_frequency=4, gradient_steps=2).steps_per_update == 2
-    assert PPOConfig().num_steps == 128
+    assert ppo_config().num_steps == 128

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig
@@ -57,7 +58,7 @@ def make_batch(agent: PPO, size: int, seed: int = 0) -> Batch:
 @pytest.mark.parametrize("kind", SPACES)
 @pytest.mark.parametrize("critic_learning_rate", [None, 1e-3])
 def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: float | None) -> None:
-    config = PPOConfig(hidden_sizes=(8,), learning_rate=1e-2, critic_learning_rate=critic_learning_rate)
+    config = ppo_config(hidden_sizes=(8,), learning_rate=1e-2, critic_learning_rate=critic_learning_rate)
     plain, captured = make_agent(SPACES[kind], config), make_agent(SPACES[kind], config)
     recorder = PretendedRecorder()
     expected, found = AutogradSteps(plain), CapturedSteps(captured, recorder)
@@ -79,7 +80,7 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
 
 def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
     """What becomes of an update of each size, with one minibatch a pass."""
-    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     steps = CapturedSteps(agent, PretendedRecorder())
     for size in sizes:
         for _ in range(epochs):
@@ -103,14 +104,14 @@ def test_sizes_beyond_the_last_recording_are_not_recorded(monkeypatch: pytest.Mo
 
 
 def test_counts_are_those_of_an_update() -> None:
-    steps = CapturedSteps(make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,))), PretendedRecorder())
+    steps = CapturedSteps(make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,))), PretendedRecorder())
     steps.epoch(make_batch(steps._agent, 5), np.arange(5), [5], 0.2)
     assert steps.metrics()["graph_eager_steps"] == 1
     assert set(steps.metrics().values()) == {0}
 
 
 def test_steps_are_not_changed_by_being_recorded() -> None:
-    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     steps = CapturedSteps(agent, PretendedRecorder())
     before = agent.parameters.values.detach().clone()
     steps._recorded(make_batch(agent, 5))
@@ -123,7 +124,7 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
         function()
         return lambda: None
 
-    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     steps = CapturedSteps(agent, record_nothing)
     with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*cuda_graphs=False"):
         steps._recorded(make_batch(agent, 5))
@@ -132,7 +133,7 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
-    config = PPOConfig(num_envs=8, num_steps=64, hidden_sizes=(32, 32))
+    config = ppo_config(num_envs=8, num_steps=64, hidden_sizes=(32, 32))
     parameters = []
     for cuda_graphs in (False, True):
         changed = replace(config, cuda_graphs=cuda_graphs)
@@ -143,7 +144,7 @@ def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
 
 def test_an_eager_step_leaves_no_graph_of_gradients_behind() -> None:
     # A node of it that lived on would draw the stream that it was made in, which records nothing, into a recording.
-    agent = make_agent(SPACES["discrete"], PPOConfig(hidden_sizes=(8,)))
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
     steps, weight = CapturedSteps(agent, PretendedRecorder()), next(agent.actor.parameters())
     kept = []
 

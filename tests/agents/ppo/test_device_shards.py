@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPO
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.device_shards import DeviceShardedSteps, ShardedBatch, moments_of_all
 from hybridppo.agents.ppo.losses import normalize
@@ -62,7 +63,7 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
 
 def test_a_step_is_that_of_the_whole_minibatch() -> None:
     parts = shards()
-    config = PPOConfig(num_envs=S, num_steps=N, num_minibatches=1, hidden_sizes=(8,), fast_updates=False)
+    config = ppo_config(num_envs=S, num_steps=N, num_minibatches=1, hidden_sizes=(8,), fast_updates=False)
 
     def agent() -> PPO:
         return PPO(Box(-1.0, 1.0, (4,)), Discrete(2), config, seed=0)

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from ppo_settings import ppo_config
 
-from hybridppo import PPOConfig
 from hybridppo.agents.ppo.divergence import divergence
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 
@@ -20,7 +20,7 @@ def message(**changes: Any) -> str:
     for name, tensor in changes.items():
         setattr(rollout if name in ("rewards", "valid_rows") else batch, name, tensor)
     epochs[1][0, STATISTICS.index("value_loss")] = INF
-    return str(divergence(7, PPOConfig(), rollout, batch, epochs, torch.zeros(3)))
+    return str(divergence(7, ppo_config(), rollout, batch, epochs, torch.zeros(3)))
 
 
 def test_the_first_that_is_not_finite_is_named_with_where_it_was() -> None:

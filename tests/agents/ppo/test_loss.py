@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from torch import nn
 
 import hybridppo
@@ -23,7 +24,7 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.errors import ConfigurationError
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
 GAUSSIAN = Box(-1.0, 1.0, (3,))
 
 

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from torch import Tensor, nn
 from toy_environments import MODES, DelayedCopy, HighestAllowed, ScriptedEnv, TMaze, scripted_vector
 
@@ -29,7 +30,7 @@ from hybridppo.runners.assembly import make_sampler
 CELLS = ("lstm", "gru")
 every_cell = pytest.mark.parametrize("cell", CELLS)
 
-SMALL = PPOConfig(
+SMALL = ppo_config(
     num_envs=4, num_steps=12, num_minibatches=2, num_epochs=2, hidden_sizes=(8, 8), recurrent="lstm", recurrent_size=6,
     sequence_length=5, learning_rate=1e-2,
 )  # fmt: skip
@@ -385,7 +386,7 @@ def test_forgetting_is_never_silent() -> None:
     for wrong in (state[:3], state.astype(np.float64), np.full(12, np.nan, np.float32), 3):
         with pytest.raises(EnvError, match="state must be what the last call of act gave"):
             agent.act(observation, state=wrong)
-    plain = PPO(BOX, gym.spaces.Discrete(2), PPOConfig())
+    plain = PPO(BOX, gym.spaces.Discrete(2), ppo_config())
     assert plain.act(BOX.sample(), state=None)[1] is None
     with pytest.raises(EnvError, match="state must be None for an agent without a memory"):
         plain.act(BOX.sample(), state=state)
@@ -422,7 +423,7 @@ def test_networks_of_ones_own_have_none() -> None:
 @pytest.mark.parametrize("env", [partial(TMaze, 10), partial(DelayedCopy, 10)], ids=["t-maze", "delayed copy"])
 @every_cell
 def test_what_must_be_remembered_is_learned(cell: Any, env: Any) -> None:
-    config = PPOConfig(
+    config = ppo_config(
         num_envs=16, num_steps=64, learning_rate=1e-3, recurrent=cell, hidden_sizes=(64,), gamma=0.98,
         anneal_learning_rate=False,
     )  # fmt: skip

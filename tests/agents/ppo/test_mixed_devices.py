@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -30,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there: it says more"),
 ]
 
-CONFIG = PPOConfig(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
 VECTOR = Box(-1.0, 1.0, (3,), np.float32)
 SPACES: dict[str, tuple[Any, gym.Space[Any]]] = {
     "discrete": (VECTOR, Discrete(3)),
@@ -90,7 +91,7 @@ def make(kind: str, config: PPOConfig = CONFIG) -> tuple[PPO, Rollout]:
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", SPACES)
 def test_all_that_the_loss_is_made_of_is_on_the_device(kind: str, precision: Any) -> None:
-    agent, rollout = make(kind, PPOConfig(**{**CONFIG.to_json(), "precision": precision}))
+    agent, rollout = make(kind, ppo_config(**{**CONFIG.to_json(), "precision": precision}))
     steps = AutogradSteps(agent)
     batch = agent.prepared(rollout, steps)
     assert {tensor.device for tensor in vars(batch).values()} == {torch.device("cuda:0")}
@@ -103,7 +104,7 @@ def test_all_that_the_loss_is_made_of_is_on_the_device(kind: str, precision: Any
 
 @pytest.mark.parametrize("critic_learning_rate", [None, 1e-3])
 def test_all_that_the_optimizer_steps_is_on_the_device(critic_learning_rate: float | None) -> None:
-    agent, _ = make("discrete", PPOConfig(**{**CONFIG.to_json(), "critic_learning_rate": critic_learning_rate}))
+    agent, _ = make("discrete", ppo_config(**{**CONFIG.to_json(), "critic_learning_rate": critic_learning_rate}))
     agent.optimizer.step()  # with rates on the device, torch knows no shapes of what it gives
     agent.optimizer.keep_learning_rates_on_device()
     assert {rate.device for rate in agent.optimizer._rates_on_device.values()} == {torch.device("cuda:0")}

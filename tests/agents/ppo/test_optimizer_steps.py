@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
@@ -100,7 +101,7 @@ def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
     space, observed, *more = KINDS[kind]
     if more and form is not NumpySteps:
         return  # which has no compiled form
-    config = replace(PPOConfig(learning_rate=1e-2), **VARIANTS[variant], **dict(*more))
+    config = replace(ppo_config(learning_rate=1e-2), **VARIANTS[variant], **dict(*more))
     reference, agent = make_agent(space, config, observed), make_agent(space, config, observed)
     by_autograd, by_hand = AutogradSteps(reference), form(agent)
     batch = make_batch(agent, 200)
@@ -119,7 +120,7 @@ def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
     """What is added to the deviation, so that it is never nothing, must not matter to what rewards really are."""
     found = []
     for scale in (1.0, 1e-4):
-        agent = make_agent(DISCRETE, PPOConfig(max_grad_norm=1e6))
+        agent = make_agent(DISCRETE, ppo_config(max_grad_norm=1e6))
         batch = make_batch(agent, 200)
         statistics = one_step(form(agent), replace(batch, advantages=scale * batch.advantages))
         found.append((statistics, agent.parameters.gradient.clone()))
@@ -129,7 +130,7 @@ def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
 
 @pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
 def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: type) -> None:
-    config = PPOConfig(value_coef=1e-9, entropy_coef=0.0, normalize_advantage=False, clip_range_vf=None)
+    config = ppo_config(value_coef=1e-9, entropy_coef=0.0, normalize_advantage=False, clip_range_vf=None)
     agent, steep = (
         make_agent(DISCRETE, config),
         make_agent(DISCRETE, replace(config, value_coef=1.0, max_grad_norm=1e6)),
@@ -145,7 +146,7 @@ def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: 
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 @pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
 def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:
-    whole, single = make_agent(space, PPOConfig()), make_agent(space, PPOConfig())
+    whole, single = make_agent(space, ppo_config()), make_agent(space, ppo_config())
     batch = make_batch(whole, 50)
     order = np.random.default_rng(5).permutation(50)
     found = form(whole).epoch(batch, order, [20, 13, 17], 0.2)
@@ -158,7 +159,7 @@ def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: t
 
 @pytest.mark.parametrize(("form", "width"), [(NumpySteps, 4096), pytest.param(CompiledSteps, 300, marks=compiled)])
 def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
-    config = PPOConfig(hidden_sizes=(width,))  # wide, so that few rows make a block
+    config = ppo_config(hidden_sizes=(width,))  # wide, so that few rows make a block
     results = []
     for each in (AutogradSteps, form):
         agent = make_agent(DISCRETE, config)
@@ -170,17 +171,17 @@ def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
 
 @pytest.mark.parametrize("form", BY_HAND)
 def test_values_are_the_critics(form: type) -> None:
-    agent = make_agent(DISCRETE, PPOConfig())
+    agent = make_agent(DISCRETE, ppo_config())
     observations = make_batch(agent, 1000).observations
     by_hand = form(agent).values(observations)
     torch.testing.assert_close(by_hand, AutogradSteps(agent).values(observations), rtol=1e-4, atol=1e-5)
 
 
 def test_which_networks_are_done_by_hand() -> None:
-    agent = make_agent(DISCRETE, PPOConfig())
+    agent = make_agent(DISCRETE, ppo_config())
     assert NumpySteps.supports(agent)
-    assert not NumpySteps.supports(make_agent(DISCRETE, PPOConfig(activation="elu")))
-    agent.critic = make_agent(DISCRETE, PPOConfig(hidden_sizes=(32, 32))).critic
+    assert not NumpySteps.supports(make_agent(DISCRETE, ppo_config(activation="elu")))
+    agent.critic = make_agent(DISCRETE, ppo_config(hidden_sizes=(32, 32))).critic
     assert not NumpySteps.supports(agent)
     agent.critic = torch.nn.Linear(4, 1)
     assert not NumpySteps.supports(agent)
@@ -188,11 +189,11 @@ def test_which_networks_are_done_by_hand() -> None:
 
 @compiled
 def test_compiled_is_what_was_asked_for_and_no_other() -> None:
-    asked = PPOConfig(compiled_updates=True)
+    asked = ppo_config(compiled_updates=True)
     assert CompiledSteps.supports(make_agent(DISCRETE, asked))
     assert isinstance(make_agent(DISCRETE, asked)._optimizer_steps(), CompiledSteps)
     for space, config in (
-        (DISCRETE, PPOConfig()),
+        (DISCRETE, ppo_config()),
         (DISCRETE, replace(asked, activation="silu")),
         (DISCRETE, replace(asked, fast_updates=False)),
         (DISCRETE, replace(asked, pool_size=2)),
@@ -204,7 +205,7 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
 
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_steps, "has_numba", lambda: False)
-    agent = make_agent(DISCRETE, PPOConfig(compiled_updates=True))
+    agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))
     with pytest.raises(
         ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install 'hybridppo\[compiled"
     ):
@@ -216,7 +217,7 @@ def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatc
 def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     space: gym.Space, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = PPOConfig(hidden_sizes=(40, 24), compiled_updates=True)
+    config = ppo_config(hidden_sizes=(40, 24), compiled_updates=True)
 
     def steps() -> list[np.ndarray]:
         agent = make_agent(space, config)
@@ -242,7 +243,7 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym.Space) -> None:
     def steps(num_threads: int, form: type = CompiledSteps) -> tuple[torch.Tensor, torch.Tensor]:
-        agent = make_agent(space, PPOConfig())
+        agent = make_agent(space, ppo_config())
         batch, order = make_batch(agent, 203), np.random.default_rng(5).permutation(203)
         made = form(agent)
         before = torch.get_num_threads()
@@ -267,7 +268,7 @@ def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym
 @compiled
 def test_a_step_that_is_not_finite_is_told_from_others() -> None:
     """The quotient that stands for tanh has bounds: what is no number must not be hidden by them."""
-    agent = make_agent(DISCRETE, PPOConfig())
+    agent = make_agent(DISCRETE, ppo_config())
     batch = make_batch(agent, 50)
     for name in ("observations", "returns", "log_probs"):
         spoiled = getattr(batch, name).clone()
@@ -275,7 +276,7 @@ def test_a_step_that_is_not_finite_is_told_from_others() -> None:
         statistics = one_step(CompiledSteps(agent), replace(batch, **{name: spoiled}))
         assert not torch.isfinite(statistics).all()
         assert not torch.isfinite(agent.parameters.values).all()
-        agent = make_agent(DISCRETE, PPOConfig())
+        agent = make_agent(DISCRETE, ppo_config())
 
 
 needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")
@@ -287,7 +288,7 @@ needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="
 def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: type, limit: float) -> None:
     gradients = []
     for kind, precision in ((AutogradSteps, "fp32"), (form, "bf16")):
-        agent = make_agent(space, PPOConfig(precision=precision, max_grad_norm=1e6))
+        agent = make_agent(space, ppo_config(precision=precision, max_grad_norm=1e6))
         one_step(kind(agent), make_batch(agent, 500))
         assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
         gradients.append(agent.parameters.gradient.double())

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
@@ -19,7 +20,7 @@ from hybridppo.interruption import Stopped
 from hybridppo.rollouts.advantages import gae, vtrace
 from hybridppo.runners.samplers.in_process import Sampler
 
-CONFIG = PPOConfig(
+CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2, pool_size=3,
     anneal_learning_rate=False,
 )  # fmt: skip
@@ -207,4 +208,4 @@ def test_overlap_makes_the_newest_rollout_an_older_one() -> None:
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        PPOConfig(**options)
+        ppo_config(**options)

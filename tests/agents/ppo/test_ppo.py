@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from torch import nn
 
-from hybridppo import PPO, EnvError, PPOConfig, SingleDevice
+from hybridppo import PPO, EnvError, SingleDevice
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.rollouts.rollout import Rollout
 
 OBSERVATIONS = Box(-np.inf, np.inf, (4,))
 SPACES = {"discrete": Discrete(3), "continuous": Box(-1.0, 1.0, (2,))}
 # One minibatch: the reference need not know how passes are shuffled.
-PLAIN = PPOConfig(num_envs=3, num_steps=16, num_epochs=3, num_minibatches=1, hidden_sizes=(16, 8), learning_rate=1e-2)
+PLAIN = ppo_config(num_envs=3, num_steps=16, num_epochs=3, num_minibatches=1, hidden_sizes=(16, 8), learning_rate=1e-2)
 
 
 def make_rollout(agent: PPO, num_steps: int = 16, num_envs: int = 3, seed: int = 0) -> Rollout:
@@ -462,7 +463,7 @@ def test_a_seed_gives_the_same_networks_whatever_the_number_of_threads() -> None
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            agent = PPO(OBSERVATIONS, SPACES["discrete"], PPOConfig(hidden_sizes=(64, 64)), seed=0)
+            agent = PPO(OBSERVATIONS, SPACES["discrete"], ppo_config(hidden_sizes=(64, 64)), seed=0)
             initial.append(agent.parameters.values.detach().clone())
             assert torch.get_num_threads() == threads
     finally:

@@ -35,7 +35,8 @@ SWITCHES = (
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *((name, value) for name in COUNTS for value in (0, -1, 1.5, 8.0, math.nan, math.inf, True, "8", None, [8])),
+        *((name, value) for name in COUNTS for value in (0, -1, 1.5, 8.0, math.nan, math.inf, True, "8", [8])),
+        *((name, None) for name in COUNTS if name != "num_minibatches"),
         *(("torch_threads", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8", [8])),
         *((name, value) for name in NUMBERS for value in (-0.1, math.nan, math.inf, -math.inf, True, "0.5", [0.5])),
         *((name, None) for name in (*POSITIVE, *NOT_NEGATIVE, *SHARES)),
@@ -50,7 +51,7 @@ SWITCHES = (
         *(("sde_sample_freq", value) for value in (0, -2, 1.5, True, "8", None, [8])),
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
-        ("num_minibatches", 1024),
+        ("num_minibatches", 4096),
         *(("episodes_per_rollout", value) for value in (0, -1, 1.5, 8.0, math.nan, True, "8")),
     ],
 )
@@ -123,11 +124,45 @@ def test_real_numbers_are_kept_as_such_however_they_were_written() -> None:
     assert (config.target_kl, type(config.num_envs)) == (None, int)
 
 
-def test_the_defaults_are_cleanrls() -> None:
+def test_the_defaults_are_those_that_were_measured() -> None:
     config = PPOConfig()
-    assert (config.num_envs, config.num_steps, config.num_epochs, config.num_minibatches) == (4, 128, 4, 4)
-    assert (config.learning_rate, config.gamma, config.gae_lambda, config.clip_range) == (2.5e-4, 0.99, 0.95, 0.2)
-    assert (config.entropy_coef, config.value_coef, config.max_grad_norm) == (0.01, 0.5, 0.5)
+    assert (config.num_envs, config.num_steps, config.num_epochs, config.minibatch_size) == (4, 512, 10, 64)
+    assert (config.learning_rate, config.anneal_learning_rate, config.gamma, config.gae_lambda) == (
+        3e-4, False, 0.99, 0.95,
+    )  # fmt: skip
+    assert (config.clip_range, config.clip_range_vf, config.value_coef) == (0.2, None, 0.5)
+    assert (config.entropy_coef, config.max_grad_norm) == (0.0, 0.5)
+    assert config.normalize_observations
+    assert config.normalize_rewards
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "num_steps", "count"),
+    [
+        (4, 512, 32),
+        (8, 512, 32),
+        (1, 512, 8),
+        (2, 16, 1),
+        (1, 1, 1),
+        (5, 50, 2),
+        (1, 509, 1),
+        (3, 64, 3),
+        (4096, 24, 32),
+    ],
+)
+def test_where_nobody_said_how_many_minibatches_have_64_samples_or_there_are_32(
+    num_envs: int, num_steps: int, count: int
+) -> None:
+    config = PPOConfig(num_envs=num_envs, num_steps=num_steps, normalize_advantage=False)
+    assert config.minibatches_of(config.batch_size) == count
+    assert config.minibatch_size * count == config.batch_size
+    assert config.minibatch_size >= 64 or count == 1
+
+
+def test_of_whole_episodes_they_follow_from_what_was_sampled() -> None:
+    config = PPOConfig(num_envs=1, episodes_per_rollout=4)
+    assert [config.minibatches_of(samples) for samples in (0, 63, 64, 200, 509, 10_000)] == [1, 1, 1, 3, 7, 32]
+    assert PPOConfig(num_envs=1, episodes_per_rollout=4, num_minibatches=5).minibatches_of(509) == 5
 
 
 def test_it_is_frozen() -> None:

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
@@ -18,7 +19,9 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-3)
+CONFIG = ppo_config(
+    num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-3
+)
 CARTPOLE = gym.make("CartPole-v1")
 EVERY = slice(None)
 FORMS = pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, PPOConfig, compiled
+from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.agents import PPO
 from hybridppo.checking import check_env
 from hybridppo.environments.making import make_environments
@@ -84,7 +85,7 @@ class Side:
     def __init__(self, env: Any, num_steps: int, *, seed: int = 0, threads: int = 1, num_envs: int = 6) -> None:
         self.environments: Any = make_environments(env, num_envs, vectorization="compiled", env_threads=threads)
         spaces = self.environments.observation_space, self.environments.action_space
-        config = PPOConfig(num_envs=num_envs, num_steps=num_steps, hidden_sizes=(16, 8))
+        config = ppo_config(num_envs=num_envs, num_steps=num_steps, hidden_sizes=(16, 8))
         self.agent = PPO(*spaces, config, seed=5)
         form = numpy_form(self.agent.actor)
         assert form is not None
@@ -179,7 +180,7 @@ TINY: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "h
 
 
 def train(**options: Any) -> Any:
-    config = PPOConfig(**{**TINY, "anneal_learning_rate": False, **options.pop("config", {})})
+    config = ppo_config(**{**TINY, "anneal_learning_rate": False, **options.pop("config", {})})
     options = {"placement": "cpu", "seed": 3, "total_steps": 4000, "vectorization": "compiled", **options}
     return hybridppo.train(Hunt, config=config, progress=False, **options)
 
@@ -255,7 +256,7 @@ def test_an_id_is_checked_trained_and_evaluated() -> None:
     try:
         assert check_env("CompiledHunt-v0", steps=30).is_usable
         options: dict[str, Any] = {"vectorization": "compiled", "placement": "cpu", "progress": False}
-        result = hybridppo.train("CompiledHunt-v0", config=PPOConfig(**TINY), total_steps=600, **options)
+        result = hybridppo.train("CompiledHunt-v0", config=ppo_config(**TINY), total_steps=600, **options)
         assert result.metrics["env_steps"] >= 600
     finally:
         del gym.registry["CompiledHunt-v0"]

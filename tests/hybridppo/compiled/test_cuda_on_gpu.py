@@ -11,10 +11,11 @@ pytest.importorskip("numba_cuda", reason="pip install 'numba-cuda[cu13]', or [cu
 pytestmark = pytest.mark.gpu
 
 from compiled_hunt import Hunt  # noqa: E402
+from ppo_settings import ppo_config  # noqa: E402
 from simulated_cuda import ENVIRONMENTS, compare, side  # noqa: E402
 
 import hybridppo  # noqa: E402
-from hybridppo import Mirrored, PPOConfig, SingleDevice, compiled  # noqa: E402
+from hybridppo import Mirrored, SingleDevice, compiled  # noqa: E402
 from hybridppo.accelerator import accelerator_of  # noqa: E402
 
 GPU = torch.device("cuda:0")
@@ -62,7 +63,7 @@ def test_rows_can_be_recorded_as_a_graph() -> None:
 def test_training_on_the_device_copies_nothing(env: Any) -> None:
     found = []
     for placement in (SingleDevice(GPU), Mirrored(GPU, GPU, force_copy=True)):
-        config = PPOConfig(num_envs=64, num_steps=32, num_epochs=2, hidden_sizes=(32,))
+        config = ppo_config(num_envs=64, num_steps=32, num_epochs=2, hidden_sizes=(32,))
         result = hybridppo.train(
             env,
             vectorization="compiled",

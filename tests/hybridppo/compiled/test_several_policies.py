@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, Mirrored, OutOfMemoryError, PPOConfig, RunDirectoryError
+from hybridppo import ConfigurationError, Mirrored, OutOfMemoryError, RunDirectoryError
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.environments.making import make_environments
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.extras
 
 TINY: dict[str, Any] = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "num_epochs": 1}
 CONFIGS = {
-    "hunter": PPOConfig(**TINY, hidden_sizes=(8,)),
-    "prey": PPOConfig(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.9),
+    "hunter": ppo_config(**TINY, hidden_sizes=(8,)),
+    "prey": ppo_config(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.9),
 }
 STEPS = 4 * 32
 
@@ -77,7 +78,7 @@ def test_placements_change_no_bit(never_stopped: Any) -> None:
 
 def test_both_learn_from_their_own_rows_alone(never_stopped: Any) -> None:
     """Another configuration of one leaves the first rollout of the other as it was, and so its first update."""
-    other = {**CONFIGS, "prey": PPOConfig(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.5)}
+    other = {**CONFIGS, "prey": ppo_config(**TINY, hidden_sizes=(16, 8), activation="relu", gamma=0.5)}
     one, two = (train(configs, total_steps=STEPS) for configs in (CONFIGS, other))
     assert np.array_equal(parameters({"": one.agents["hunter"]}), parameters({"": two.agents["hunter"]}))
     assert not np.array_equal(parameters({"": one.agents["prey"]}), parameters({"": two.agents["prey"]}))
@@ -163,7 +164,7 @@ def test_rollouts_filled_together_agree_with_those_filled_row_by_row(monkeypatch
 
 
 def test_normalised_observations_are_filled_row_by_row() -> None:
-    configs = {name: PPOConfig(**TINY, normalize_observations=name == "prey") for name in CONFIGS}
+    configs = {name: ppo_config(**TINY, normalize_observations=name == "prey") for name in CONFIGS}
     assert train(configs).metrics["env_steps"] == 4 * STEPS
 
 
@@ -182,9 +183,9 @@ def test_normalised_observations_are_filled_row_by_row() -> None:
         ({"configs": {}}, "has none"),
         ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents of Hunt, hunter, prey, got hunter"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each kind of agents; config\['prey'\] is 3"),
-        ({"configs": {**CONFIGS, "prey": PPOConfig(recurrent="lstm")}}, "recurrent cannot be had"),
-        ({"configs": {**CONFIGS, "prey": PPOConfig(use_sde=True)}}, "use_sde cannot be had"),
-        ({"configs": {**CONFIGS, "prey": PPOConfig(num_envs=5)}}, "num_envs must be the same"),
+        ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
+        ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
+        ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

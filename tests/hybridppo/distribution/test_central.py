@@ -16,14 +16,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ppo_settings import ppo_config
 from processes import start_python
 from torch import Tensor
 
 import hybridppo
-from hybridppo import Central, DistributionError, PPOConfig
+from hybridppo import Central, DistributionError
 from hybridppo.run_directory.directory import RunDirectory
 
-CONFIG = PPOConfig(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
+CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 4 * 32 * 4
 beside_the_extras = pytest.mark.extras
 """Nothing of the extras is needed, but each starts several learners, and torch in each of them."""

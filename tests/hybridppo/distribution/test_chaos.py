@@ -18,15 +18,16 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import DistributionError, EnvError, Mirrored, PPOConfig
+from hybridppo import DistributionError, EnvError, Mirrored
 
 pytest.importorskip("ray")
 
 from clusters import small_cluster
+from ppo_settings import ppo_config
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
-CONFIG = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
+CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
 ITERATIONS = 25
 OPTIONS: dict[str, Any] = {
     "config": CONFIG, "seed": 5, "total_steps": 4 * 32 * ITERATIONS, "progress": False, "vectorization": "sync",

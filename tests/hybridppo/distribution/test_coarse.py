@@ -25,18 +25,19 @@ from toy_agents import ScriptedAgents
 from toy_environments import Catch, HighestAllowed
 
 import hybridppo
-from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored, PPOConfig, SingleLearnerCoarse
+from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored, SingleLearnerCoarse
 
 ray = pytest.importorskip("ray")
 
 from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster, stopped  # noqa: E402
+from ppo_settings import ppo_config  # noqa: E402
 
 from hybridppo.distribution import ray_workers  # noqa: E402
 from hybridppo.distribution.remote_share import Fill  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
-CONFIG = PPOConfig(num_envs=5, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
+CONFIG = ppo_config(num_envs=5, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 5 * 32 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A placement for each training: it counts."""
@@ -211,7 +212,7 @@ def test_a_cluster_is_shared_with_other_runs_and_joined_by_its_address(tmp_path:
     for command in commands:
         _, err = command.communicate(timeout=SECONDS)
         assert command.returncode == 0, err
-    config = PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    config = ppo_config(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
     same = train(config=config, seed=3, total_steps=1000)
     for name in ("one", "two"):
         assert torch.equal(hybridppo.load(tmp_path / name).parameters.values, same.agent.parameters.values)
@@ -273,7 +274,7 @@ def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path
     assert again.returncode == 0, err
     last = json.loads(metrics.read_text().splitlines()[-1])
     same = train(
-        config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8), anneal_learning_rate=False),
+        config=ppo_config(num_envs=4, num_steps=32, hidden_sizes=(8, 8), anneal_learning_rate=False),
         seed=3,
         total_steps=steps,
     )

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, PPOConfig, SingleDevice
+from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, SingleDevice
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.runners.samplers.shards import ShardsSampler
 
-CONFIG = PPOConfig(
+CONFIG = ppo_config(
     num_envs=8, num_steps=16, num_epochs=3, num_minibatches=4, hidden_sizes=(8,), learning_rate=1e-3,
     normalize_observations=True, target_kl=1e-5, fast_updates=False,
 )  # fmt: skip

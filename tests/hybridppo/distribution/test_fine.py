@@ -20,15 +20,16 @@ from torch import Tensor
 from toy_agents import ScriptedAgents
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Environments, Mirrored, PPOConfig, SingleLearnerFine
+from hybridppo import ConfigurationError, EnvError, Environments, Mirrored, SingleLearnerFine
 
 pytest.importorskip("ray")
 
 from clusters import failing, killed, raising, silent, small_cluster, stopped
+from ppo_settings import ppo_config
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
 
-CONFIG = PPOConfig(num_envs=5, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
+CONFIG = ppo_config(num_envs=5, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 5 * 16 * 4
 OVERLAP = partial(Mirrored, "cpu", "cpu", max_lag=1)
 """A placement for each training: it counts."""

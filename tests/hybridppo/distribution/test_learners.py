@@ -17,6 +17,7 @@ import gymnasium as gym
 import psutil
 import pytest
 import torch
+from ppo_settings import ppo_config
 from processes import start_python
 from torch import Tensor, nn
 from toy_agents import ScriptedAgents
@@ -25,7 +26,7 @@ import hybridppo
 from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 
-CONFIG = PPOConfig(
+CONFIG = ppo_config(
     num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
     normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
 )  # fmt: skip
@@ -339,7 +340,7 @@ def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["distribution"] == "multi:2:2"
     agent = hybridppo.load(tmp_path / "run")
-    same = train(config=PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
+    same = train(config=ppo_config(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
                  distribution="multi:1:2")  # fmt: skip
     assert torch.equal(agent.parameters.values, same.agent.parameters.values)
 
@@ -386,7 +387,7 @@ def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.Monk
 def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 3, monkeypatch)
     with pytest.raises(DistributionError, match="learners 1, 2 did not come within 1 s, of 3"):
-        train(distribution="multi", worker_timeout=1.0, config=PPOConfig(num_envs=3))
+        train(distribution="multi", worker_timeout=1.0, config=ppo_config(num_envs=3))
 
 
 def free_port() -> int:

@@ -11,15 +11,16 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo import EnvError, PPOConfig
+from hybridppo import EnvError
 
 ray = pytest.importorskip("ray")
 
 from clusters import processes_of_ray  # noqa: E402
+from ppo_settings import ppo_config  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform != "linux", reason="several nodes on one machine")]
 
-CONFIG = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
+CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
 STEPS = 4 * 32 * 6
 STORE = {"object_store_memory": 100 * 2**20}
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}

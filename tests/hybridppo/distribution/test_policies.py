@@ -8,9 +8,10 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 from gymnasium.vector import SyncVectorEnv
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, MultiLearner, PPOConfig
+from hybridppo import ConfigurationError, MultiLearner
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps
 from hybridppo.distribution.policies import POLICIES, Distribution, distribution_of
 
@@ -26,7 +27,7 @@ EVERY: dict[str, Distribution] = {
     "central:2": hybridppo.Central(learners=2),
     "central:2:0": hybridppo.Central(learners=2, max_lag=0),
 }
-CONFIG = PPOConfig(num_envs=4, num_steps=8, hidden_sizes=(4,))
+CONFIG = ppo_config(num_envs=4, num_steps=8, hidden_sizes=(4,))
 
 
 @pytest.mark.parametrize(("text", "policy"), EVERY.items())
@@ -121,7 +122,7 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
 def test_what_cannot_be_spread_is_refused_before_anything_is_started(
     config: dict[str, object], options: dict[str, object], message: str
 ) -> None:
-    of_ppo = PPOConfig(**{"num_envs": 4, **config})
+    of_ppo = ppo_config(**{"num_envs": 4, **config})
     options = {"total_steps": 64, "distribution": MultiLearner(2), "config": of_ppo, **options}
     with pytest.raises(ConfigurationError, match=message):
         hybridppo.train("CartPole-v1", **options)
@@ -141,7 +142,9 @@ def test_what_cannot_be_had_over_ray_is_refused_before_it_is_started(
     distribution: str, config: dict[str, int], options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        hybridppo.train("CartPole-v1", total_steps=64, config=PPOConfig(**config), distribution=distribution, **options)
+        hybridppo.train(
+            "CartPole-v1", total_steps=64, config=ppo_config(**config), distribution=distribution, **options
+        )
 
 
 @pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])

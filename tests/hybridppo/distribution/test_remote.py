@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from hybridppo import PPO, PPOConfig
+from hybridppo import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.pickling import pack
 from hybridppo.networks.forms import arrays_of
@@ -16,6 +16,8 @@ from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Work
 
 pytest.importorskip("ray")
+
+from ppo_settings import ppo_config
 
 from hybridppo.distribution.remote_share import Fill, RemoteShare, new_rows
 
@@ -35,7 +37,7 @@ def capture(work: Work) -> Any:
 @pytest.fixture
 def share() -> tuple[RemoteShare, Any, np.ndarray[Any, Any]]:
     """One of two workers, the actor's parameters, and noise for its two environments."""
-    agent = PPO(*spaces(), PPOConfig(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
+    agent = PPO(*spaces(), ppo_config(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
     environments = make_environments("CartPole-v1", 4, vectorization="sync")
     with pytest.raises(CapturedError) as captured:
         WorkerSampler(

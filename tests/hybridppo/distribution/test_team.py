@@ -3,8 +3,9 @@
 import gymnasium as gym
 import pytest
 import torch
+from ppo_settings import ppo_config
 
-from hybridppo import ConfigurationError, DistributionError, MultiLearner, PPOConfig
+from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents import PPO
 from hybridppo.distribution import team as teams
 from hybridppo.distribution.exchange import Agreeing, Alone
@@ -33,7 +34,9 @@ def pair(seeds: tuple[int, int] = (1, 1)) -> tuple[Wire, list[Team]]:
     wire, learners = Wire(), [Team(rank, 2, 2, 5.0) for rank in (0, 1)]
     for learner, seed in zip(learners, seeds, strict=True):
         learner.link = wire  # type: ignore[assignment]
-        learner._agent = PPO(CARTPOLE.observation_space, CARTPOLE.action_space, PPOConfig(hidden_sizes=(4,)), seed=seed)
+        learner._agent = PPO(
+            CARTPOLE.observation_space, CARTPOLE.action_space, ppo_config(hidden_sizes=(4,)), seed=seed
+        )
         learner._own = Interruption()
     return wire, learners
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from toy_agents import AgentScript, FaultyAgents, Matching, ScriptedAgents, scripted_reward
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, PPOConfig
+from hybridppo import ConfigurationError, EnvError
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.many_agents import ManyAgents
@@ -25,7 +26,7 @@ SCRIPTS: list[AgentScript] = [
     [(2, "both"), (4, "terminated")],
 ]
 """The agents leave at other times than each other, and the second is not there in every third episode."""
-SMALL = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 
 
 class FirstAction:
@@ -358,7 +359,7 @@ def test_a_process_for_each_is_refused() -> None:
 
 
 def test_rollouts_of_whole_episodes_are_refused() -> None:
-    config = PPOConfig(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))
     with pytest.raises(ConfigurationError, match="whole episodes come from one environment"):
         hybridppo.train(Matching, total_steps=100, placement="cpu", config=config, progress=False)
 

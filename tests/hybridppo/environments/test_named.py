@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ppo_settings import ppo_config
 from toy_environments import ScriptedEnv
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, PPOConfig
+from hybridppo import ConfigurationError, EnvError
 from hybridppo.environments import atari, env_pool, minatar, minigrid
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.named import make_env, package_of
 from hybridppo.environments.one_of_vector import OneOfVector
 from hybridppo.spaces.observations import ObservationEncoder
 
-SMALL = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 IDS = {
     "ALE/Pong-v5": "atari",
     "envpool/CartPole-v1": "envpool",
@@ -96,7 +97,7 @@ def test_clipped_rewards_are_learned_from_and_returns_are_not_clipped(num_worker
     def make() -> Any:
         return Tenfold(gym.make("CartPole-v1"))
 
-    config = SMALL if episodes is None else PPOConfig(num_envs=1, episodes_per_rollout=episodes, hidden_sizes=(8,))
+    config = SMALL if episodes is None else ppo_config(num_envs=1, episodes_per_rollout=episodes, hidden_sizes=(8,))
     options: dict[str, Any] = {"total_steps": 300, "seed": 0, "placement": "cpu", "config": config, "progress": False}
     clipped = hybridppo.train(make, clip_rewards=True, num_workers=num_workers, evaluation_episodes=2, **options)
     plain = hybridppo.train("CartPole-v1", vectorization="sync", **options)

@@ -11,13 +11,14 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from network_kinds import KINDS, acts_by_numbers, env_of, marks_of
+from ppo_settings import ppo_config
 from selection import only_by_default
 from toy_environments import MODES, HighestAllowed
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
 
-SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
 STEPS = 64 * 5
 
 every_kind = pytest.mark.parametrize(

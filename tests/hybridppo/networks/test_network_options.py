@@ -6,11 +6,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from torch import nn
 from toy_environments import Catch
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig
+from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.networks.actors import GaussianActor
@@ -25,7 +26,7 @@ IMAGE = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
 
 
 def make(observation_space: gym.Space = BOX, action_space: gym.Space = DISCRETE, **options: Any) -> PPO:
-    return PPO(observation_space, action_space, PPOConfig(hidden_sizes=(8, 6), **options), seed=1)
+    return PPO(observation_space, action_space, ppo_config(hidden_sizes=(8, 6), **options), seed=1)
 
 
 # A shared trunk
@@ -89,7 +90,7 @@ def test_the_numpy_form_of_a_shared_trunk_is_torchs() -> None:
 )
 def test_what_cannot_be_shared_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        PPOConfig(**options)
+        ppo_config(**options)
 
 
 # Layers and first weights
@@ -110,7 +111,7 @@ def test_hidden_layers_are_normalised_before_their_activation() -> None:
 
 def test_layer_norm_trains_and_workers_say_that_they_cannot() -> None:
     def train(**options: Any) -> Any:
-        config = PPOConfig(num_steps=16, num_minibatches=2, layer_norm=True)
+        config = ppo_config(num_steps=16, num_minibatches=2, layer_norm=True)
         return hybridppo.train(
             "CartPole-v1", total_steps=128, seed=0, config=config, placement="cpu", progress=False, **options
         )
@@ -160,7 +161,7 @@ def test_impala_is_as_published(shape: tuple[int, int, int]) -> None:
 
 
 def test_impala_learns_from_images() -> None:
-    config = PPOConfig(
+    config = ppo_config(
         num_envs=4, num_steps=32, num_minibatches=2, num_epochs=2, hidden_sizes=(32,), convolutions="impala",
         shared_trunk=True, activation="relu", learning_rate=1e-3,
     )  # fmt: skip

@@ -6,9 +6,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import DeviceError, PPOConfig, evaluating, training
+from hybridppo import DeviceError, evaluating, training
 from hybridppo.agents.ppo import ppo
 from hybridppo.networks.precision import float32_products, require
 
@@ -61,7 +62,7 @@ def test_a_cpu_has_no_tf32() -> None:
         require("tf32", CPU)
     with pytest.raises(DeviceError, match="'tf32'"):
         hybridppo.train(
-            "CartPole-v1", total_steps=8, placement="cpu", config=PPOConfig(precision="tf32"), progress=False
+            "CartPole-v1", total_steps=8, placement="cpu", config=ppo_config(precision="tf32"), progress=False
         )
 
 
@@ -79,7 +80,7 @@ def test_training_evaluating_updating_and_acting_say_what_they_multiply_in(monke
 
     for module in (training, ppo, evaluating):
         monkeypatch.setattr(module, "float32_products", noted(module))
-    config = PPOConfig(num_envs=2, num_steps=4, hidden_sizes=(4,))
+    config = ppo_config(num_envs=2, num_steps=4, hidden_sizes=(4,))
     result = hybridppo.train(
         "CartPole-v1", total_steps=8, placement="cpu", config=config, evaluation_episodes=1, progress=False
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fake_accelerator import Event, Machine, RaceError, Stream, pretended_accelerator
+from ppo_settings import ppo_config
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.base import Placement
 from hybridppo.runners.samplers.in_process import Sampler
 
-CONFIG = PPOConfig(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
+CONFIG = ppo_config(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
 EPISODES = replace(CONFIG, num_envs=1, episodes_per_rollout=1, num_epochs=1)
 PLACEMENTS: dict[str, Any] = {
     "single": SingleDevice,

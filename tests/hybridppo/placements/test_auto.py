@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_settings import ppo_config
 from torch import Tensor
 
 import hybridppo
-from hybridppo import Auto, ConfigurationError, Mirrored, PPOConfig, SingleDevice
+from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
 from hybridppo.placements.auto import auto
 from hybridppo.placements.auto.figures import Calibration, Figures
 from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 ITERATIONS = 30
 
 CHEAP_STEPS = Figures({4: 1e-4, 2: 6e-5}, 1e-5, 0.0, {1: 1.0}, assumed=())
@@ -205,7 +206,7 @@ def test_candidates_are_placements(candidate: Candidate, expected: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_gpu_candidates_are_measured(tmp_path: Path) -> None:
-    config = PPOConfig(num_envs=8, hidden_sizes=(1024, 1024))
+    config = ppo_config(num_envs=8, hidden_sizes=(1024, 1024))
     hybridppo.train(
         "CartPole-v1", total_steps=200 * config.batch_size, config=config, run_dir=tmp_path / "run", progress=False
     )

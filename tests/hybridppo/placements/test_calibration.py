@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from toy_environments import ScriptedEnv
 
 from hybridppo import PPO, PPOConfig, SingleDevice
@@ -25,7 +26,7 @@ from hybridppo.placements.auto.timing import stable_median
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 FOREVER = 10**9
 
 # Medians over a handful of samples, from a clock that stands still
@@ -108,6 +109,23 @@ def test_everything_is_measured_where_there_is_time() -> None:
     assert figures.update[1] > 0
     assert figures.accelerator is None
     assert "publish" not in figures.assumed
+
+
+@pytest.mark.usefixtures("quick")
+def test_updates_from_a_pool_are_measured_with_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+    update = PPO.update
+
+    def noted(agent: PPO, rollout: Rollout) -> Any:
+        metrics = update(agent, rollout)
+        seen.append(metrics["pool_rollouts"])
+        return metrics
+
+    monkeypatch.setattr(PPO, "update", noted)
+    config = dataclasses.replace(CONFIG, pool_size=3)
+    figures = calibrate("CartPole-v1", work(config=config, cores=1), config).figures
+    assert figures is not None
+    assert set(seen) == {3.0}
 
 
 @pytest.mark.usefixtures("quick")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 
-from hybridppo import PPO, Mirrored, PPOConfig
+from hybridppo import PPO, Mirrored
 
-CONFIG = PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(8,), activation="elu")
+CONFIG = ppo_config(num_envs=2, num_steps=8, hidden_sizes=(8,), activation="elu")
 
 
 def prepared(**options: Any) -> tuple[Mirrored, PPO]:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ppo_settings import ppo_config
 from torch import Tensor, nn
 
 import hybridppo
-from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import ConfigurationError, DeviceError, Migrating, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.parameters import FlatParameters
@@ -22,7 +23,7 @@ from hybridppo.placements.crossing import available_device
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import Categorical
 
-SMALL = PPOConfig(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
+SMALL = ppo_config(num_envs=2, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 
 CPU_PLACEMENTS = {
     "single": lambda: SingleDevice("cpu"),

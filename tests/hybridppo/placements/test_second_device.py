@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import second_device as second
 import torch
+from ppo_settings import ppo_config
 from torch import Tensor, nn
 from toy_agents import Matching
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
@@ -53,7 +54,7 @@ PLACEMENTS: dict[str, Callable[[str, str], Placement]] = {
 }
 """By the CPU's name and the second device's. With the CPU as both they give what the second device must give."""
 
-SMALL = PPOConfig(
+SMALL = ppo_config(
     num_envs=2, num_steps=8, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-2, fast_updates=False
 )
 

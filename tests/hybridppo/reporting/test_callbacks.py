@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import Callback, CallbackError, ConfigurationError, PPOConfig, TrainingInterrupted
+from hybridppo import Callback, CallbackError, ConfigurationError, TrainingInterrupted
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.run_directory.lines import finite
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"placement": "cpu"},
@@ -237,7 +238,7 @@ def test_loggers_are_told_after_on_iteration_and_may_fail(caplog: pytest.LogCapt
 
 
 def test_a_target_ends_the_training_by_the_return_of_training() -> None:
-    config = PPOConfig(num_envs=8, num_steps=64, hidden_sizes=(8,))
+    config = ppo_config(num_envs=8, num_steps=64, hidden_sizes=(8,))
     result = train(400, config=config, target_return=10.0)
     assert result.stopped_by is not None
     assert "has reached the target of 10" in result.stopped_by

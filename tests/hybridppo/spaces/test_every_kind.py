@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ppo_settings import ppo_config
 from selection import only_by_default
 from space_kinds import KINDS, KindOfSpace
 
@@ -20,7 +21,7 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
-SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 16 * 4
 
 VARIANTS = [
@@ -146,7 +147,7 @@ def test_by_hand_is_autograd(name: str, masks: bool) -> None:
 @pytest.mark.slow
 @every_kind
 def test_its_optimum_is_learned(name: str, masks: bool) -> None:
-    config = PPOConfig(
+    config = ppo_config(
         num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0,
         entropy_coef=0.001, clip_range_vf=None,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """Observations that are images: what counts as one, their networks in torch and in NumPy, and training with them."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from toy_environments import Catch, FaultyEnv
 
 import hybridppo
-from hybridppo import PPO, EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import PPO, EnvError, Migrating, Mirrored, SingleDevice
 from hybridppo.agents.ppo.memory import memory_needs
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.environments.making import make_environments
@@ -29,7 +31,7 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import MOST_NUMBERS, space_from_json, space_to_json
 
-SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16,), activation="relu")
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16,), activation="relu")
 CROSSING = Crossing(torch.device("cpu"), Counters())
 
 SHAPES = {
@@ -244,6 +246,18 @@ def test_memory_needs_by_hand() -> None:
     assert minibatch == 32 * (400 + 16 * (16 + 400 + 8 * 8 * 16))
 
 
+def test_memory_needs_of_residual_convolutions() -> None:
+    config = replace(SMALL, convolutions="impala")
+    space = image_space(8, 8, 1)
+    networks, _, minibatch = memory_needs(config, ObservationEncoder(space), outputs=2).values()
+    agent = PPO(space, Discrete(2), config)
+    of_agent = sum(tensor.numel() for network in (agent.actor, agent.critic) for tensor in network.parameters())
+    assert networks == 16 * of_agent
+    # a convolution on the whole image, and then, at half the size, the pooling and four convolutions
+    between = sum(filters * (size**2 + 5 * (size // 2) ** 2) for filters, size in ((16, 8), (32, 4), (32, 2)))
+    assert minibatch == 32 * (64 + 16 * (16 + 64 + between))
+
+
 # Training
 
 
@@ -297,7 +311,7 @@ def test_whole_episodes_of_images(action_space: str) -> None:
         def step(self, action: Any) -> Any:
             return super().step(np.asarray(action).round().item())
 
-    config = PPOConfig(num_envs=1, episodes_per_rollout=3, num_minibatches=1, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, episodes_per_rollout=3, num_minibatches=1, hidden_sizes=(8,))
     result = train(Env, config=config, total_steps=60)
     assert result.metrics["episodes"] >= 12
     assert result.metrics["episode_length_mean"] == 5.0
@@ -324,7 +338,7 @@ def test_gymnasium_makes_such_images(stack: bool) -> None:
         env = gym.make("CarRacing-v3", max_episode_steps=20)
         return gym.wrappers.FrameStackObservation(gym.wrappers.GrayscaleObservation(env), 4) if stack else env
 
-    config = PPOConfig(num_envs=1, num_steps=24, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
+    config = ppo_config(num_envs=1, num_steps=24, num_minibatches=2, num_epochs=1, hidden_sizes=(8,))
     result = train(make, config=config, total_steps=48)
     layout = ImageLayout(4, 96, 96, True) if stack else ImageLayout(3, 96, 96, False)
     assert ImageLayout.of(result.agent.observation_space) == layout
@@ -332,7 +346,7 @@ def test_gymnasium_makes_such_images(stack: bool) -> None:
 
 
 def test_catch_is_learned() -> None:
-    config = PPOConfig(num_envs=16, num_steps=32, hidden_sizes=(32,), activation="relu", learning_rate=3e-3)
+    config = ppo_config(num_envs=16, num_steps=32, hidden_sizes=(32,), activation="relu", learning_rate=3e-3)
     result = train(total_steps=15_000, config=config, evaluation_episodes=100)
     assert result.evaluation is not None
     assert result.evaluation.return_mean >= 0.75  # 0.16 at random; 0.87 to 1 with 4 seeds
@@ -368,7 +382,7 @@ def test_gpu_parameters_agree_with_the_cpus(placement: str, cuda_graphs: bool, m
         pytest.skip("needs a CUDA device")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     env = partial(Catch, pixels=6)
-    config = PPOConfig(**{**SMALL.to_json(), "cuda_graphs": cuda_graphs})
+    config = ppo_config(**{**SMALL.to_json(), "cuda_graphs": cuda_graphs})
     on_gpu = train(env, placement=placement, config=config, total_steps=128)
     assert on_gpu.agent.parameters.values.is_cuda
     torch.testing.assert_close(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from ppo_settings import ppo_config
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 from torch.distributions import Categorical as TorchCategorical
 
-from hybridppo import PPO, EnvError, PPOConfig
+from hybridppo import PPO, EnvError
 from hybridppo.spaces.distributions import JointDistribution, MultiCategorical, SquashedGaussian, distribution_for
 from hybridppo.spaces.registry import each_of, first_of
 
@@ -170,7 +171,7 @@ def test_only_finite_bounds_can_be_squashed_between() -> None:
         with pytest.raises(
             EnvError, match=r"squash_actions=True .* finite bounds, and some of its bounds are infinite"
         ):
-            PPO(Box(-1.0, 1.0, (1,)), space, PPOConfig(squash_actions=True))
+            PPO(Box(-1.0, 1.0, (1,)), space, ppo_config(squash_actions=True))
         PPO(Box(-1.0, 1.0, (1,)), space)
     assert isinstance(distribution_for(Box(0.0, 2.0, (2,)), squash=True), SquashedGaussian)
     distribution_for(Discrete(2), squash=True)  # there is nothing to squash

@@ -10,10 +10,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+from ppo_settings import ppo_config
 from toy_environments import HighestAllowed, IdentityBox, scripted_vector
 
 import hybridppo
-from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, SingleDevice
+from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.environments.action_masks import MaskInObservation
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import BadValueError
@@ -21,7 +22,7 @@ from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
-SMALL = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 
 
 def train(env: Any = HighestAllowed, **options: Any) -> hybridppo.TrainResult:
@@ -166,7 +167,7 @@ def test_what_is_not_allowed_is_never_done_and_no_placement_changes_the_result(
 
 @pytest.mark.parametrize(
     "options",
-    [{"placement": "overlap"}, {"config": PPOConfig(num_envs=1, episodes_per_rollout=2, num_minibatches=2)}],
+    [{"placement": "overlap"}, {"config": ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2)}],
     ids=["overlap", "whole episodes"],
 )
 def test_masks_hold_in_every_kind_of_sampling(options: dict[str, Any]) -> None:
@@ -176,7 +177,7 @@ def test_masks_hold_in_every_kind_of_sampling(options: dict[str, Any]) -> None:
 
 
 def test_what_the_mask_tells_is_learned(tmp_path: Path) -> None:
-    config = PPOConfig(num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.0, hidden_sizes=(32,))
+    config = ppo_config(num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.0, hidden_sizes=(32,))
     run = tmp_path / "run"
     result = train(total_steps=6_000, config=config, run_dir=run, evaluation_episodes=32)
     assert result.evaluation is not None

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, Tuple
+from ppo_settings import ppo_config
 from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, PPOConfig
+from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
 from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.forms import arrays_of, numpy_form
@@ -93,7 +94,7 @@ AGENTS: dict[str, tuple[gym.Space[Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", AGENTS)
 def test_numpy_acts_as_torch_does_whoever_else_acts_beside(name: str) -> None:
     space, config = AGENTS[name]
-    agent = PPO(space, ACTIONS, PPOConfig(use_sde=True, log_std_init=-1.0, **config), seed=3)
+    agent = PPO(space, ACTIONS, ppo_config(use_sde=True, log_std_init=-1.0, **config), seed=3)
     space.seed(0)
     rows = agent._encode(np.stack([space.sample() for _ in range(11)]))
     noise = agent.distribution.draw_noise(np.random.default_rng(1), (11,))
@@ -140,7 +141,7 @@ def test_a_matrix_is_kept_for_so_many_steps_of_a_rollout(frequency: int, episode
     sizes = {"num_envs": 1, "num_steps": 8, "num_minibatches": 2}
     if episodes:
         sizes = {"num_envs": 1, "episodes_per_rollout": 1, "num_minibatches": 2}
-    config = PPOConfig(use_sde=True, sde_sample_freq=frequency, learning_rate=1e-12, **sizes)
+    config = ppo_config(use_sde=True, sde_sample_freq=frequency, learning_rate=1e-12, **sizes)
     ACTED.clear()
     env: Any = Still if not episodes else lambda: gym.wrappers.TimeLimit(Still(), 8)
     hybridppo.train(env, total_steps=16, config=config, placement="cpu", num_workers=0, progress=False, seed=0)
@@ -151,7 +152,7 @@ def test_a_matrix_is_kept_for_so_many_steps_of_a_rollout(frequency: int, episode
 
 
 def test_each_environment_has_a_matrix_of_its_own() -> None:
-    agent = PPO(Still.observation_space, Still.action_space, PPOConfig(use_sde=True, sde_sample_freq=4))
+    agent = PPO(Still.observation_space, Still.action_space, ppo_config(use_sde=True, sde_sample_freq=4))
     distribution = agent.distribution
     assert isinstance(distribution, StateDependentGaussian)
     assert [noise_rows(distribution, steps) for steps in (0, 1, 4, 5, 8)] == [0, 1, 1, 2, 2]
@@ -161,7 +162,7 @@ def test_each_environment_has_a_matrix_of_its_own() -> None:
 
 
 def test_act_takes_the_mean_or_a_matrix_of_its_own_each_time() -> None:
-    agent = PPO(ROWS, ACTIONS, PPOConfig(use_sde=True))
+    agent = PPO(ROWS, ACTIONS, ppo_config(use_sde=True))
     row = np.ones(3, np.float32)
     best = agent.act(row)
     np.testing.assert_array_equal(best, agent.act(row))
@@ -170,7 +171,7 @@ def test_act_takes_the_mean_or_a_matrix_of_its_own_each_time() -> None:
 
 
 def test_sampled_evaluations_follow_their_seed() -> None:
-    config = PPOConfig(use_sde=True, num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(use_sde=True, num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     agent = hybridppo.train(IdentityBox, total_steps=32, config=config, placement="cpu", progress=False).agent
 
     def returns(seed: int) -> Any:
@@ -189,11 +190,11 @@ def test_what_it_cannot_be_had_with_is_refused_before_anything_begins() -> None:
         ({"sde_sample_freq": 4}, "sde_sample_freq needs use_sde=True"),
     ):
         with pytest.raises(ConfigurationError, match=message):
-            PPOConfig(**fields)
+            ppo_config(**fields)
     for space in (Discrete(3), Tuple((ACTIONS, Discrete(2)))):
         with pytest.raises(EnvError, match=r"use_sde=True .* actions of a single Box"):
-            PPO(ROWS, space, PPOConfig(use_sde=True))
+            PPO(ROWS, space, ppo_config(use_sde=True))
     with pytest.raises(EnvError, match="use_sde=True"):
-        hybridppo.train(IdentityDiscrete, total_steps=64, config=PPOConfig(use_sde=True), progress=False)
+        hybridppo.train(IdentityDiscrete, total_steps=64, config=ppo_config(use_sde=True), progress=False)
     with pytest.raises(ConfigurationError, match="use_sde=True: leave one of them out"):
-        PPO(ROWS, ACTIONS, PPOConfig(use_sde=True), networks=lambda *_: (torch.nn.Identity(), torch.nn.Identity()))
+        PPO(ROWS, ACTIONS, ppo_config(use_sde=True), networks=lambda *_: (torch.nn.Identity(), torch.nn.Identity()))

@@ -10,9 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig, TrainingError
+from hybridppo import ConfigurationError, TrainingError
 from hybridppo.commands.main import main
 from hybridppo.tools import exporting
 
@@ -71,7 +72,7 @@ def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable
 
     settings: dict[str, Any] = {**SMALL, "hidden_sizes": (8, 8), **config}
     options = {"seed": 0, "placement": "cpu", "progress": False, "action_masks": masks}
-    hybridppo.train(make, total_steps=96, config=PPOConfig(**settings), run_dir=path, **options)
+    hybridppo.train(make, total_steps=96, config=ppo_config(**settings), run_dir=path, **options)
     return make
 
 
@@ -108,7 +109,7 @@ def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
 def test_onnx_of_a_registered_environment_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    config = PPOConfig(**SMALL, hidden_sizes=(8,))
+    config = ppo_config(**SMALL, hidden_sizes=(8,))
     options = {"seed": 0, "placement": "cpu", "progress": False}
     hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
     with pytest.raises(SystemExit) as exited:

@@ -7,10 +7,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
 from processes import run_python
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, PPOConfig
+from hybridppo import ConfigurationError, EnvError
 from hybridppo.commands.main import main
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
@@ -50,7 +51,7 @@ class Numbered(gym.Env[Any, Any]):
 @pytest.fixture(scope="module")
 def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("playing") / "run"
-    config = PPOConfig(
+    config = ppo_config(
         num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), recurrent="gru", recurrent_size=4
     )
     hybridppo.train(Numbered, total_steps=64, config=config, run_dir=path, action_masks=True, **QUIET)
@@ -60,7 +61,7 @@ def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("playing") / "run"
-    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=path, **QUIET)
     return path
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig
+from hybridppo import ConfigurationError
 from hybridppo.commands.main import main
 from hybridppo.tools.tuning import FILE, tuned_entry
 
@@ -19,7 +20,7 @@ ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")
 def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -> None:
     assert env_id in gym.registry
     entry = tuned_entry(env_id)
-    assert entry.config == hybridppo.tuned(env_id) == PPOConfig(**ENTRIES[env_id]["config"])
+    assert entry.config == hybridppo.tuned(env_id) == ppo_config(**ENTRIES[env_id]["config"])
     assert entry.total_steps >= 20_000
     assert entry.source.startswith("rl-baselines3-zoo")
     assert ENTRIES[env_id].keys() >= {"published_return", "return_here", "left_out"}
@@ -62,7 +63,7 @@ def test_tuned_is_where_other_flags_begin(tmp_path: Path, capsys: pytest.Capture
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     # A flag counts also where it says what the default without --tuned is.
     expected = {**hybridppo.tuned("CartPole-v1").to_json(), "gamma": 0.99, "learning_rate": 2.5e-4}
-    assert PPOConfig(**config["config"]) == PPOConfig(**expected)
+    assert ppo_config(**config["config"]) == ppo_config(**expected)
     assert config["total_steps"] == 512
 
 

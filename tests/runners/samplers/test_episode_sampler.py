@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
+from ppo_settings import ppo_config
 from torch import nn
 from toy_environments import (
     IdentityDiscrete,
@@ -189,7 +190,7 @@ def test_discrete_observations_are_one_hot() -> None:
 @pytest.mark.parametrize("action_space", [Discrete(3), Box(-1.0, 1.0, (2,), np.float32)], ids=["discrete", "box"])
 def test_log_probs_are_those_that_the_first_epoch_would_recompute(action_space: gym.Space[Any]) -> None:
     sampler = make_sampler(partial(ScriptedEnv, SCRIPT, action_space), num_episodes=5)
-    agent = PPO(ScriptedEnv.observation_space, action_space, PPOConfig(num_envs=1, episodes_per_rollout=5))
+    agent = PPO(ScriptedEnv.observation_space, action_space, ppo_config(num_envs=1, episodes_per_rollout=5))
     generator = torch.Generator().manual_seed(0)
     for parameter in agent.actor.parameters():
         nn.init.normal_(parameter, std=0.2, generator=generator)
@@ -378,7 +379,7 @@ def test_what_cannot_be_stepped_by_itself_is_refused(environments: Any) -> None:
 
 # Whole trainings
 
-CONFIG = PPOConfig(
+CONFIG = ppo_config(
     num_envs=1, episodes_per_rollout=1, num_epochs=2, num_minibatches=1, hidden_sizes=(8,), learning_rate=1e-3
 )
 
@@ -442,7 +443,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
 
 
 def _without_schedules() -> PPOConfig:
-    return PPOConfig(**{**CONFIG.to_json(), "anneal_learning_rate": False})
+    return ppo_config(**{**CONFIG.to_json(), "anneal_learning_rate": False})
 
 
 def test_a_whole_run_evaluates_and_loads(tmp_path: Path) -> None:
@@ -468,5 +469,5 @@ def test_worker_processes_are_refused() -> None:
 
 
 def test_episodes_are_learned_from_in_equal_minibatches() -> None:
-    config = PPOConfig(**{**CONFIG.to_json(), "num_minibatches": 7, "episodes_per_rollout": 3})
+    config = ppo_config(**{**CONFIG.to_json(), "num_minibatches": 7, "episodes_per_rollout": 3})
     assert train(config=config, total_episodes=9).agent.version == 3

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo import Mirrored, SingleDevice
 from hybridppo.accelerator import Host
 from hybridppo.agents import PPO
 from hybridppo.errors import DeviceError, EnvError, OutOfMemoryError
@@ -30,6 +30,7 @@ from compiled_catch import Catch  # noqa: E402
 from compiled_hunt import Hunt  # noqa: E402
 from compiled_kinds import Choices, Numbers  # noqa: E402
 from cuda_stand_in import TwinLauncher, noise_of  # noqa: E402
+from ppo_settings import ppo_config  # noqa: E402
 
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
@@ -64,7 +65,7 @@ class AsOnDevice(Sampler):
 
 
 def agent_for(environments: Any) -> PPO:
-    config = PPOConfig(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
+    config = ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
     return PPO(environments.observation_space, environments.action_space, config, seed=3)
 
 
@@ -150,7 +151,7 @@ def test_nothing_crosses_before_the_rollout_is_filled(stand_in: str, monkeypatch
 
 def test_every_placement_that_samples_there_gives_the_same(stand_in: str) -> None:
     def trained(placement: Any) -> tuple[Tensor, Any]:
-        config = PPOConfig(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+        config = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
         result = hybridppo.train(
             Catch, vectorization="compiled", placement=placement, config=config, total_steps=192, seed=3, progress=False
         )
@@ -244,7 +245,7 @@ def test_a_rollout_under_way_on_the_host_is_not_ended_on_a_device(stand_in: str)
 
 def test_a_run_resumed_is_the_run_that_was_not_stopped(stand_in: str, tmp_path: Path) -> None:
     fixed: Any = {"anneal_learning_rate": False, "anneal_clip_range": False}
-    config = PPOConfig(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), **fixed)
+    config = ppo_config(num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,), **fixed)
     options: dict[str, Any] = {
         "vectorization": "compiled", "placement": SingleDevice(stand_in), "config": config, "seed": 3,
         "progress": False,
@@ -296,7 +297,7 @@ def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
     config: Any, placement: Any, reason: str, stand_in: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     where: Any = Mirrored(stand_in, stand_in, **placement) if placement else SingleDevice(stand_in)
-    settings = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,), **config)
+    settings = ppo_config(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,), **config)
     with caplog.at_level(logging.WARNING):
         hybridppo.train(
             Catch, vectorization="compiled", placement=where, config=settings, total_steps=32, progress=False

@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from ppo_settings import ppo_config
 from torch import Tensor, nn
 from toy_environments import (
     MODES,
@@ -23,7 +24,7 @@ from toy_environments import (
     scripted_vector,
 )
 
-from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
 from hybridppo.interruption import Stopped
@@ -341,7 +342,7 @@ def test_an_advantage_cut_by_the_rollouts_end_bootstraps_from_what_follows() -> 
 def test_log_probs_are_those_of_the_actor(action_space: gym.Space[Any]) -> None:
     vector = scripted_vector(SCRIPTS, AutoresetMode.SAME_STEP, action_space=action_space)
     environments = wrap(vector)
-    agent = PPO(environments.observation_space, action_space, PPOConfig(num_envs=NUM_ENVS, num_steps=NUM_STEPS))
+    agent = PPO(environments.observation_space, action_space, ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS))
     torch.manual_seed(0)
     for parameter in agent.actor.parameters():
         nn.init.normal_(parameter, std=0.2)

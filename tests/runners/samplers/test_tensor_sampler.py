@@ -10,6 +10,7 @@ import second_device as second
 import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
+from ppo_settings import ppo_config
 from tensor_environments import ScriptedTensors
 from toy_environments import Script, scripted_return, scripted_rows
 
@@ -225,7 +226,7 @@ def test_cartpole_is_truncated_and_goes_on_from_its_state() -> None:
 # What crosses
 
 
-CONFIG = PPOConfig(
+CONFIG = ppo_config(
     num_envs=4, num_steps=8, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), fast_updates=False,
     normalize_observations=True, normalize_rewards=True,
 )  # fmt: skip
@@ -251,7 +252,7 @@ def test_nothing_crosses_within_an_iteration(
     counted(TensorSampler, "_fill", "filling")
     counted(TensorSampler, "_read", "reading")
     counted(PPO, "update", "learning")
-    config = PPOConfig(**{**vars(CONFIG), "recurrent": recurrent, "sequence_length": 4, "recurrent_size": 4})
+    config = ppo_config(**{**vars(CONFIG), "recurrent": recurrent, "sequence_length": 4, "recurrent_size": 4})
     hybridppo.train(
         TorchCartPole, total_steps=3 * 32, seed=0, config=config, placement=SingleDevice(second_device),
         env_kwargs={"device": second_device, "episode_length": 5}, progress=False,

@@ -6,15 +6,18 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo import Mirrored, SingleDevice
 from hybridppo.accelerator import Host, accelerator_of
 from hybridppo.errors import DeviceError, EnvError
 from hybridppo.runners.workers import processes as workers
 from hybridppo.runners.workers.page_locking import PageLock
 
-CONFIG = PPOConfig(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
 
 class FakeAccelerator(Host):

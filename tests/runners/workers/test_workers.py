@@ -14,6 +14,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ppo_settings import ppo_config
 from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait_forever
 
 import hybridppo
@@ -24,7 +25,9 @@ from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 
-SMALL = PPOConfig(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
+pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
+
+SMALL = ppo_config(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
 
 def train(env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -> tuple[hybridppo.TrainResult, list]:
@@ -168,7 +171,7 @@ def test_impossible_numbers_of_workers_are_refused(num_workers: int) -> None:
 
 def test_networks_that_workers_cannot_run_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="tanh or relu"):
-        train(config=PPOConfig(activation="elu"), num_workers=2)
+        train(config=ppo_config(activation="elu"), num_workers=2)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"num_workers": 2, "vectorization": "sync"}], ids=str)

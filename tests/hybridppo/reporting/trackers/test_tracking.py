@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig
+from hybridppo import ConfigurationError
 from hybridppo.reporting.trackers import tracking
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
 from hybridppo.reporting.trackers.registry import TRACKERS, names_of_trackers
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(4,))
 BATCH = CONFIG.batch_size
 
 

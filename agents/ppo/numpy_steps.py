@@ -147,7 +147,7 @@ class NumpySteps:
         """Forward, the loss's gradient by hand, backward; `STATISTICS` but the last into `out`."""
         size = len(minibatch.returns)
         if self._config.normalize_advantage and not minibatch.is_normalized:
-            _normalize(minibatch.advantages)
+            normalize_in_place(minibatch.advantages)
         if size <= self._block_size:
             out[:-1] = self._block(minibatch, clip_range, size)
         else:
@@ -234,8 +234,8 @@ def _clip(values: Array, low: float, high: float) -> Array:
     return clipped
 
 
-def _normalize(advantages: Array) -> None:
-    """To mean 0 and deviation 1, in place."""
+def normalize_in_place(advantages: Array) -> None:
+    """To mean 0 and deviation 1."""
     size = len(advantages)
     advantages -= np.add.reduce(advantages) / np.float32(size)
     if size > 1:

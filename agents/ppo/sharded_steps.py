@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import NormalizedBatch
-from hybridppo.agents.ppo.losses import normalize
 from hybridppo.agents.ppo.minibatch_order import Order
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.numpy_steps import NumpySteps, normalize_in_place
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.interruption import Stopped
 
@@ -97,6 +96,9 @@ class ShardedSteps:
         """One gather for the epoch, of the rows of this learner's shards and of all advantages; shards are views."""
         order, ends = np.asarray(order), np.cumsum(sizes).tolist()
         advantages = batch.advantages.index_select(0, torch.from_numpy(order)).split(list(sizes))
+        if self._agent.config.normalize_advantage:
+            for of_all in advantages:
+                normalize_in_place(of_all.numpy())
         bounds = [self._bounds(size) for size in sizes]
         mine = [
             order[end - size + cuts[shard] : end - size + cuts[shard + 1]]
@@ -108,7 +110,6 @@ class ShardedSteps:
         for cuts, of_all in zip(bounds, advantages, strict=True):
             if self._agent.should_stop():
                 raise Stopped
-            of_all = normalize(of_all) if self._agent.config.normalize_advantage else of_all
             for row, shard in zip(self._exchange.to_fill(), self._mine, strict=True):
                 rows = next(shards)
                 own = of_all[cuts[shard] : cuts[shard + 1]]

@@ -114,7 +114,7 @@ class InSharedMemory:
         self._arrays = SharedArrays(layout, None if link.rank == 0 else link.from_first(b"").decode())
         if link.rank == 0:
             link.from_first(self._arrays.path.encode())
-        link.gather(b"")  # all have mapped it
+        link.meet_neighbours()  # all have mapped it
         self._arrays.unlink()
         self._link, self._turn = link, 0
         both = [torch.from_numpy(self._arrays[f"rows{i}"]) for i in range(2)]

@@ -1,6 +1,7 @@
 """What learners say to each other, through torch.distributed; and who is missing where nothing comes."""
 
 import contextlib
+import os
 import threading
 import time
 import traceback
@@ -66,6 +67,7 @@ class Link:
             raise self._explained(error) from error
         self._on_cuda: Any = None
         self._turn, self._closed = 0, threading.Event()
+        self._neighbours: dict[int, int] = {}
         if rank == 0:
             threading.Thread(target=self._beat, name="hybridppo-beats", daemon=True).start()
 
@@ -108,6 +110,11 @@ class Link:
         self.gather_numbers(own, everything)
         return everything
 
+    def meet_neighbours(self) -> None:
+        """Remember the processes of all, where all are on this machine: `look` then sees the end of one."""
+        found = [int(number) for number in self.gather(str(os.getpid()).encode())]
+        self._neighbours = dict(enumerate(found))
+
     def look(self, seconds: float) -> None:
         """Whether the others are there, for whom this process has waited so long without a word from `gather`.
 
@@ -116,7 +123,7 @@ class Link:
         """
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
-            is_lost = any(self._how_it_ended(rank) or self._report_of(rank) for rank in others)
+            is_lost = any(self._end_of(rank) or self._report_of(rank) for rank in others)
         except RuntimeError as error:
             raise self._explained(error) from error
         if is_lost or seconds > self.timeout:
@@ -186,6 +193,13 @@ class Link:
         with contextlib.suppress(RuntimeError):  # nobody is there any more to be told
             self._store.set(f"gone/{self.rank}", problem)
 
+    def _end_of(self, rank: int) -> str | None:
+        """As `how_it_ended`; of a neighbour whose end nobody else has seen, that it is gone."""
+        how = self._how_it_ended(rank)
+        if how is None and rank in self._neighbours and is_gone(self._neighbours[rank]):
+            return "its process is gone"
+        return how
+
     def _report_of(self, rank: int) -> str:
         return self._store.get(f"gone/{rank}").decode() if self._store.check([f"gone/{rank}"]) else ""
 
@@ -196,7 +210,7 @@ class Link:
         deadline = time.monotonic() + SECONDS_TO_EXPLAIN
         try:
             while True:
-                ends = {rank: self._how_it_ended(rank) for rank in others}  # before what they told as they ended
+                ends = {rank: self._end_of(rank) for rank in others}  # before what they told as they ended
                 reports = {rank: self._report_of(rank) for rank in others}
                 for rank, problem in reports.items():
                     if problem not in ("", INNOCENT):
@@ -221,6 +235,19 @@ class Link:
         self._closed.set()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether there is no such process; where that cannot be asked for (Windows), never."""
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 def told_of(error: BaseException) -> str:

@@ -24,9 +24,8 @@ class Neighbour:
         self._meet.wait(SECONDS)
         return self._said[0]
 
-    def gather(self, data: bytes) -> list[bytes]:
+    def meet_neighbours(self) -> None:
         self._meet.wait(SECONDS)
-        return [data] * self.size
 
     def look(self, seconds: float) -> None:
         assert seconds < SECONDS

@@ -191,6 +191,38 @@ def test_a_learner_that_is_lost_ends_the_training_in_one_error_and_what_was_save
     assert result.metrics["env_steps"] == STEPS
 
 
+def failing_loss(what: Callable[[], object]) -> Any:
+    """PPO's, which does something else for the 20th gradient, in any process but this one."""
+    here, calls = os.getpid(), []
+
+    def loss(*arguments: Any) -> Loss:
+        calls.append(1)
+        if len(calls) == 20 and os.getpid() != here:
+            what()
+        return ppo_loss(*arguments)
+
+    return loss
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        (killed, {}, r"learner 1 of 2 has died: killed by SIGKILL"),
+        (silent, {"worker_timeout": 3.0}, r"learner 1 of 2 died, or did not answer for 3 s \(worker_timeout\)"),
+        (raising, {}, r"learner 1 of 2 failed: ValueError: no more of this"),
+    ],
+    ids=["killed", "silent", "raising"],
+)
+@beside_the_extras
+def test_a_learner_that_is_lost_within_an_update_is_waited_for_no_longer(
+    what: Callable[[], None], options: dict[str, Any], message: str
+) -> None:
+    config = replace(CONFIG, target_kl=None)
+    with pytest.raises(DistributionError, match=message):
+        train(loss=failing_loss(what), distribution=MultiLearner(2), config=config, **options)
+
+
 def test_an_error_of_the_first_learner_is_raised_as_it_is_and_the_others_go() -> None:
     def stop(metrics: dict[str, float]) -> None:
         raise ZeroDivisionError("mine")

@@ -1,5 +1,9 @@
 """What learners agree on with every word that they exchange."""
 
+import os
+import subprocess
+import sys
+
 import gymnasium as gym
 import pytest
 import torch
@@ -9,6 +13,7 @@ from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents import PPO
 from hybridppo.distribution import team as teams
 from hybridppo.distribution.exchange import Agreeing, Alone
+from hybridppo.distribution.link import is_gone
 from hybridppo.distribution.team import Team
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.sync import SyncEnvironments
@@ -99,3 +104,10 @@ def test_numbers_that_follow_from_others_are_written_down() -> None:
     run = RunOptions(total_steps=1, seed=4, distribution="multi:2")
     settled = Team.of(MultiLearner(2), 5.0).settled(run)
     assert (settled.distribution, settled.seed) == ("multi:2:2", 4)
+
+
+def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert not is_gone(process.pid)
+    process.communicate(b"\n")
+    assert is_gone(process.pid) is (os.name == "posix")

@@ -69,6 +69,12 @@ class Normalization(nn.Module):
             is_whole = len(rollout.valid_rows) == len(rows)
             self.observations.add(rows if is_whole else rows.index_select(0, rollout.valid_rows))
 
+    @property
+    def parts(self) -> "dict[str, ObservationNormalizer | RewardNormalizer]":
+        """What there is of the two, by name: each with its `moments`, and `merge`."""
+        parts = {"observations": self.observations, "rewards": self.rewards}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def changing(self) -> list[Tensor]:
         """What an update changes before it is over."""
         return [] if self.rewards is None else list(self.rewards.buffers())

@@ -31,6 +31,10 @@ class RewardNormalizer(nn.Module):
         if len(self.returns) != num_columns:
             self.returns = self.returns.new_zeros(num_columns)
 
+    def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
+        """Let so many returns count that somebody else had."""
+        self.moments.merge(mean, variance, number)
+
     @torch.no_grad()
     def forward(self, rewards: Tensor, ended: Tensor, valid_rows: Tensor) -> Tensor:
         """The rewards of a rollout normalised, which counts already.

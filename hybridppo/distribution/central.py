@@ -47,16 +47,11 @@ class ServerOfParameters(Alone):
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with {self._learners} learners of a server of parameters"
         config = require_divisible(config, options, run, self._learners, whom)
-        for name in ("normalize_observations", "normalize_rewards"):
-            if getattr(config, name):
-                raise ConfigurationError(
-                    f"{name} cannot be had {whom}, whose statistics nobody would bring together: use "
-                    f"distribution='multi:{self._learners}'"
-                )
-        if config.num_minibatches % self._learners:
+        num_minibatches = config.minibatches_of(config.batch_size)
+        if num_minibatches % self._learners:
             raise ConfigurationError(
                 f"num_minibatches must be a multiple of the {self._learners} learners, which each have a part of the "
-                f"rows, got {config.num_minibatches}"
+                f"rows, got {num_minibatches}"
             )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base

@@ -6,12 +6,14 @@ Parameters and gradients cross in shared memory, and who is next in messages. It
 
 import sys
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
+from torch import Tensor
 
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.served_steps import ServedSteps
@@ -19,6 +21,7 @@ from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import TrainingError
+from hybridppo.networks.normalization import moments_of
 from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.single_device import SingleDevice
@@ -134,13 +137,19 @@ def serve(connection: "Connection[Any, Any]") -> None:
 def _learn(
     server: Server, agent: PPO, cpu: SingleDevice, sampler: Sampler, counted: Counted, noise: np.random.Generator
 ) -> None:
+    seen: dict[str, tuple[Any, Any, int]] = {}
+    for name, part in agent.normalization.parts.items():
+        part.moments.of_all = partial(_noted, seen, name)
     while True:
         kind, value = server.wait()
         if kind == "restart":
             sampler.restart(value["envs"])
             noise.bit_generator.state = np.random.default_rng(value["noise"]).bit_generator.state
             continue
-        agent.version, share_done = value
+        agent.version, share_done, known = value
+        seen.clear()
+        for name, part in agent.normalization.parts.items():
+            part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in known[name].items()})
         agent.anneal(share_done)
         begun, steps, restarts = time.perf_counter(), sampler.env_steps, sampler.env_restarts
         with cpu.sampling(agent) as actor:
@@ -151,6 +160,7 @@ def _learn(
         done = {
             "metrics": metrics,
             "version": rollout.version,
+            "seen": dict(seen),
             "blocks": counted.blocks,
             "env_steps": sampler.env_steps - steps,
             "env_restarts": sampler.env_restarts - restarts,
@@ -158,6 +168,13 @@ def _learn(
         }
         counted.blocks = []
         server.tell("done", done)
+
+
+def _noted(seen: dict[str, tuple[Any, Any, int]], name: str, values: Tensor) -> tuple[Tensor, Tensor, int]:
+    """The moments of what this learner has seen, of which the server is told."""
+    mean, variance, number = moments_of(values)
+    seen[name] = mean.numpy(), variance.numpy(), number
+    return mean, variance, number
 
 
 def _owner(what: str, number: int) -> str:

@@ -85,14 +85,17 @@ class DeviceTeam(Team):
             raise ConfigurationError(f"a {type(config).__name__} cannot be had {learners}, whose learners share PPO's")
         for name, needed in _NOT_SPREAD.items():
             if (value := getattr(config, name)) != needed:
-                raise ConfigurationError(f"{name}={value!r} cannot be had {learners}: use distribution='local'")
+                raise ConfigurationError(
+                    f"{name}={value!r} cannot be had {learners}: give {name}={needed!r}, or use distribution='local'"
+                )
         if config.num_envs % self.shards:
             raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
         rows = config.num_envs // self.shards * config.num_steps
-        if config.num_minibatches > (rows if self.shards > 1 else rows // 2):
+        num_minibatches = config.minibatches_of(config.batch_size)
+        if num_minibatches > (rows if self.shards > 1 else rows // 2):
             raise ConfigurationError(
                 f"num_minibatches must be at most the rows of a shard, num_envs * num_steps / shards = {rows}, "
-                f"{learners}, got {config.num_minibatches}"
+                f"{learners}, got {num_minibatches}"
             )
         if run.num_workers:
             raise ConfigurationError(f"num_workers={run.num_workers} cannot be had {learners}: leave it out")

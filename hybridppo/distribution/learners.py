@@ -168,7 +168,9 @@ class Learners(BaseSampler):
         setup = {
             "source": to_send(source),
             "options": options,
-            "config": replace(config, num_envs=share, num_minibatches=config.num_minibatches // learners),
+            "config": replace(
+                config, num_envs=share, num_minibatches=config.minibatches_of(config.batch_size) // learners
+            ),
             "kind": type(agent),
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,
@@ -210,7 +212,11 @@ class Learners(BaseSampler):
         while self._idle:
             learner = self._idle.pop(0)
             self._under_way_of[learner] = UpdateUnderWay()
-            self._tell(learner, "update", (self._lag.version, share_done))
+            known = {
+                name: {key: tensor.numpy() for key, tensor in part.moments.state_dict().items()}
+                for name, part in self._agent.normalization.parts.items()
+            }
+            self._tell(learner, "update", (self._lag.version, share_done, known))
 
     def look(self) -> Update | None:
         """Make the steps that can be made; the next update that has ended, or None where none has for a while."""
@@ -294,6 +300,9 @@ class Learners(BaseSampler):
             self.statistics.add(*(self._in_columns(array, columns) for array in block))
         self.env_steps += done["env_steps"]
         self.env_restarts += done["env_restarts"]
+        for name, (mean, variance, number) in done["seen"].items():
+            part = self._agent.normalization.parts[name]
+            part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
         self._losses_in_a_row[learner] = 0
         under_way = self._under_way_of[learner]
         assert under_way.begun_at is not None  # there is a minibatch in every update

@@ -32,13 +32,17 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.ones(shape))
         # On the device like the others: that it is added to waits for nothing.
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.of_all: Callable[[Tensor], tuple[Tensor, Tensor, int]] = _moments_of
+        self.of_all: Callable[[Tensor], tuple[Tensor, Tensor, int]] = moments_of
         """Mean, variance and number of rows that are added; where several learn together, of what all of them add."""
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
         """Add `[B, *shape]`, of one row or more."""
-        mean, variance, number = self.of_all(values)
+        self.merge(*self.of_all(values))
+
+    @torch.no_grad()
+    def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
+        """Add so many rows, whose mean and variance these are."""
         share = number / (self.count + number).to(torch.float32)
         difference = mean - self.mean
         # A variance, and not a sum of squares: it stays exact however many are added.
@@ -48,7 +52,8 @@ class RunningMoments(nn.Module):
         self.count.add_(number)
 
 
-def _moments_of(values: Tensor) -> tuple[Tensor, Tensor, int]:
+def moments_of(values: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Mean and variance of `[B, *shape]`, and how many rows these are."""
     mean = values.mean(0)
     return mean, (values - mean).square_().mean(0), len(values)
 
@@ -81,11 +86,18 @@ class ObservationNormalizer(nn.Module):
     @torch.no_grad()
     def add(self, rows: Tensor) -> None:
         """Let rows `[B, *row]` count from now on."""
-        moments = self.moments
-        moments.add(numbers_of(rows, self.layout))
+        self.moments.add(numbers_of(rows, self.layout))
+        self._leave_choices()
+
+    def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
+        """Let so many rows count that somebody else had: `[num_numbers]` each."""
+        self.moments.merge(mean, variance, number)
+        self._leave_choices()
+
+    def _leave_choices(self) -> None:
         for choice in self._choices:
-            moments.mean[choice] = 0.0
-            moments.variance[choice] = 1.0
+            self.moments.mean[choice] = 0.0
+            self.moments.variance[choice] = 1.0
 
 
 class NormalizedNetwork(nn.Module):

@@ -26,6 +26,7 @@ from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3)
 STEPS = 4 * 32 * 4
+pytestmark = pytest.mark.cold_workers  # learners are looked for among the processes of this one
 beside_the_extras = pytest.mark.extras
 """Nothing of the extras is needed, but each starts several learners, and torch in each of them."""
 needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
@@ -70,10 +71,18 @@ def _nothing_is_left() -> Iterator[None]:
 @pytest.mark.parametrize("fast_updates", [True, pytest.param(False, marks=beside_the_extras)])
 def test_one_learner_without_lag_gives_the_bits_of_one_process(fast_updates: bool) -> None:
     """Annealing, target_kl and episodes are where they are there; an early end comes at the same epoch."""
-    config = replace(CONFIG, fast_updates=fast_updates, anneal_clip_range=True, target_kl=1e-4)
+    config = replace(
+        CONFIG, fast_updates=fast_updates, anneal_clip_range=True, target_kl=1e-4, normalize_observations=True,
+        normalize_rewards=True,
+    )  # fmt: skip
     alone = train(config=config, vectorization="sync")
     served = train(config=config, distribution=Central(1, max_lag=0))
     assert torch.equal(values_of(served), values_of(alone))
+    for name, part in served.agent.normalization.parts.items():
+        expected = alone.agent.normalization.parts[name].moments
+        assert part.moments.count == expected.count == STEPS
+        assert torch.equal(part.moments.mean, expected.mean)
+        assert torch.equal(part.moments.variance, expected.variance)
     assert {name: value for name, value in counted(served.metrics).items() if name not in OF_CENTRAL} == counted(
         alone.metrics
     )

@@ -101,8 +101,6 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "num_envs must be a multiple of the 2 learner",
         ),
         ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
-        ({"normalize_rewards": True}, {"distribution": "central:2"}, "normalize_rewards cannot be had .*use .*multi:2"),
-        ({"normalize_observations": True}, {"distribution": "central:2"}, "normalize_observations cannot be had"),
         (
             {"recurrent": "gru"},
             {"distribution": "central:2"},

@@ -29,8 +29,6 @@ class Distribution:
 
     name: ClassVar[str]
     """What the command line calls it."""
-    instead: ClassVar[str | None] = None
-    """Where this version cannot run it: what can be used instead."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -186,16 +184,9 @@ def distribution_of(value: object) -> Distribution:
     """The policy meant by itself, or by a text such as `multi:2` or `multi:2:4`, its numbers in their order.
 
     Raises:
-        ConfigurationError: for what is no policy, and for one that this version cannot run.
+        ConfigurationError: for what is no policy.
     """
-    policy = value if isinstance(value, Distribution) else _parsed(value)
-    if policy.instead is not None:
-        numbers = {field.name: getattr(policy, field.name) for field in fields(policy)}
-        raise ConfigurationError(
-            f"distribution {policy} ({type(policy).__name__}) cannot be run by this version of hybridppo: use "
-            f"{policy.instead.format(**numbers)}"
-        )
-    return policy
+    return value if isinstance(value, Distribution) else _parsed(value)
 
 
 def _parsed(value: object) -> Distribution:

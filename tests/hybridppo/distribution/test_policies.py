@@ -34,8 +34,7 @@ CONFIG = ppo_config(num_envs=4, num_steps=8, hidden_sizes=(4,))
 def test_every_policy_has_a_text_and_fragments(text: str, policy: Distribution) -> None:
     assert str(policy) == text
     assert {part for fragment in policy.fragments() for part in fragment.holds} >= {"environments", "actor", "learner"}
-    if policy.instead is None:
-        assert distribution_of(text) == distribution_of(policy) == policy
+    assert distribution_of(text) == distribution_of(policy) == policy
 
 
 ROOT = Path(__file__).parents[3]
@@ -45,23 +44,12 @@ ROOT = Path(__file__).parents[3]
 def test_the_documents_say_of_each_what_it_says_itself(kind: type[Distribution]) -> None:
     policy = kind(*[{"samplers": 8, "env_workers": 8, "workers": 8, "learners": 4}[f.name] for f in fields(kind)[:1]])
     fragments = [f"{part.count} of {', '.join(part.holds)} ({part.crosses})" for part in policy.fragments()]
-    can_be_run = "yes" if policy.instead is None else "no"
-    row = f"| `{policy!r}` | `{policy}` | {'; '.join(fragments)} | {can_be_run} |"
+    row = f"| `{policy!r}` | `{policy}` | {'; '.join(fragments)} |"
     assert row in (ROOT / "docs" / "distribution.md").read_text(encoding="utf-8").splitlines()
 
 
 def test_there_is_one_of_each_kind() -> None:
     assert {type(policy) for policy in EVERY.values()} == set(POLICIES.values())
-
-
-@pytest.mark.parametrize("text", [text for text, policy in EVERY.items() if policy.instead is not None])
-def test_what_cannot_be_run_says_what_can(text: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=rf"{text}.*{type(EVERY[text]).__name__}.*use .+") as refused:
-        hybridppo.train(
-            "CartPole-v1", total_steps=32, config=CONFIG, distribution=EVERY[text], run_dir=tmp_path / "run"
-        )
-    assert "{" not in str(refused.value)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python benchmarks/placements.py
 	$(BIN)/python benchmarks/auto.py
+	$(BIN)/python benchmarks/tensors.py --device cuda --num-envs 256,4096,65536
 	$(BIN)/python scripts/compare_placements.py
 	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/tables.py

@@ -53,6 +53,7 @@ bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/placements.py
 	$(BIN)/python benchmarks/auto.py
 	$(BIN)/python benchmarks/compiled_gpu.py
+	$(BIN)/python benchmarks/tensors.py --device cuda --num-envs 256,4096,65536
 	$(BIN)/python scripts/compare_placements.py
 	$(BIN)/python benchmarks/pictures.py
 	$(BIN)/python benchmarks/tables.py

@@ -6,6 +6,7 @@ result = hybridppo.train("CartPole-v1", total_steps=100_000)
 
 from typing import TYPE_CHECKING
 
+from hybridppo import tensors
 from hybridppo._lazy import lazy_attributes
 from hybridppo._version import __version__
 from hybridppo.errors import (
@@ -111,6 +112,7 @@ __all__ = [
     "record_video",
     "resume",
     "run_benchmark",
+    "tensors",
     "train",
     "tune",
     "tuned",

@@ -27,8 +27,12 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STEPS = 600
 TINY = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
-EXCERPTS = ("with placement.sampling(agent) as actor:",)
-"""What blocks begin with that are a part of something."""
+EXCERPTS = (
+    "with placement.sampling(agent) as actor:",
+    "import hybridppo\n\nenv = hybridppo.tensors.Playground",
+    "from isaaclab.app import",
+)
+"""What blocks begin with that are a part of something, or need what no extra installs."""
 
 
 def blocks_of(page: Path, language: str) -> list[str]:

@@ -1,6 +1,6 @@
 """What spreading gains: steps per second of one process, and of distribution policies, by turns.
 
-    python benchmarks/distribution.py --hidden-sizes 64 256 --repeats 3
+    python benchmarks/distribution.py --hidden-sizes 64 256 --repeats 3 --distributions local multi:2 central:2
     python benchmarks/distribution.py --env LunarLander-v3 --num-envs 16 --distributions workers:2 coarse:2 local fine:2
 
 `workers:2` is one process with two worker processes. The first of the distributions is what the others are compared
@@ -10,6 +10,7 @@ measurement as JSON. Start-up is left out: speeds are those of the iterations af
 
 import argparse
 import json
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -22,17 +23,24 @@ OVER_RAY = ("coarse", "fine", "environments")
 
 
 def measure(env: str, distribution: str, width: int, iterations: int, num_envs: int) -> float:
-    """Steps per second, the median over the iterations after the second."""
+    """Steps per second, the median over the iterations after the second.
+
+    Of `central`, an iteration is a rollout of one learner: as many as there are learners are measured as one.
+    """
     config = cleanrl(num_envs=num_envs, num_steps=128, hidden_sizes=(width, width))
-    speeds: list[float] = []
+    lines: list[dict[str, float]] = []
     name, _, count = distribution.partition(":")
     spread = {"num_workers": int(count)} if name == "workers" else {"distribution": distribution}
     hybridppo.train(
         env, total_steps=config.batch_size * iterations, config=config, placement="cpu", vectorization="sync", seed=1,
         progress=False, **spread,
-        on_iteration=lambda metrics: speeds.append(metrics["steps_per_second"]),
+        on_iteration=lambda metrics: lines.append(dict(metrics)),
     )  # fmt: skip
-    return median(speeds[2:])
+    rounds = lines[:: int(lines[0].get("learners", 1))]
+    return median(
+        (after["env_steps"] - before["env_steps"]) / (after["seconds"] - before["seconds"])
+        for before, after in pairwise(rounds[1:])
+    )
 
 
 def main() -> None:

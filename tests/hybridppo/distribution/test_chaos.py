@@ -32,7 +32,8 @@ ITERATIONS = 25
 OPTIONS: dict[str, Any] = {
     "config": CONFIG, "seed": 5, "total_steps": 4 * 32 * ITERATIONS, "progress": False, "vectorization": "sync",
 }  # fmt: skip
-POLICIES = ("coarse:2", "coarse:2 overlapping", "fine:2", "environments:2", "multi:2")
+POLICIES = ("coarse:2", "coarse:2 overlapping", "fine:2", "environments:2", "multi:2", "central:2")
+OF_LEARNERS = "hybridppo.distribution.process", "hybridppo.distribution.central_learner"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,7 +50,7 @@ def workers() -> list[psutil.Process]:
             command = " ".join(child.cmdline())
         except psutil.NoSuchProcess:
             continue
-        if "ray::Remote" in command or "hybridppo.distribution.process" in command:
+        if any(name in command for name in ("ray::Remote", *OF_LEARNERS)):
             found.append(child)
     return found
 
@@ -63,6 +64,7 @@ def test_no_run_is_lost_and_nothing_is_left_behind(seed: int, tmp_path: Path) ->
     chance = random.Random(seed)
     policy = POLICIES[seed % len(POLICIES)]
     distribution, is_multi = policy.partition(" ")[0], policy.startswith("multi")
+    is_central = policy.startswith("central")  # whose bits are nobody's, and which goes on without who is lost
     what = chance.choice((signal.SIGKILL, signal.SIGSTOP))
     restarts = not is_multi and chance.random() < 0.5
     iteration, delay = chance.randint(1, ITERATIONS - 5), chance.uniform(0.0, 0.1)
@@ -92,7 +94,9 @@ def test_no_run_is_lost_and_nothing_is_left_behind(seed: int, tmp_path: Path) ->
         result = hybridppo.resume(run_dir, distribution=other, progress=False)
     thread.join()
     assert (run_dir / "result.json").exists()
-    if result.metrics["env_restarts"] == 0:
+    if is_central:
+        assert result.metrics["env_steps"] >= OPTIONS["total_steps"]
+    elif result.metrics["env_restarts"] == 0:
         whole = hybridppo.train(
             "CartPole-v1", placement=placement(policy), distribution="multi:1:2" if is_multi else "local", **OPTIONS
         )

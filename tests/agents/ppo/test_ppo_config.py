@@ -72,6 +72,7 @@ def test_every_field_is_tried() -> None:
         "recurrent",
         "convolutions",
         "log_std_init",
+        "sde_sample_freq",
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried

@@ -203,5 +203,12 @@ KINDS = {
     "squashed tuple": identity(Tuple((Discrete(2), Box(0.0, 3.0, (1,)))), squash_actions=True),
     "image and vector": KindOfSpace(Camera, LENGTH * 1.0),
     "image with channels first": KindOfSpace(partial(Camera, channels_first=True), LENGTH * 1.0),
+    "image and vector, encoded": KindOfSpace(
+        Camera, LENGTH * 1.0, {"encoder_sizes": {"camera": [16], "speed": [8, 8]}}
+    ),
+    "dict, nested, encoded": identity(NESTED, encoder_sizes={"arms": (16,), "moves": (8,)}),
+    "dict, encoded, with a memory": identity(
+        NESTED, encoder_sizes={"keys": (8,)}, recurrent="gru", recurrent_size=8, sequence_length=8
+    ),
     "images alone": KindOfSpace(TwoCameras, LENGTH * 2.0, has_masks=False),
 }

@@ -54,6 +54,26 @@ def check_types(
             object.__setattr__(config, field.name, float(value))
 
 
+def check_encoders(config: Any) -> None:
+    """Refuse `encoder_sizes` of which no layers can be made; lists of sizes become tuples.
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+    sizes = config.encoder_sizes
+    if sizes is None:
+        return
+    rule = "must be None, or a dict of a part's key to the widths of its layers, each a whole number of at least 1"
+    is_one = isinstance(sizes, dict) and len(sizes) > 0 and all(isinstance(key, str) for key in sizes)
+    require(config, "encoder_sizes", is_one and all(map(_are_widths, sizes.values())), rule)
+    object.__setattr__(config, "encoder_sizes", {key: tuple(widths) for key, widths in sizes.items()})
+
+
+def _are_widths(widths: Any) -> bool:
+    is_list = isinstance(widths, (list, tuple)) and len(widths) > 0
+    return is_list and all(type(width) is int and 1 <= width <= MOST_ROWS for width in widths)
+
+
 def check_hidden_layers(config: Any) -> None:
     """Refuse `hidden_sizes` and `activation` of which no networks can be made; a list of sizes becomes a tuple.
 

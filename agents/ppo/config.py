@@ -3,7 +3,14 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
+from hybridppo.agents.common.checks import (
+    MOST_ROWS,
+    MOST_THREADS,
+    check_encoders,
+    check_hidden_layers,
+    check_types,
+    require,
+)
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
@@ -87,6 +94,10 @@ class PPOConfig:
     """Widths of the hidden layers, of actor and critic each; of images, after the convolutions."""
     activation: Activation = "tanh"
     """Activation after each hidden layer."""
+    encoder_sizes: dict[str, Any] | None = None
+    """Of observations that are a Dict or Tuple, widths of hidden layers that a part has to itself before all are
+    joined, by its key, such as {"speed": [32, 32]}; of images, after the convolutions. On the command line, an object
+    of JSON."""
     layer_norm: bool = False
     """Normalise each hidden layer before its activation. NumPy does not have it: sampling is torch's, and not in worker
     processes."""
@@ -133,8 +144,12 @@ class PPOConfig:
     def __post_init__(self) -> None:
         check_hidden_layers(self)
         check_types(
-            self, optional=OPTIONAL, whole=("episodes_per_rollout", "num_minibatches"), elsewhere=("recurrent",)
+            self,
+            optional=OPTIONAL,
+            whole=("episodes_per_rollout", "num_minibatches"),
+            elsewhere=("recurrent", "encoder_sizes"),
         )
+        check_encoders(self)
         self._require("pool_size", self.pool_size <= LARGEST_POOL, f"must be at most {LARGEST_POOL}")
         self._require(
             "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"

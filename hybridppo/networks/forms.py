@@ -7,9 +7,12 @@ from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork, Nature
+from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
+from hybridppo.networks.numpy_forms.actor import NumpyActivation
+from hybridppo.networks.numpy_forms.encoders import EncodedForm
 from hybridppo.networks.numpy_forms.form import NumpyForm
 from hybridppo.networks.numpy_forms.recurrent import CellForm
 from hybridppo.networks.recurrent import GRU, LSTM, Recurrent, RecurrentNetwork
@@ -45,19 +48,46 @@ def numpy_form(network: nn.Module) -> NumpyForm | None:
         return None
     inner = network.mean if isinstance(network, GaussianActor) else network
     mask_size = inner.num_actions if isinstance(inner, MaskedActor) else 0
+    activation: NumpyActivation = "tanh" if activations == {nn.Tanh} else "relu"
+    encoded = None
+    trunk = _trunk_of(network)[0]
+    if type(trunk) is EncodedNetwork:
+        encoded = _encoded_form(trunk)
+        if encoded is None or _activation_of(trunk.encoders) not in (None, activation):
+            return None
     explores = type(network) is StateDependentActor
-    return NumpyForm("tanh" if activations == {nn.Tanh} else "relu", mask_size, layout, explores=explores)
+    return NumpyForm(activation, mask_size, layout, encoded, explores=explores)
 
 
 def _recurrent_form(network: RecurrentNetwork) -> NumpyForm | None:
-    form = numpy_form(network.network)
+    form, features = numpy_form(network.network), network.features
     if form is None or form.layout is not None:
         return None
-    if network.features is not None and not _has_known_convolutions(network.features):
-        return None
-    layout = network.layout if network.layout.images else None
     kind: Recurrent = "lstm" if isinstance(network.cell, LSTM) else "gru"
-    return replace(form, cell=CellForm(kind, network.cell.size), layout=layout)
+    form = replace(form, cell=CellForm(kind, network.cell.size))
+    if type(features) is EncodedNetwork:
+        encoded = _encoded_form(features)
+        has_same = encoded is not None and {_activation_of(features.encoders)} <= {None, form.activation}
+        return replace(form, encoded=encoded, layout=features.layout) if has_same else None
+    if features is not None and not _has_known_convolutions(features):
+        return None
+    return replace(form, layout=network.layout if network.layout.images else None)
+
+
+def _encoded_form(network: EncodedNetwork) -> EncodedForm | None:
+    if not _has_known_convolutions(network):
+        return None
+    counts = [sum(isinstance(layer, nn.Linear) for layer in encoder.modules()) for encoder in network.encoders]
+    return EncodedForm(network.layout, tuple(zip(network.parts, counts, strict=True)))
+
+
+def _activation_of(network: nn.Module) -> NumpyActivation | str | None:
+    """The activation of all layers within a network; None where there are none, "" for any that NumPy has not."""
+    layers = [layer for layer in network.modules() if not list(layer.children())]
+    kinds = {type(layer) for layer in layers if not isinstance(layer, (nn.Linear, nn.Identity))}
+    if not kinds:
+        return None
+    return "tanh" if kinds == {nn.Tanh} else "relu" if kinds == {nn.ReLU} else ""
 
 
 def cell_of(network: nn.Module) -> LSTM | GRU | None:
@@ -86,23 +116,28 @@ def is_on_cpu(network: nn.Module) -> bool:
 
 
 def _mlp_and_layout(network: nn.Module) -> tuple[list[nn.Module], RowLayout | None] | None:
-    """The layers of the MLP in a network made here, and what its rows are, where there are images in them."""
-    trunk: Any = network
-    if type(trunk) is GaussianActor:
-        trunk = trunk.mean
-    if type(trunk) is MaskedActor:
-        trunk = trunk.logits
-    last: list[nn.Module] = []
-    if type(trunk) is HeadedNetwork:
-        last, trunk = [trunk.head], trunk.trunk.network
-    if type(trunk) is StateDependentActor:
-        last, trunk = [trunk.head], trunk.feature_layers
-    if type(trunk) in (ImageNetwork, JoinedNetwork):
+    """The layers of the MLP in a network made here, and what its rows are, where something is made of them before."""
+    trunk, last = _trunk_of(network)
+    if type(trunk) in (ImageNetwork, JoinedNetwork, EncodedNetwork):
         if not _has_known_convolutions(trunk):
             return None
         layout = RowLayout(0, (trunk.image,), is_one_image=True) if type(trunk) is ImageNetwork else trunk.layout
         return [*trunk.mlp, *last], layout
     return ([*trunk, *last], None) if type(trunk) is MLP else None
+
+
+def _trunk_of(network: nn.Module) -> tuple[Any, list[nn.Module]]:
+    """A network made here without what an actor has beyond it, and the last layer where that stands apart."""
+    trunk: Any = network
+    if type(trunk) is GaussianActor:
+        trunk = trunk.mean
+    if type(trunk) is MaskedActor:
+        trunk = trunk.logits
+    if type(trunk) is HeadedNetwork:
+        return trunk.trunk.network, [trunk.head]
+    if type(trunk) is StateDependentActor:
+        return trunk.feature_layers, [trunk.head]
+    return trunk, []
 
 
 def _has_known_convolutions(network: nn.Module) -> bool:

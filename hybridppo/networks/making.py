@@ -11,7 +11,7 @@ parameters are float32. They may be any modules, but only the library's own have
 learn through torch, and not in worker processes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, Convolve, ImageNetwork, JoinedNetwork
+from hybridppo.networks.encoders import EncodedNetwork, EncoderSizes, parts_with_sizes
 from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP, Activation
@@ -66,6 +67,11 @@ class NetworkSettings(Protocol):
     @property
     def convolutions(self) -> Convolutions:
         """Which, of images."""
+        ...
+
+    @property
+    def encoder_sizes(self) -> EncoderSizes | None:
+        """Widths of the layers that parts of observations have of their own."""
         ...
 
     @property
@@ -122,20 +128,30 @@ def actor_and_critic(
     # What the layers of an actor see: rows, or what is remembered of them, with the mask.
     layout = encode.layout if recurrent is None else RowLayout(config.recurrent_size + mask_size)
 
-    def network(outputs: int | None, gain: float) -> nn.Module:
-        def mlp(inputs: int) -> MLP:
-            return MLP(
-                inputs,
-                config.hidden_sizes,
-                outputs,
-                activation=config.activation,
-                output_gain=gain,
-                generator=generator,
-                layer_norm=config.layer_norm,
-                initialise=initialise,
-            )
+    def mlp(inputs: int, sizes: Sequence[int], outputs: int | None = None, gain: float = 1.0) -> MLP:
+        return MLP(
+            inputs,
+            sizes,
+            outputs,
+            activation=config.activation,
+            output_gain=gain,
+            generator=generator,
+            layer_norm=config.layer_norm,
+            initialise=initialise,
+        )
 
-        return _after_convolutions(layout, mlp, convolve)
+    parts = None if config.encoder_sizes is None else parts_with_sizes(encode, config.encoder_sizes)
+
+    def after_parts(rows: RowLayout, make: Callable[[int], nn.Module]) -> Any:
+        if parts is not None:
+            return EncodedNetwork(rows, parts, make, mlp, convolve)
+        return _after_convolutions(rows, make, convolve)
+
+    def network(outputs: int | None, gain: float) -> nn.Module:
+        def last(inputs: int) -> MLP:
+            return mlp(inputs, config.hidden_sizes, outputs, gain)
+
+        return last(layout.num_numbers) if recurrent is not None else after_parts(layout, last)
 
     trunk = SharedTrunk(network(None, 1.0)) if config.shared_trunk else None
 
@@ -149,8 +165,9 @@ def actor_and_critic(
         if recurrent is None:
             return network
         rows = encode.layout
-        features = _after_convolutions(rows, lambda inputs: nn.Identity(), convolve) if rows.images else None
-        cell = CELLS[recurrent](rows.num_features, config.recurrent_size, generator)
+        features = after_parts(rows, lambda inputs: nn.Identity()) if rows.images or parts is not None else None
+        num_features = features.num_features if isinstance(features, EncodedNetwork) else rows.num_features
+        cell = CELLS[recurrent](num_features, config.recurrent_size, generator)
         return RecurrentNetwork(features, cell, network, rows, mask_size)
 
     num_outputs = distribution.output_size - distribution.free_size

@@ -108,6 +108,11 @@ class Kind(ABC, Generic[SpaceT]):
         """The parts that a row is made of: itself, but for a space of spaces."""
         return [self]
 
+    @property
+    def by_key(self) -> dict[str, Kind[Any]]:
+        """The parts of a space of spaces, by key; none of any other."""
+        return {}
+
     def values(self, observations: Any) -> Sequence[Any]:
         """What an observation, or a batch of them, has for each of the leaves."""
         return [observations]

@@ -53,6 +53,10 @@ class CompositeKind(Kind[Any]):
     def leaves(self) -> Sequence[Kind[Any]]:  # noqa: D102 - as in the base
         return self._leaves
 
+    @property
+    def by_key(self) -> dict[str, Kind[Any]]:  # noqa: D102 - as in the base
+        return {str(key): part for key, part in self._parts.items()}
+
     def values(self, observations: Any) -> Sequence[Any]:  # noqa: D102 - as in the base
         return list(chain.from_iterable(part.values(v) for part, v in self._items(observations, "its observation")))
 

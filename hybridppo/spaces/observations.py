@@ -13,7 +13,7 @@ from hybridppo.spaces.box import is_outside
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of, unsupported
-from hybridppo.spaces.rows import HoldsRows, RowLayout, size_of
+from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, size_of
 
 Array = NDArray[Any]
 
@@ -65,6 +65,20 @@ class ObservationEncoder:
         """Of each number of a row: where it is in an observation, and what it lies between."""
         self.measured: Array = space.measured if isinstance(space, HoldsRows) else self._measured()
         """Of each number of a row, whether it is a quantity; those of choices and masks are not."""
+
+    @property
+    def parts(self) -> dict[str, RowPart]:
+        """Of a `Dict` or `Tuple`, by key, what of a row belongs to each part, in the order of a row; else nothing."""
+        inner = getattr(self.space, "observation", None)  # of a space with a mask
+        kind = self._kind if inner is None else kind_of(inner)
+        found: dict[str, RowPart] = {}
+        number = image = 0
+        for key, part in kind.by_key.items():
+            numbers = sum(leaf.size for leaf in part.leaves if leaf.image is None)
+            images = sum(leaf.image is not None for leaf in part.leaves)
+            found[key] = RowPart(slice(number, number + numbers), slice(image, image + images))
+            number, image = number + numbers, image + images
+        return found
 
     def _numbers(self) -> tuple[list[str], tuple[Array, Array]]:
         leaves = [leaf for leaf, _ in self.parts if leaf.image is None]

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,15 @@ class RowLayout:
     def with_numbers(self, more: int) -> "RowLayout":
         """The layout of such rows with more numbers after those they have."""
         return RowLayout(self.num_numbers + more, self.images)
+
+
+class RowPart(NamedTuple):
+    """What belongs to one part of an observation."""
+
+    numbers: slice
+    """Among the numbers of a row."""
+    images: slice
+    """Among its images."""
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActor
+from hybridppo.networks.numpy_forms.encoders import NumpyEncodedActor
 from hybridppo.networks.numpy_forms.images import NumpyImageActor
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
@@ -25,7 +26,9 @@ class NumpyExploringActor:
         parameters: all that this was made of.
     """
 
-    def __init__(self, actor: NumpyActor | NumpyImageActor, log_std: Array, parameters: Sequence[Array]) -> None:
+    def __init__(
+        self, actor: NumpyActor | NumpyImageActor | NumpyEncodedActor, log_std: Array, parameters: Sequence[Array]
+    ) -> None:
         self.parameters, self.version = parameters, actor.version
         self._actor = actor
         self._scale: Array = np.exp(log_std)

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
+from hybridppo.networks.numpy_forms.encoders import EncodedForm, NumpyEncoded, NumpyEncodedActor
 from hybridppo.networks.numpy_forms.exploring import NumpyExploringActor
 from hybridppo.networks.numpy_forms.images import NumpyFeatures, NumpyImageActor, num_convolution_arrays
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
@@ -19,7 +20,7 @@ from hybridppo.spaces.rows import RowLayout
 Array = NDArray[Any]
 
 
-OwnActor = NumpyActor | NumpyImageActor | NumpyRecurrentActor | NumpyExploringActor
+OwnActor = NumpyActor | NumpyImageActor | NumpyEncodedActor | NumpyRecurrentActor | NumpyExploringActor
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class NumpyForm:
     mask_size: int = 0
     """How many of the last numbers of a row say which of the first outputs are allowed."""
     layout: RowLayout | None = None
-    """What a row is, where there are images in it."""
+    """What a row is, where something is made of it before the hidden layers: of its images, or of each part."""
+    encoded: EncodedForm | None = None
+    """Its parts, where they have layers of their own."""
     cell: CellForm | None = None
     """The memory before it, if it has one."""
     normalizes: RowLayout | None = None
@@ -54,15 +57,20 @@ class NumpyForm:
             return NumpyExploringActor(self._of_means(parameters[1:], version), parameters[0], parameters)
         return self._of_means(parameters, version)
 
-    def _of_means(self, parameters: Sequence[Array], version: int) -> NumpyActor | NumpyImageActor:
+    def _of_means(self, parameters: Sequence[Array], version: int) -> NumpyActor | NumpyImageActor | NumpyEncodedActor:
+        if self.encoded is not None:
+            return NumpyEncodedActor(self.encoded, parameters, self.activation, version, self.mask_size)
         if self.layout is not None:
             return NumpyImageActor(self.layout, parameters, self.activation, version, self.mask_size)
         return NumpyActor(parameters, self.activation, version, self.mask_size)
 
     def _recurrent_actor(self, cell: CellForm, parameters: Sequence[Array], version: int) -> NumpyRecurrentActor:
-        features, mask_end = None, None
-        start = 0
-        if self.layout is not None:
+        features: NumpyFeatures | NumpyEncoded | None = None
+        start, mask_end = 0, None
+        if self.encoded is not None:
+            start = self.encoded.num_arrays
+            features = NumpyEncoded(self.encoded, parameters[:start], self.activation)
+        elif self.layout is not None:
             start = num_convolution_arrays(self.layout)
             features, mask_end = NumpyFeatures(self.layout, parameters[:start]), self.layout.num_numbers
         end = start + {"lstm": 3, "gru": 4}[cell.kind]

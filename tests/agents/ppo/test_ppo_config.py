@@ -48,6 +48,7 @@ SWITCHES = (
         *(("recurrent", value) for value in ("rnn", "LSTM", "", 1, True, ["lstm"])),
         *(("convolutions", value) for value in ("resnet", "", None, 3, ["nature"])),
         *(("log_std_init", value) for value in (math.nan, math.inf, True, "0.5", [0.5], None)),
+        *(("encoder_sizes", value) for value in ({}, {"a": []}, {"a": [0]}, {3: [8]}, [8], "a", True)),
         *(("sde_sample_freq", value) for value in (0, -2, 1.5, True, "8", None, [8])),
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
@@ -73,6 +74,8 @@ def test_every_field_is_tried() -> None:
         "recurrent",
         "convolutions",
         "log_std_init",
+        "sde_sample_freq",
+        "encoder_sizes",
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried

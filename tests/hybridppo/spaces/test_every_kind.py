@@ -19,6 +19,7 @@ import hybridppo
 from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
@@ -32,7 +33,7 @@ VARIANTS = [
 every_kind = pytest.mark.parametrize(("name", "masks"), VARIANTS)
 SOME = (
     "box", "discrete, masked", "multi-binary, masked", "dict, nested, masked", "squashed tuple, masked",
-    "image and vector, masked", "images alone",
+    "image and vector, masked", "images alone", "image and vector, encoded, masked", "dict, encoded, with a memory",
 )  # fmt: skip
 some_kinds = pytest.mark.parametrize(("name", "masks"), only_by_default(SOME, VARIANTS))
 
@@ -119,8 +120,9 @@ def test_an_agent_acts_in_it_once_loaded(name: str, masks: bool, tmp_path: Path)
     env: gym.Env = source_of(kind, masks)()
     for deterministic in (True, False):
         observation, info = env.reset(seed=3)
+        state = None
         for _ in range(8):
-            action = agent.act(observation, deterministic=deterministic, action_mask=info.get("action_mask"))
+            action, state = agent.act(observation, deterministic, info.get("action_mask"), state)
             assert env.action_space.contains(action)
             observation, _, _, _, info = env.step(action)
 
@@ -138,9 +140,10 @@ def test_its_space_as_json(name: str) -> None:
 def test_by_hand_is_autograd(name: str, masks: bool) -> None:
     """The agreement of the two is looked at in every run; here over whole updates."""
     results = [train(name, masks, replace(SMALL, fast_updates=fast), total_steps=STEPS // 2) for fast in (True, False)]
-    has_images = "image" in name
+    by_autograd = RecurrentSteps if "memory" in name else AutogradSteps
+    is_plain = "image" not in name and "encoded" not in name
     forms = [type(result.agent._steps) for result in results]
-    assert forms == [AutogradSteps if has_images else NumpySteps, AutogradSteps]
+    assert forms == [NumpySteps if is_plain else by_autograd, by_autograd]
     torch.testing.assert_close(values_of(results[0]), values_of(results[1]), rtol=0.0, atol=2e-4)
 
 

@@ -42,7 +42,10 @@ def test_settings_are_those_of_the_source_in_our_terms() -> None:
     assert cartpole.anneal_learning_rate
     assert cartpole.anneal_clip_range
     assert (cartpole.learning_rate, cartpole.minibatch_size) == (1e-3, 256)
-    assert "gSDE" in (tuned_entry("Pendulum-v1").left_out or "")
+    pendulum, car = hybridppo.tuned("Pendulum-v1"), hybridppo.tuned("MountainCarContinuous-v0")
+    assert (pendulum.use_sde, pendulum.sde_sample_freq, pendulum.log_std_init) == (True, 4, 0.0)
+    assert (car.use_sde, car.sde_sample_freq, car.log_std_init, car.orthogonal_init) == (True, -1, -3.29, False)
+    assert "larger than a rollout" in (tuned_entry("MountainCarContinuous-v0").left_out or "")
 
 
 def test_an_environment_without_an_entry_names_those_with_one() -> None:

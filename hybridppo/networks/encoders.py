@@ -1,0 +1,85 @@
+"""Networks whose parts of an observation pass through layers of their own before they are joined."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hybridppo.errors import ConfigurationError
+from hybridppo.networks.convolutions import Convolve, features_of
+from hybridppo.networks.rows import images_of, numbers_of
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.rows import RowLayout, RowPart
+
+EncoderSizes = Mapping[str, Sequence[int]]
+"""Widths of the layers of each part that has some, by its key."""
+
+
+class EncodedNetwork(nn.Module):
+    """`[..., *row] -> [..., outputs]`: each part by itself, joined, an MLP.
+
+    Of a part, its numbers and what convolutions make of its images; if it is given sizes, what hidden layers of these
+    widths make of that. What rows have beyond their parts (a mask) is joined as it is.
+
+    Args:
+        layout: what a row is.
+        parts: in the order of a row, each with the widths of its layers: none for none.
+        make_mlp: what follows, of so many inputs.
+        make_encoder: hidden layers of so many inputs and these widths.
+        convolve: convolutions of an image.
+    """
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        parts: Sequence[tuple[RowPart, Sequence[int]]],
+        make_mlp: Callable[[int], nn.Module],
+        make_encoder: Callable[[int, Sequence[int]], nn.Module],
+        convolve: Convolve,
+    ) -> None:
+        super().__init__()
+        made = [convolve(image) for image in layout.images]
+        self.convolutions = nn.ModuleList([module for module, _ in made])
+        encoders: list[nn.Module] = []
+        width = layout.num_numbers - parts[-1][0].numbers.stop
+        for part, sizes in parts:
+            inputs = part.numbers.stop - part.numbers.start + sum(size for _, size in made[part.images])
+            encoders.append(make_encoder(inputs, sizes) if sizes else nn.Identity())
+            width += sizes[-1] if sizes else inputs
+        self.encoders = nn.ModuleList(encoders)
+        self.num_features = width
+        self.mlp = make_mlp(width)
+        self.layout, self.parts = layout, [part for part, _ in parts]
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """What the MLP gives."""
+        leading = observations.shape[: observations.ndim - len(self.layout.shape)]
+        rows = observations.reshape(-1, *self.layout.shape)
+        numbers, images = numbers_of(rows, self.layout), images_of(rows, self.layout)
+        seen = [
+            features_of(batch, image, convolutions)
+            for batch, image, convolutions in zip(images, self.layout.images, self.convolutions, strict=True)
+        ]
+        features = [
+            encoder(torch.cat((numbers[:, part.numbers], *seen[part.images]), dim=-1))
+            for part, encoder in zip(self.parts, self.encoders, strict=True)
+        ]
+        rest = numbers[:, self.parts[-1].numbers.stop :]
+        outputs: Tensor = self.mlp(torch.cat((*features, rest), dim=-1))
+        return outputs.view(*leading, outputs.shape[-1])
+
+
+def parts_with_sizes(encode: ObservationEncoder, sizes: EncoderSizes) -> list[tuple[RowPart, Sequence[int]]]:
+    """The parts of a row, each with the widths of its layers.
+
+    Raises:
+        ConfigurationError: where observations have no parts, or not those that are named.
+    """
+    parts = encode.parts
+    unknown = [key for key in sizes if key not in parts]
+    if unknown:
+        have = f"has {', '.join(parts)}" if parts else "is no Dict or Tuple"
+        raise ConfigurationError(
+            f"encoder_sizes names the part {unknown[0]!r}, and the observation space {have}: name parts that there are"
+        )
+    return [(part, sizes.get(key, ())) for key, part in parts.items()]

@@ -20,6 +20,7 @@ from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.on_device import has_launcher
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, TrainingInterrupted, shown
 from hybridppo.interfaces import Metrics
@@ -37,6 +38,7 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.assembly import warn_of_crossing
 from hybridppo.runners.samplers.together import PolicySampler, Together
 from hybridppo.runners.several_policies import Policy, SeveralPoliciesRunner, tensors_of
 from hybridppo.seeds import seed_of
@@ -247,6 +249,8 @@ def _placement(choice: PlacementChoice) -> Placement:
         return SingleDevice("cpu")
     if meant.max_lag > 0:
         raise ConfigurationError(f"{meant} cannot be had with several policies: name a placement without lag")
+    if has_launcher(meant.sampling_device):
+        warn_of_crossing(meant, "there are several policies (placement 'hybrid' samples in one compiled call)")
     return meant
 
 

@@ -137,12 +137,17 @@ def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -
     }
     against = [reason for reason, holds in reasons.items() if holds]
     if against:
-        logger.warning(
-            "compiled environments are stepped on the CPU, and cross to %s and back in each step, since %s",
-            placement.sampling_device,
-            " and ".join(against),
-        )
+        warn_of_crossing(placement, " and ".join(against))
     return not against
+
+
+def warn_of_crossing(placement: Placement, reason: str) -> None:
+    """Say that compiled environments are not sampled where there are kernels for it."""
+    logger.warning(
+        "compiled environments are stepped on the CPU, and cross to %s and back in each step, since %s",
+        placement.sampling_device,
+        reason,
+    )
 
 
 def _one_by_itself(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> Environments:

@@ -305,6 +305,17 @@ def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
     assert f"stepped on the CPU, and cross to {stand_in} and back in each step, since {reason}" in caplog.text
 
 
+def test_several_policies_cross_and_are_warned_of(stand_in: str, caplog: pytest.LogCaptureFixture) -> None:
+    settings = PPOConfig(num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,))
+    with caplog.at_level(logging.WARNING):
+        hybridppo.train(
+            Hunt, config={"hunter": settings, "prey": settings}, placement=SingleDevice(stand_in), total_steps=16,
+            progress=False,
+        )  # fmt: skip
+    assert TwinLauncher.launches == 0
+    assert "since there are several policies (placement 'hybrid'" in caplog.text
+
+
 class FakeCuda:
     """`numba.cuda`, as far as a launcher asks for it."""
 

@@ -70,7 +70,7 @@ def signatures(definition: Definition) -> dict[str, Any]:
     own: tuple[Any, ...] = (state, i[:, ::1], i[::1])
     results: tuple[Any, ...] = (rows, numbers, flags, flags)
     if definition.policies:
-        own, results = (state, i[:, :, ::1], i[::1], flags), (*results, flags)
+        own, results = (state, i[:, :, ::1], i[::1], flags, i[::1]), (*results, flags)
     return {
         "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
         shape_of(definition).step: (*own, i, i, action[:, ::1], *results, rows),

@@ -27,6 +27,7 @@ from numpy_tag import NumpyTag
 
 from hybridppo import PPO, PPOConfig, SingleDevice, compiled
 from hybridppo.accelerator import accelerator_of
+from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
 from hybridppo.errors import DeviceError, OutOfMemoryError
@@ -182,6 +183,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda:0", help="(default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     given = parser.parse_args(arguments)
+    if not has_numba():
+        print("left out: Numba is not installed: pip install 'hybridppo[compiled]' 'numba-cuda[cu13]', or [cu12]")
+        return 0
     cores = given.cores or machine.describe()["cores"]
     sizes = []
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:

@@ -20,6 +20,7 @@ from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.on_device import has_launcher
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, TrainingInterrupted, shown
 from hybridppo.interfaces import Metrics
@@ -257,7 +258,8 @@ def _environments(
     definition = compiled_form(env)
     needs = {name: (config, definition.policies.get(name, 1)) for name, config in configs.items()}
     on_host = placement.learning_device.type == "cpu"
-    require_memory(needs, definition.observation_space, definition.action_space, learns_on_host=on_host)
+    if not has_launcher(placement.sampling_device):  # which says itself what its rollouts need
+        require_memory(needs, definition.observation_space, definition.action_space, learns_on_host=on_host)
     environments = compiled_agents(env, some.num_envs, options)
     require_kinds(environments, configs)
     return environments

@@ -27,11 +27,13 @@ from numpy_tag import NumpyTag
 
 from hybridppo import PPO, PPOConfig, SingleDevice, compiled
 from hybridppo.accelerator import accelerator_of
+from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
 from hybridppo.errors import DeviceError, OutOfMemoryError
 from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.runners.samplers.on_device import DeviceSampler
+from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 
 KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
 """Taggers and runners, of so many agents."""
@@ -97,13 +99,19 @@ def forms_of(num_agents: int, num_envs: int, device: torch.device) -> dict[str, 
     steps = NUM_STEPS * environments.num_envs
     forms = {"environments": turn_of(rows, wait, steps)}
     try:
-        sampler = DeviceSampler(
-            environments, distribution, device, num_steps=NUM_STEPS, env_seed=0,  # type: ignore[arg-type]
-            noise=np.random.default_rng(0),
-        )  # fmt: skip
+        rows = RowsOnDevice(
+            environments,
+            distribution,
+            device,
+            num_steps=NUM_STEPS,
+            env_seed=0,
+            stop=bytearray(1),  # type: ignore[arg-type]
+        )
     except OutOfMemoryError as error:
         print(f"{num_agents} agents in {num_envs} environments, with actor: left out: {error}")
         return forms
+
+    sampler = DeviceSampler(rows, noise=np.random.default_rng(0))
 
     def collect() -> None:
         with placement.sampling(agent) as actor:
@@ -175,6 +183,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda:0", help="(default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     given = parser.parse_args(arguments)
+    if not has_numba():
+        print("left out: Numba is not installed: pip install 'hybridppo[compiled]' 'numba-cuda[cu13]', or [cu12]")
+        return 0
     cores = given.cores or machine.describe()["cores"]
     sizes = []
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:

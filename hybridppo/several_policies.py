@@ -20,6 +20,7 @@ from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.on_device import has_launcher
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, TrainingInterrupted, shown
 from hybridppo.interfaces import Metrics
@@ -37,7 +38,7 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.samplers.together import PolicySampler, Together
+from hybridppo.runners.assembly import policy_samplers
 from hybridppo.runners.several_policies import Policy, SeveralPoliciesRunner, tensors_of
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings, name_of_source
@@ -258,7 +259,8 @@ def _environments(
     definition = compiled_form(env)
     needs = {name: (config, definition.policies.get(name, 1)) for name, config in configs.items()}
     on_host = placement.learning_device.type == "cpu"
-    require_memory(needs, definition.observation_space, definition.action_space, learns_on_host=on_host)
+    if not has_launcher(placement.sampling_device):  # which says itself what its rollouts need
+        require_memory(needs, definition.observation_space, definition.action_space, learns_on_host=on_host)
     environments = compiled_agents(env, some.num_envs, options)
     require_kinds(environments, configs)
     return environments
@@ -330,15 +332,14 @@ def _run(
         stack.enter_context(float32_products(some.precision, placement.sampling_device, placement.learning_device))
         if directory is not None:
             stack.callback(directory.close)
-        distribution = agents[kinds[0]].distribution
-        together = Together(environments, distribution, seed_of(run.seed, "environments"), bytearray(1))
+        env_seed, first = seed_of(run.seed, "environments"), agents[kinds[0]]
+        sampler_of = policy_samplers(environments, first, placement, num_steps=some.num_steps, env_seed=env_seed)
         policies = {}
         for number, name in enumerate(kinds):
             own = placement_from_settings(placement.settings())
             own.prepare(agents[name])
             noise = np.random.default_rng(seed_of(run.seed, f"noise {name}"))
-            sampler = PolicySampler(together, number, num_steps=some.num_steps, noise=noise)
-            policies[name] = Policy(agents[name], sampler, own)
+            policies[name] = Policy(agents[name], sampler_of(number, noise), own)
         seen = TrainingRun(agents[kinds[0]], _to_json(settings), directory.path if directory is not None else None)
         callbacks = Callbacks(reporting.callbacks, seen)
         runner = SeveralPoliciesRunner(

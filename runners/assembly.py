@@ -28,7 +28,10 @@ from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
 
 if TYPE_CHECKING:
+    from hybridppo.environments.compiled_agents import CompiledAgents
     from hybridppo.runners.samplers.fused_actor import FusedDistribution
+    from hybridppo.runners.samplers.on_device import DeviceSampler
+    from hybridppo.runners.samplers.together import PolicySampler
 
 logger = logging.getLogger(__name__)
 
@@ -75,17 +78,10 @@ def make_sampler(
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if isinstance(environments, CompiledEnvironments) and not samples_on_cpu and not num_workers:
-        from hybridppo.runners.samplers.on_device import DeviceSampler, has_launcher
+        from hybridppo.environments.on_device import has_launcher
 
         if has_launcher(placement.sampling_device) and _fits_device(agent, placement, num_episodes):
-            return DeviceSampler(
-                environments,
-                cast("FusedDistribution", distribution),
-                placement.sampling_device,
-                num_steps=num_steps,
-                env_seed=env_seed,
-                noise=noise,
-            )
+            return _on_device(environments, agent, placement, num_steps, env_seed)(0, noise)
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -164,6 +160,55 @@ def _require_turns_there(
             raise ConfigurationError(
                 f"{what} cannot be had with environments of tensors ({environments.name}): {why}, leave it out"
             )
+
+
+PolicySamplers = Callable[[int, np.random.Generator], "PolicySampler | DeviceSampler"]
+"""Makes the sampler of a policy, by its number, with the owner of its actions' randomness."""
+
+
+def policy_samplers(
+    environments: "CompiledAgents", agent: Agent, placement: Placement, *, num_steps: int, env_seed: int
+) -> PolicySamplers:
+    """The samplers of several policies, one for each kind of agents.
+
+    Args:
+        environments: with kinds of agents.
+        agent: of one of the policies; all have its action space.
+        placement: of each.
+        num_steps: of each environment per rollout.
+        env_seed: the `i`-th environment starts from `env_seed + i`.
+    """
+    from hybridppo.environments.on_device import has_launcher
+    from hybridppo.runners.samplers.together import PolicySampler, Together
+
+    if has_launcher(placement.sampling_device) and _fits_device(agent, placement, None):
+        return _on_device(environments, agent, placement, num_steps, env_seed, apart=True)
+    together = Together(environments, agent.distribution, env_seed, bytearray(1))
+    return lambda policy, noise: PolicySampler(together, policy, num_steps=num_steps, noise=noise)
+
+
+def _on_device(
+    environments: CompiledEnvironments,
+    agent: Agent,
+    placement: Placement,
+    num_steps: int,
+    env_seed: int,
+    *,
+    apart: bool = False,
+) -> "Callable[[int, np.random.Generator], DeviceSampler]":
+    from hybridppo.runners.samplers.on_device import DeviceSampler
+    from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
+
+    rows = RowsOnDevice(
+        environments,
+        cast("FusedDistribution", agent.distribution),
+        placement.sampling_device,
+        num_steps=num_steps,
+        env_seed=env_seed,
+        stop=bytearray(1),
+        apart=apart,
+    )
+    return lambda policy, noise: DeviceSampler(rows, policy, noise=noise)
 
 
 def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:

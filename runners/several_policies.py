@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -21,8 +21,11 @@ from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
-from hybridppo.runners.samplers.together import PolicySampler
 from hybridppo.validation import real, whole
+
+if TYPE_CHECKING:
+    from hybridppo.runners.samplers.on_device import DeviceSampler
+    from hybridppo.runners.samplers.together import PolicySampler
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Policy:
 
     agent: Agent
     """Learns; prepared by the placement."""
-    sampler: PolicySampler
+    sampler: "PolicySampler | DeviceSampler"
     placement: Placement
     """Without lag."""
 

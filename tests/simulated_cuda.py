@@ -38,22 +38,28 @@ ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     "Choices": (Choices, 4, 30),
     "Hunt": (Hunt, 3, 16),
     "Numbers": (Numbers, 2, 12),
+    "Hunt apart": (Hunt, 3, 16),
+    "Numbers apart": (Numbers, 2, 12),
     "Tag": (compiled.tag(taggers=2, runners=4, episode_length=9, nearest=3, tagging_distance=0.2), 2, 12),
     "TagOnGrid": (compiled.tag_on_grid(taggers=2, runners=3, side=4, episode_length=9, exits=False), 2, 12),
     # More agents than a warp, whose threads take two each, and a state that is not the block's own.
     "in place": (compiled.tag_on_grid(taggers=3, runners=32, side=12, episode_length=6, nearest=2), 1, 7),
 }
+APART = ("Hunt apart", "Numbers apart")
+"""Those of which each kind of agents has columns of its own."""
 LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12, "Pendulum-v1": 12}
 """Of episodes, so that some are truncated."""
 
 
-def side(source: Any, num_envs: int, num_steps: int, device: torch.device) -> tuple[Any, EnvironmentsOnDevice]:
+def side(
+    source: Any, num_envs: int, num_steps: int, device: torch.device, apart: bool = False
+) -> tuple[Any, EnvironmentsOnDevice]:
     environments: Any = make_environments(source, num_envs, vectorization="compiled")
     distribution: Any = distribution_for(environments.action_space)
     low, high = bounds_of(distribution)
     on_device = EnvironmentsOnDevice(
         environments, device, num_steps=num_steps, num_outputs=distribution.output_size,
-        num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
+        num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high, apart=apart,
     )  # fmt: skip
     return environments, on_device
 
@@ -64,9 +70,9 @@ def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: 
     if name in LIMITS:
         source = replace(compiled_form(source), episode_length=LIMITS[name])
     launchers = cuda_building.LAUNCHERS
-    ours, tested = side(source, num_envs, num_steps, device)
+    ours, tested = side(source, num_envs, num_steps, device, name in APART)
     before, launchers["cpu"] = launchers.get("cpu"), TwinLauncher
-    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"))
+    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"), name in APART)
     del launchers["cpu"]
     if before is not None:
         launchers["cpu"] = before
@@ -102,7 +108,8 @@ def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: 
             np.testing.assert_array_equal(ours.lengths, theirs.lengths)
             same(tested.rollout.observations[t + 1], twin.rollout.observations[t + 1])
             theirs.states[:] = ours.states  # a difference of rounding is of one step, and does not grow
-            twin.put(tested.rollout.observations[t + 1].cpu().numpy(), t + 1)
+            twin.put()
+            twin.rollout.observations[t + 1].copy_(tested.rollout.observations[t + 1])
         for each in fields(DeviceRollout):
             if each.name != "actions":
                 same(getattr(tested.rollout, each.name), getattr(twin.rollout, each.name))

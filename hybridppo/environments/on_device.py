@@ -68,10 +68,22 @@ def has_launcher(device: torch.device) -> bool:
     return device.type in LAUNCHERS
 
 
-def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs: int) -> dict[str, int]:
-    """Bytes of a device by what needs them, each named with the fields to lower; without the learner's."""
+def bytes_needed(
+    environments: CompiledEnvironments, num_steps: int, num_outputs: int, *, apart: bool = False
+) -> dict[str, int]:
+    """Bytes of a device by what needs them, each named with the fields to lower; without the learner's.
+
+    Args:
+        environments: on the host.
+        num_steps: `T`.
+        num_outputs: of the actor.
+        apart: whether each kind of agents has a policy, and with it a copy of its columns.
+    """
     layout = DeviceRollout.layout(num_steps, environments, num_outputs)
-    rollout = sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for shape, dtype in layout.values())
+    sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for name, (shape, dtype) in layout.items()}
+    rollout = sum(sizes.values())
+    if apart:
+        rollout += sum(sizes[name] for name in ("observations", "actions", "rewards", "terminated", "truncated"))
     # Returns and lengths as they grow, with what finds the episodes that end: float64 and int64.
     counting = 6 * 8 * num_steps * environments.num_envs
     return {
@@ -85,7 +97,7 @@ class EnvironmentsOnDevice:
     """The state and the rollout of `E` environments with `N` columns, and the kernels that write them.
 
     Args:
-        environments: on the host; of one agent, or of agents who share a policy.
+        environments: on the host.
         device: of a type that has a launcher.
         num_steps: `T`.
         num_outputs: of the actor.
@@ -93,6 +105,7 @@ class EnvironmentsOnDevice:
         num_scales: log standard deviations among the outputs, the last of them.
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
+        apart: whether each kind of agents has a policy of its own: its columns then lie side by side.
 
     Raises:
         DeviceError: where kernels cannot be compiled for the device.
@@ -110,9 +123,14 @@ class EnvironmentsOnDevice:
         num_scales: int,
         low: Array,
         high: Array,
+        apart: bool = False,
     ) -> None:
         definition = environments.definition
-        self._host, self._device = environments, device
+        self._host = environments
+        self.order: Array = np.arange(environments.num_envs)
+        """`[N]`: of each column here, which it is on the host."""
+        if apart and isinstance(environments, CompiledAgents):
+            self.order = np.concatenate(environments.columns_of_kinds)
         self._launcher = launcher = launcher_of(definition, device)
         self._shape = shape_of(definition)
         layout = DeviceRollout.layout(num_steps, environments, num_outputs)
@@ -136,7 +154,9 @@ class EnvironmentsOnDevice:
         results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
         if isinstance(environments, CompiledAgents):
             self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
-            own.append(launcher.array(self._present))
+            groups = torch.from_numpy(environments.kinds if apart else environments.kinds[[0, -1]])
+            self._groups = groups.to(device)
+            own += [launcher.array(self._present), launcher.array(self._groups)]
             results.append(held["absent"])
         for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
         self._step_before = *own, definition.episode_length
@@ -147,17 +167,18 @@ class EnvironmentsOnDevice:
 
     def restart(self, seed: int) -> None:
         """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
-        self.put(self._host.reset(seed), 0)
+        observations = self._host.reset(seed)
+        self.put()
+        self.rollout.observations[0].copy_(torch.from_numpy(observations[self.order]))
 
-    def put(self, observations: Array, row: int) -> None:
-        """Go on from the state of the host's environments, with what is to be acted on in a row, `[N, obs]`."""
+    def put(self) -> None:
+        """Go on from the state of the host's environments."""
         host = self._host
         self._states.copy_(torch.from_numpy(host.states.view(np.uint8)))
         self._randoms.copy_(torch.from_numpy(host.randoms))
         self._lengths.copy_(torch.from_numpy(host.lengths))
         if isinstance(host, CompiledAgents):
             self._present.copy_(torch.from_numpy(host.present))
-        self.rollout.observations[row].copy_(torch.from_numpy(observations))
 
     def take(self) -> None:
         """Let the host's environments have the state, to be saved. This waits for the device."""

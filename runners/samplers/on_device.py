@@ -1,122 +1,77 @@
 """Sampling compiled environments where the actor is: state, rollout and actor stay on one device.
 
-A row is the actor's network, then two kernels: one draws the actions, one steps the environments. Nothing comes to the
-host before the rollout is filled, and then numbers of episodes alone. Whoever asks to stop is heard between two rows.
+Rows are filled by `rows_on_device.py`, for all policies. Nothing comes to the host before a rollout is filled, and then
+numbers of episodes alone. Whoever asks to stop is heard between two rows.
 
 The noise of actions is drawn on the device, by counting from a seed of each rollout: a run samples other actions than
 the same one on the CPU, and the same on any device. Environments start alike.
 """
 
-import time
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import EnvState
-from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed, has_launcher
-from hybridppo.errors import OutOfMemoryError
+from hybridppo.environments.on_device import DeviceRollout
 from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.episodes_on_device import EpisodesOnDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.fused_actor import FusedDistribution, bounds_of
+from hybridppo.runners.samplers.rows_on_device import ActorOnDevice, RowsOnDevice
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.validation import whole
-
-__all__ = ["DeviceSampler", "has_launcher"]
 
 Array = NDArray[Any]
 
 WORD = 2**32
 
 
-class ActorOnDevice(Protocol):
-    """An actor that is called where its observations are."""
-
-    def on_device(self, observations: Tensor) -> Tensor:
-        """`[N, obs] -> [N, outputs]`."""
-        ...
-
-
 class DeviceSampler(BaseSampler):
-    """Steps compiled environments on a device; one rollout, which is good until the next begins.
+    """What one policy samples on a device; one rollout, which is good until the next begins.
 
     Args:
-        environments: of one agent, or of agents who share a policy; closed with the sampler.
-        distribution: of the action space.
-        device: where to sample; of a type that has a launcher.
-        num_steps: `T`.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
-        noise: owner of the actions' randomness, which the seed of each rollout's is drawn from.
-
-    Raises:
-        OutOfMemoryError: where the device has not the memory that is free for it: what is needed, and what to lower.
-        DeviceError: where kernels cannot be compiled for the device.
-        EnvError: where the environment's functions cannot.
+        rows: fills the rollouts of all policies; its environments are closed with any of its samplers.
+        policy: the number of the policy.
+        noise: owner of the actions' randomness, which the seed of each rollout's is drawn from; the first policy's is
+            that of all.
     """
 
-    def __init__(
-        self,
-        environments: CompiledEnvironments,
-        distribution: FusedDistribution,
-        device: torch.device,
-        *,
-        num_steps: int,
-        env_seed: int,
-        noise: np.random.Generator,
-    ) -> None:
-        layout = RolloutBuffer.layout(num_steps, environments.num_envs, environments.encode, distribution)
+    def __init__(self, rows: RowsOnDevice, policy: int = 0, *, noise: np.random.Generator) -> None:
+        environments, distribution = rows.environments, rows.distribution
+        self._columns = rows.columns[policy]
+        num_columns = self._columns.stop - self._columns.start
+        layout = RolloutBuffer.layout(rows.num_steps, num_columns, environments.encode, distribution)
         # The host has the shapes of a rollout, and none of its numbers.
         arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in layout.items()}
         super().__init__(
-            bytearray(1), [RolloutBuffer(**arrays)], distribution, environments.encode, skips_row_after_end=False,
+            rows.stop, [RolloutBuffer(**arrays)], distribution, environments.encode, skips_row_after_end=False,
             noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
         )  # fmt: skip
-        self._environments, self._device, self._accelerator = environments, device, accelerator_of(device)
-        _require_memory(environments, num_steps, distribution, self._accelerator.memory_free(), device)
-        low, high = bounds_of(distribution)
-        with self._accelerator.selected():
-            self._on_device = EnvironmentsOnDevice(
-                environments, device, num_steps=num_steps, num_outputs=distribution.output_size,
-                num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
-            )  # fmt: skip
-            self._on_device.restart(env_seed)
-            self._observation = self._on_device.rollout.observations[0].clone()
-            self._episodes = EpisodesOnDevice(self.num_envs, device, self.statistics.window)
+        self._rows, self._policy, self._accelerator = rows, policy, rows.accelerator
+        self._episodes = EpisodesOnDevice(num_columns, rows.device, self.statistics.window)
         self._noise_seed = [0, 0]
-        self._seconds = 0.0
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         self._noise_seed = self._noise.integers(WORD, size=2).tolist()
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        self._work = cast(ActorOnDevice, actor), first
+        self._rows.begin(self._policy, cast(ActorOnDevice, actor), first, self._noise_seed)
 
     def _end(self) -> tuple[int, FinalObservations]:
-        """Fill what is left. The device has done it when this returns, so that the clock says how long it took."""
-        actor, t = self._work
-        start, rollout = time.perf_counter(), self._on_device.rollout
-        with self._accelerator.selected(), torch.no_grad():
-            self._on_device.set_seed(*self._noise_seed)
-            rollout.observations[t].copy_(self._observation)
-            while t < self.num_steps and not self._stop[0]:
-                rollout.outputs[t].copy_(actor.on_device(rollout.observations[t]))
-                self._on_device.act(t)
-                self._on_device.step(t)
-                t += 1
-            self._observation.copy_(rollout.observations[t])
-            self._accelerator.wait()
-        self._seconds = time.perf_counter() - start
-        return t, []
+        return self._rows.end(self._policy), []
+
+    @property
+    def _block(self) -> DeviceRollout:
+        """This policy's columns of the rollout."""
+        block = self._rows.on_device.rollout
+        return DeviceRollout(**{name: tensor[:, self._columns] for name, tensor in vars(block).items()})
 
     def finish(self) -> Rollout:
         """As in the base; of all that was sampled, the host gets numbers of episodes, and how many rows there are."""
@@ -125,7 +80,7 @@ class DeviceSampler(BaseSampler):
         if not self._is_complete(under_way.filled):
             raise Stopped
         self._under_way = None
-        block = self._on_device.rollout
+        block = self._block
         with self._accelerator.selected(), torch.no_grad():
             valid = ~block.absent
             told = self._episodes.add(block.rewards, (block.terminated | block.truncated) & valid, valid)
@@ -146,12 +101,12 @@ class DeviceSampler(BaseSampler):
             log_probs, _ = self._distribution.log_prob_and_entropy(block.outputs, actions)
         self.env_steps += len(valid_rows)
         return Rollout(
-            observations=block.observations,
-            actions=actions,
+            observations=block.observations.contiguous(),
+            actions=actions.contiguous(),
             log_probs=log_probs,
-            rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards,
-            terminated=block.terminated,
-            truncated=block.truncated,
+            rewards=block.rewards.clamp(-1.0, 1.0) if self._clips_rewards else block.rewards.contiguous(),
+            terminated=block.terminated.contiguous(),
+            truncated=block.truncated.contiguous(),
             valid_rows=valid_rows,
             final_rows=final_rows,
             final_observations=final_observations,
@@ -162,11 +117,11 @@ class DeviceSampler(BaseSampler):
         """Take over what the device has counted, or say what is not finite."""
         is_finite, episodes, *latest = told
         if not is_finite:
-            block, when = self._on_device.rollout, f"in the {self.num_steps} steps of a rollout"
-            self._environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when)
+            block, when = self._block, f"in the {self.num_steps} steps of a rollout"
+            environments, columns = self._rows.environments, self._rows.on_device.order[self._columns]
+            environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when, columns)
             rows = (block.truncated & ~block.terminated).cpu().numpy()
-            finals, columns = block.finals.cpu().numpy()[rows], np.nonzero(rows)[1]
-            self._environments.require_finite_finals(finals, columns, when)
+            environments.require_finite_finals(block.finals.cpu().numpy()[rows], columns[np.nonzero(rows)[1]], when)
         window = self.statistics.window
         count = min(int(episodes), window)
         returns, lengths = latest[:count][::-1], latest[window : window + count][::-1]
@@ -177,19 +132,23 @@ class DeviceSampler(BaseSampler):
         """As in the base."""
         if self._under_way is None:
             return self.env_steps
-        return self.env_steps + int((~self._on_device.rollout.absent[: self._under_way.filled]).sum())
+        return self.env_steps + int((~self._block.absent[: self._under_way.filled]).sum())
+
+    @property
+    def rows_filled(self) -> int:
+        """Of the rollout under way; 0 where none is."""
+        return self._under_way.filled if self._under_way is not None else 0
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
-        return self._seconds
+        return self._rows.seconds
 
     def restart(self, env_seed: int) -> None:  # noqa: D102 - as in the base
-        self._on_device.restart(env_seed)
-        self._observation.copy_(self._on_device.rollout.observations[0])
+        self._rows.restart(env_seed)
 
     def close(self) -> None:  # noqa: D102 - as in the base
         self.request_stop()
-        self._environments.close()
+        self._rows.environments.close()
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
         running = self._episodes.running_return.cpu().numpy(), self._episodes.running_length.cpu().numpy()
@@ -204,14 +163,11 @@ class DeviceSampler(BaseSampler):
         return problem
 
     def _stepper_state(self) -> StepperState:
-        self._on_device.take()
-        nothing = np.zeros((self.num_envs, 0), np.float32)
-        return self._environments.state(), self._observation.cpu().numpy(), nothing
+        states, observations = self._rows.state(self._policy)
+        return states, observations, np.zeros((self.num_envs, 0), np.float32)
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        self._environments.load_state(states)
-        self._on_device.put(observation, 0)
-        self._observation.copy_(torch.from_numpy(observation))
+        self._rows.load_state(self._policy, states, observation)
 
     def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
         is_other = under_way and "device_noise" not in under_way
@@ -242,23 +198,5 @@ class DeviceSampler(BaseSampler):
 
     def _rows_filled(self, filled: int) -> dict[str, Tensor]:
         """Views of what a rollout under way has."""
-        block = vars(self._on_device.rollout)
+        block = vars(self._block)
         return {name: tensor[: filled + (name == "observations")] for name, tensor in block.items()}
-
-
-def _require_memory(
-    environments: CompiledEnvironments,
-    num_steps: int,
-    distribution: FusedDistribution,
-    free: int | None,
-    device: torch.device,
-) -> None:
-    """Refuse what does not fit into the memory of a device that is free."""
-    needs = bytes_needed(environments, num_steps, distribution.output_size)
-    needed = sum(needs.values())
-    if free is not None and needed > free:
-        sizes = ", ".join(f"{what} {size / 2**30:.3g} GiB" for what, size in needs.items())
-        raise OutOfMemoryError(
-            f"sampling on {device} needs about {needed / 2**30:.3g} GiB of its memory, besides what the learner takes, "
-            f"and {free / 2**30:.3g} GiB are free: {sizes}. Lower num_envs or num_steps first"
-        )

@@ -15,6 +15,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.base import Environments
+from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
@@ -169,6 +170,7 @@ def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, 
         num_workers=num_workers,
         # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
         splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
+        draws_on_device=isinstance(environments, CompiledEnvironments),
         has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
         torch_threads=config.torch_threads or 1,
     )

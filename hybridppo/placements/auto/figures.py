@@ -22,6 +22,8 @@ class Work:
     """Asked for by the user; None leaves it open."""
     splits: bool = False
     """Whether the environments may be divided among processes without changing the result."""
+    draws_on_device: bool = False
+    """Whether sampling on an accelerator draws other noise than the CPU, so that it gives another result."""
     has_workers: bool = True
     """Whether the actor can sample in another process at all."""
     torch_threads: int = 1

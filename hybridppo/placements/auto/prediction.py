@@ -102,7 +102,7 @@ def candidates(work: Work, figures: Figures) -> list[Candidate]:
         ]
     if figures.accelerator is not None:
         device, threads = figures.accelerator.device, work.torch_threads
-        if not work.num_workers:
+        if not work.num_workers and not work.draws_on_device:
             found.append(Candidate("cuda", device, device, torch_threads=threads))
         for name in ("hybrid", "migrate"):
             counts = _worker_counts(work, 0, work.cores)

@@ -47,9 +47,9 @@ SLOW_TRIGONOMETRY = re.compile(
 
 @pytest.fixture(autouse=True)
 def no_device_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions that kernels call are compiled for the device that is there, which none is."""
-    from numba.cuda import dispatcher
-    from numba.cuda.cudadrv import nvvm
+    """What asks for a device that is there, or for NVRTC, a library as large as all else, for names of generations."""
+    from numba.cuda import cuda_paths, dispatcher
+    from numba.cuda.cudadrv import nvrtc, nvvm
 
     try:
         nvvm.NVVM()
@@ -57,6 +57,8 @@ def no_device_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(f"NVVM, the compiler, is not found ({type(error).__name__}): pip install nvidia-cuda-nvcc-cu12")
     some = types.SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr(dispatcher, "get_current_device", lambda: some)
+    monkeypatch.setattr(nvrtc, "get_supported_ccs", lambda: GENERATIONS)
+    monkeypatch.setattr(cuda_paths, "_get_nvrtc_path", lambda: None)
 
 
 def signatures(definition: Definition) -> dict[str, Any]:
@@ -68,7 +70,7 @@ def signatures(definition: Definition) -> dict[str, Any]:
     own: tuple[Any, ...] = (state, i[:, ::1], i[::1])
     results: tuple[Any, ...] = (rows, numbers, flags, flags)
     if definition.policies:
-        own, results = (state, i[:, :, ::1], i[::1], flags), (*results, flags)
+        own, results = (state, i[:, :, ::1], i[::1], flags, i[::1]), (*results, flags)
     return {
         "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
         shape_of(definition).step: (*own, i, i, action[:, ::1], *results, rows),

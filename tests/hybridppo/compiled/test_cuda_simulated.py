@@ -23,6 +23,8 @@ SEEN = {
     "Choices": ("terminated", "truncated"),
     "Hunt": ("terminated", "truncated", "absent"),
     "Numbers": ("terminated", "truncated"),
+    "Hunt apart": ("terminated", "truncated", "absent"),
+    "Numbers apart": ("truncated",),
     "Tag": ("terminated", "absent"),
     "TagOnGrid": ("terminated",),
     "in place": ("terminated", "absent"),

@@ -304,6 +304,13 @@ def test_other_thread_counts_are_told_and_taken_only_where_left_open() -> None:
     assert chosen(WHOLE, figures, torch_threads=None) == "cpu, 2 threads"
 
 
+def test_what_another_device_would_draw_otherwise_is_not_chosen_by_a_stopwatch() -> None:
+    with_noise_of_its_own = dataclasses.replace(WORK, draws_on_device=True)
+    found = [candidate.name for candidate in candidates(WORK, WITH_GPU)]
+    left = [candidate.name for candidate in candidates(with_noise_of_its_own, WITH_GPU)]
+    assert [name for name in found if name != "cuda"] == left != found
+
+
 def test_the_line_names_choice_baseline_and_figures() -> None:
     figures = figures_of(60.0, 6.0)
     line = describe(decision(WORK, figures), WORK, figures)

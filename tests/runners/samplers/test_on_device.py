@@ -35,6 +35,8 @@ from ppo_settings import ppo_config  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
 from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
+from hybridppo.runners.samplers.rows_on_device import RowsOnDevice  # noqa: E402
+from hybridppo.runners.samplers.together import PolicySampler, Together  # noqa: E402
 
 ENVIRONMENTS: dict[str, Any] = {
     "CartPole-v1": "CartPole-v1",
@@ -74,10 +76,10 @@ def device_sampler(env: Any, device: str, num_steps: int = NUM_STEPS) -> tuple[D
     agent = agent_for(environments)
     SingleDevice(device).prepare(agent)
     distribution: Any = agent.distribution
-    sampler = DeviceSampler(
-        environments, distribution, torch.device(device), num_steps=num_steps, env_seed=5,
-        noise=np.random.default_rng(1),
-    )  # fmt: skip
+    rows = RowsOnDevice(
+        environments, distribution, torch.device(device), num_steps=num_steps, env_seed=5, stop=bytearray(1)
+    )
+    sampler = DeviceSampler(rows, noise=np.random.default_rng(1))
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
 
 
@@ -264,7 +266,7 @@ def test_what_is_not_finite_is_named(stand_in: str, monkeypatch: pytest.MonkeyPa
 
     def spoiling(self: Any, *arguments: Any) -> None:
         step(self, *arguments)
-        arguments[7][5, 8, 2] = np.nan  # observations
+        arguments[8][5, 8, 2] = np.nan  # observations
 
     monkeypatch.setattr(TwinLauncher, "step_all", spoiling)
     with pytest.raises(EnvError, match=r"environment 1, agent 'prey_1': observation\[2\] is nan"):
@@ -283,9 +285,9 @@ def test_memory_is_what_the_tensors_take(stand_in: str) -> None:
     from hybridppo.environments.on_device import DeviceRollout, bytes_needed
 
     sampler, _ = device_sampler(Hunt, stand_in)
-    block = sampler._on_device.rollout
+    block = sampler._rows.on_device.rollout
     taken = sum(getattr(block, field.name).nbytes for field in fields(DeviceRollout))
-    needs = bytes_needed(sampler._environments, NUM_STEPS, block.outputs.shape[-1])
+    needs = bytes_needed(sampler._rows.environments, NUM_STEPS, block.outputs.shape[-1])
     assert needs["a rollout (num_envs * num_steps)"] == taken
 
 
@@ -304,6 +306,88 @@ def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
         )
     assert TwinLauncher.launches == 0
     assert f"stepped on the CPU, and cross to {stand_in} and back in each step, since {reason}" in caplog.text
+
+
+class PolicyAsOnDevice(PolicySampler):
+    """Samples on the host with the noise that a device would draw: the first policy's seed is that of all."""
+
+    seed: Any = None
+
+    def _draw_noise(self, buffer: Any) -> None:
+        seed = self._noise.integers(2**32, size=2)
+        if self._kind == 0:
+            PolicyAsOnDevice.seed = seed
+        first = NUM_ENVS * int(self._together.environments.kinds[self._kind])
+        is_choice = np.dtype(self._distribution.action_dtype) != np.float32
+        for t, row in enumerate(buffer.noise):
+            everything = noise_of(self.seed, t, first + len(row), row.shape[1], is_choice=is_choice)
+            row[:] = everything[first:]
+
+
+def policies(env: Any, device: str | None) -> list[tuple[Any, Any]]:
+    """A sampler and an actor for each kind."""
+    environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
+    where = torch.device("cpu" if device is None else device)
+    agents = [agent_for(environments) for _ in environments.definition.policies]
+    for number, agent in enumerate(agents):
+        with torch.no_grad():
+            agent.parameters.values.mul_(1.0 + 0.1 * number)
+        SingleDevice(where).prepare(agent)
+    distribution: Any = agents[0].distribution
+    noises = [np.random.default_rng(number) for number in range(len(agents))]
+    samplers: list[Any]
+    if device is None:
+        steps = Together(environments, distribution, 5, bytearray(1))
+        samplers = [PolicyAsOnDevice(steps, k, num_steps=NUM_STEPS, noise=noise) for k, noise in enumerate(noises)]
+    else:
+        rows = RowsOnDevice(
+            environments, distribution, where, num_steps=NUM_STEPS, env_seed=5, stop=bytearray(1), apart=True
+        )
+        samplers = [DeviceSampler(rows, k, noise=noise) for k, noise in enumerate(noises)]
+    actors = [torch_actor(agent.actor, Crossing(where, Counters())) for agent in agents]
+    return list(zip(samplers, actors, strict=True))
+
+
+def together(all_of: list[tuple[Any, Any]]) -> list[dict[str, Tensor]]:
+    """A rollout of each."""
+    for sampler, actor in all_of:
+        sampler.start(actor)
+    return [on_host(sampler.finish()) for sampler, _ in all_of]
+
+
+@pytest.mark.parametrize("env", [Hunt, Numbers], ids=str)
+def test_a_policy_for_each_kind_samples_what_it_does_on_the_host(
+    env: Any, stand_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridppo.runners.samplers.together.fused_agents", lambda *_: None)
+    ours, theirs = policies(env, stand_in), policies(env, None)
+    for _ in range(3):
+        for rollout, expected in zip(together(ours), together(theirs), strict=True):
+            assert_same(rollout, expected)
+        states = [[sampler.state()[1] for sampler, _ in side] for side in (ours, theirs)]
+        assert states[0] == states[1]
+    saved = [sampler.state() for sampler, _ in ours]
+    others = policies(env, stand_in)
+    for (sampler, _), state in zip(others, saved, strict=True):
+        assert sampler.load_state(*state, env_seed=99) is None
+    for rollout, expected in zip(together(others), together(theirs), strict=True):
+        assert_same(rollout, expected)
+
+
+def test_several_policies_train_there_and_go_on(stand_in: str, tmp_path: Path) -> None:
+    settings = PPOConfig(
+        num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,), anneal_learning_rate=False,
+        anneal_clip_range=False,
+    )  # fmt: skip
+    configs = {"hunter": settings, "prey": settings}
+    options: dict[str, Any] = {"config": configs, "placement": SingleDevice(stand_in), "seed": 1, "progress": False}
+    whole: Any = hybridppo.train(Hunt, total_steps=64, **options)
+    assert TwinLauncher.launches == 2 * 32
+    hybridppo.train(Hunt, total_steps=32, run_dir=tmp_path / "run", **options)
+    resumed: Any = hybridppo.resume(tmp_path / "run", env=Hunt, total_steps=64, progress=False)
+    for kind, agent in whole.agents.items():
+        ours = resumed.agents[kind].parameters.values.cpu()
+        torch.testing.assert_close(ours, agent.parameters.values.cpu(), rtol=0.0, atol=0.0)
 
 
 class FakeCuda:

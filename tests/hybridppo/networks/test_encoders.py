@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from ppo_settings import ppo_config
 from toy_environments import IdentityDiscrete
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig
+from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
 from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.forms import arrays_of, numpy_form
@@ -23,7 +24,7 @@ CHOICES, NUMBERS = Discrete(4), Box(-1.0, 1.0, (2,), np.float32)
 
 def agent_of(space: gym.Space[Any], action: gym.Space[Any] = CHOICES, **config: Any) -> PPO:
     settings = {"encoder_sizes": SIZES, "hidden_sizes": (8,), **config}
-    return PPO(space, action, PPOConfig(**settings), seed=2)
+    return PPO(space, action, ppo_config(**settings), seed=2)
 
 
 def rows_of(agent: PPO, count: int) -> np.ndarray:
@@ -85,9 +86,9 @@ def test_what_numpy_has_not_is_left_to_torch() -> None:
 
 
 def test_it_has_a_flag_and_is_saved_as_json(tmp_path: Any) -> None:
-    config = PPOConfig(encoder_sizes={"camera": [7]})
+    config = ppo_config(encoder_sizes={"camera": [7]})
     assert config.encoder_sizes == {"camera": (7,)}
-    assert PPOConfig(**config.to_json()) == config
+    assert ppo_config(**config.to_json()) == config
     agent = agent_of(SEEN)
     loaded = hybridppo.load(agent.save(tmp_path / "agent.safetensors"))
     assert loaded.config == agent.config
@@ -99,8 +100,8 @@ def test_it_has_a_flag_and_is_saved_as_json(tmp_path: Any) -> None:
 def test_what_cannot_be_meant_is_refused() -> None:
     for wrong in ({}, {"a": []}, {"a": 8}, {"a": [0]}, {"a": [1.5]}, {"a": [True]}, {3: [8]}, [8], "a", True):
         with pytest.raises(ConfigurationError, match=r"^encoder_sizes must be None, or a dict"):
-            PPOConfig(encoder_sizes=wrong)
+            ppo_config(encoder_sizes=wrong)
     with pytest.raises(ConfigurationError, match="names the part 'sound', and the observation space has camera, lamps"):
         agent_of(SEEN, encoder_sizes={"sound": (8,)})
     with pytest.raises(ConfigurationError, match="names the part 'camera', and the observation space is no Dict"):
-        hybridppo.train(IdentityDiscrete, total_steps=64, config=PPOConfig(encoder_sizes=SIZES), progress=False)
+        hybridppo.train(IdentityDiscrete, total_steps=64, config=ppo_config(encoder_sizes=SIZES), progress=False)

@@ -375,7 +375,7 @@ def test_a_policy_for_each_kind_samples_what_it_does_on_the_host(
 
 
 def test_several_policies_train_there_and_go_on(stand_in: str, tmp_path: Path) -> None:
-    settings = PPOConfig(
+    settings = ppo_config(
         num_envs=2, num_steps=8, num_minibatches=1, hidden_sizes=(4,), anneal_learning_rate=False,
         anneal_clip_range=False,
     )  # fmt: skip

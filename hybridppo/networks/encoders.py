@@ -75,7 +75,7 @@ def parts_with_sizes(encode: ObservationEncoder, sizes: EncoderSizes) -> list[tu
     Raises:
         ConfigurationError: where observations have no parts, or not those that are named.
     """
-    parts = encode.parts
+    parts = encode.by_key
     unknown = [key for key in sizes if key not in parts]
     if unknown:
         have = f"has {', '.join(parts)}" if parts else "is no Dict or Tuple"

@@ -67,7 +67,7 @@ class ObservationEncoder:
         """Of each number of a row, whether it is a quantity; those of choices and masks are not."""
 
     @property
-    def parts(self) -> dict[str, RowPart]:
+    def by_key(self) -> dict[str, RowPart]:
         """Of a `Dict` or `Tuple`, by key, what of a row belongs to each part, in the order of a row; else nothing."""
         inner = getattr(self.space, "observation", None)  # of a space with a mask
         kind = self._kind if inner is None else kind_of(inner)

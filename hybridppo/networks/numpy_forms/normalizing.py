@@ -60,12 +60,12 @@ class NormalizingActor:
 
     def explore(self, noise: Array) -> None:
         """Likewise, where its exploration depends on the state."""
-        self._actor.explore(noise)
+        self.inner.explore(noise)
 
     @property
     def perturbation(self) -> Array:
         """Likewise."""
-        perturbation: Array = self._actor.perturbation
+        perturbation: Array = self.inner.perturbation
         return perturbation
 
     def __call__(self, observations: Array) -> Array:

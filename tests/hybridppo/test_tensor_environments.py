@@ -115,7 +115,9 @@ def test_actors_with_a_memory_learn_what_their_states_say(recurrent: Any) -> Non
         fast_updates=False,
     )  # fmt: skip
     history: list[Any] = []
-    train(partial(TorchCartPole, episode_length=5), config, on_iteration=history.append)
+    make = partial(TorchCartPole, episode_length=5)
+    result = train(make, config, on_iteration=history.append, evaluation_episodes=4)
+    assert result.evaluation.lengths == (5,) * 4
     assert [abs(metrics["approx_kl"]) < 1e-6 for metrics in history] == [True] * 4
     assert [metrics["clip_fraction"] for metrics in history] == [0.0] * 4
 
@@ -130,6 +132,12 @@ def test_rewards_are_clipped_where_they_are_learned_from() -> None:
     clipped = train(partial(Rich, episode_length=7), clip_rewards=True)
     assert_same(plain.agent, clipped.agent)
     assert clipped.metrics["episode_return_mean"] == 50.0 * plain.metrics["episode_return_mean"]
+
+
+def test_a_training_in_tensors_is_profiled(tmp_path: Path) -> None:
+    train(TorchCartPole, iterations=8, run_dir=tmp_path / "run", profile=True)
+    trace = (tmp_path / "run" / "trace.json").read_text()
+    assert all(f'"{region}"' in trace for region in ("iteration", "sampling", "learning"))
 
 
 def test_evaluation_needs_an_environment_of_its_own_meanwhile() -> None:

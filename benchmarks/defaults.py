@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "eight-rewards": {**EIGHT, "normalize_rewards": True},
 }  # fmt: skip
 """By name, what differs from the defaults of now; None for the other library."""
+PUBLISHED = ("library", "stable-baselines3", "cleanrl")
+"""What the documents compare: the defaults of now, the other library's, and those that were the defaults before."""
 EVALUATION_EPISODES = 20
 NAMES = ("candidate", "env_id", "total_steps", "seed")
 
@@ -126,9 +128,9 @@ def ours(env_id: str, marks: list[int], seed: int, settings: dict[str, Any]) -> 
             yield mark, metrics["seconds"], list(result.evaluation.returns), metrics["episode_return_mean"]
 
 
-def table(runs: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each environment and number of steps, a column for each candidate."""
-    columns = [name for name in CANDIDATES if any(r["candidate"] == name for r in runs)]
+def table(runs: list[dict[str, Any]], candidates: Iterable[str] = CANDIDATES) -> str:
+    """Markdown: a row for each environment and number of steps, a column for each candidate that there are runs of."""
+    columns = [name for name in candidates if any(r["candidate"] == name for r in runs)]
     lines = [f"| environment | steps | {' | '.join(columns)} |", "|---" * (2 + len(columns)) + "|"]
     for total_steps in sorted({r["total_steps"] for r in runs}):
         for env_id in ENVIRONMENTS:
@@ -187,7 +189,7 @@ def main() -> None:
             names = [tuple(run[key] for key in NAMES) for run in found]
             kept = [have for have in kept if tuple(have[key] for key in NAMES) not in names] + found
             arguments.output.parent.mkdir(exist_ok=True)
-            arguments.output.write_text(json.dumps({"machine": machine.describe(), "runs": kept}, indent=1) + "\n")
+            machine.save(arguments.output.stem, {"runs": kept}, arguments.output.parent)
     print(table(kept))
 
 

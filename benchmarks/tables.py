@@ -1,4 +1,4 @@
-"""The tables of benchmarks/README.md and docs/placements.md, made from results/*.json: nobody copies figures by hand.
+"""The tables of benchmarks/README.md, docs/placements.md and docs/architecture.md, made from results/*.json: nobody copies figures by hand.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check
@@ -18,6 +18,7 @@ from typing import Any
 import against_textbook
 import auto
 import comparison
+import defaults
 import fixed_work
 import import_time
 import learning
@@ -28,7 +29,9 @@ import wall_clock
 import workers
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = (ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md")
+DOCUMENTS = (
+    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md", ROOT / "docs" / "architecture.md"
+)  # fmt: skip
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -57,6 +60,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "auto-cuda": auto.result_as_markdown,
     "comparison": _comparison("pictures/comparison.png"),
     "comparison-cuda": _comparison("pictures/comparison-cuda.png"),
+    "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
     "fixed_work": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "learning": lambda result: learning.as_markdown(result["cases"]),

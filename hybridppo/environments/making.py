@@ -74,7 +74,10 @@ def make_environments(
     elif callable(source):
         environments = _of_function(with_arguments(source, num_envs, options), num_envs, options, first)
     else:
-        raise ConfigurationError(f"env must be an environment's id or a function that makes one, got {shown(source)}")
+        raise ConfigurationError(
+            "env must be an environment's id, a function that makes one, or an environment of tensors "
+            f"(docs/tensors.md), got {shown(source)}"
+        )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
     return environments

@@ -1,8 +1,8 @@
 """Environments that are tensors already: stepped on their own device, from which nothing has to come.
 
-    class TensorEnv: see below; an instance of one, or a function that makes one, is an environment for `train`.
+    hybridppo.train(env, ...)       # where env has what `TensorEnv` says, or is a function that makes such a one
 
-What they have is what gymnasium's vectors have, in torch tensors; they reset within the step that ends an episode.
+It is what gymnasium's vectors have, in torch tensors, with a reset within the step that ends an episode.
 """
 
 from collections.abc import Callable
@@ -98,7 +98,11 @@ class TensorEnvironments(Environments):
             )
         for kind in ("single_observation_space", "single_action_space"):
             if not isinstance(getattr(env, kind), gym.Space):
-                raise EnvError(f"{kind} of {self.name} must be a gymnasium.Space, not {type(getattr(env, kind))}")
+                found = type(getattr(env, kind))
+                raise EnvError(
+                    f"{kind} of {self.name} must be a gymnasium.Space, not a {found.__module__}.{found.__name__}: "
+                    "give it one, or wrap the environment (hybridppo.tensors has IsaacLab and Mjlab)"
+                )
         super().__init__(num_envs, env.single_observation_space, env.single_action_space)
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" by its number
         self.on_device = TensorEncoder(self.encode, num_envs, self.device)

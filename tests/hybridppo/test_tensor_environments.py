@@ -74,6 +74,16 @@ def test_another_number_of_environments_is_an_error() -> None:
         train(TorchCartPole(3))
 
 
+def test_what_is_no_environment_says_what_is() -> None:
+    inner = Groups(4, ("actor", "critic"), BOX, BOX, is_finite=False)
+    with pytest.raises(
+        EnvError, match=r"must be a gymnasium.Space, not a types.SimpleNamespace: .* IsaacLab and Mjlab"
+    ):
+        train(inner)
+    with pytest.raises(ConfigurationError, match=r"or an environment of tensors .docs/tensors.md., got 3"):
+        train(3)
+
+
 KINDS = {
     "numbers": (Box(-1.0, 1.0, (2, 2)), Box(-1.0, 1.0, (3,))),
     "a choice": (Discrete(3, start=1), Discrete(3, start=-1)),

@@ -1,4 +1,4 @@
-"""The tables of benchmarks/README.md, docs/placements.md and docs/architecture.md, made from results/*.json: nobody copies figures by hand.
+"""The tables of benchmarks/README.md and of the documents, made from results/*.json: nobody copies figures by hand.
 
     python benchmarks/tables.py
     python benchmarks/tables.py --check

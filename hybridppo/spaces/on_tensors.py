@@ -200,9 +200,10 @@ class TensorActions:
 
 
 def _draw_of(distribution: Distribution) -> Callable[[Tensor, Tensor], Tensor]:
-    if isinstance(distribution, (Categorical, MultiCategorical)):
+    # By their very types: one derived from them may draw otherwise.
+    if type(distribution) in (Categorical, MultiCategorical):
         return _gumbel
-    if isinstance(distribution, DiagonalGaussian):
+    if type(distribution) in (DiagonalGaussian, SquashedGaussian):
         return _normal
     raise EnvError(f"actions of a {type(distribution).__name__} are not drawn on tensors: train PPO (PPOConfig)")
 

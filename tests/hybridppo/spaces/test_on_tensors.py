@@ -12,7 +12,7 @@ from hybridppo.compiled import random_numbers
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.counted_words import words
 from hybridppo.spaces.deterministic import DeterministicActions
-from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.on_tensors import TensorActions, TensorEncoder
 
@@ -142,6 +142,11 @@ def test_words_are_the_same_on_another_device(second_device: str) -> None:
 
 
 def test_other_distributions_are_refused() -> None:
+    class Otherwise(DiagonalGaussian):
+        """Who knows how it draws."""
+
+    with pytest.raises(EnvError, match="actions of a Otherwise are not drawn on tensors"):
+        TensorActions(Otherwise(-np.ones(1), np.ones(1)), CPU)
     distribution = DeterministicActions.__new__(DeterministicActions)
     with pytest.raises(EnvError, match="actions of a DeterministicActions are not drawn on tensors: train PPO"):
         TensorActions(distribution, CPU)

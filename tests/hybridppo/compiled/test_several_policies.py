@@ -112,7 +112,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
         def __getitem__(self, index: Any) -> Any:
             return stop.looked > after or stop() or super().__getitem__(index)
 
-    monkeypatch.setattr("hybridppo.several_policies.bytearray", Flag, raising=False)
+    monkeypatch.setattr("hybridppo.runners.assembly.bytearray", Flag, raising=False)
     monkeypatch.setattr(
         interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )

@@ -285,6 +285,7 @@ def make_tensor_environments(env: Any, num_envs: int, options: Any, *, owns: boo
         f"on_env_error={options.on_env_error!r}": options.restarts,
         "action_masks=True": options.action_masks,
         "episodic_life=True": options.episodic_life,
+        f"frame_stack={options.frame_stack}": options.frame_stack > 1,
     }
     for option, is_given in given.items():
         if is_given:

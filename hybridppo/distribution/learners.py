@@ -261,6 +261,7 @@ class Learners(BaseSampler):
             else:
                 return
 
+    @np.errstate(over="ignore", invalid="ignore")  # what comes of it is looked at below
     def _step(self, learner: int) -> None:
         """The optimizer's step along a learner's gradient."""
         goes_on = self._ended.pop(learner)

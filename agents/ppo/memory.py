@@ -66,7 +66,8 @@ def _of_convolutions(config: PPOConfig, image: ImageLayout) -> tuple[int, int, i
     for layer in module.modules():
         if not list(layer.children()) and not isinstance(layer, torch.nn.ReLU):  # whose own are kept instead
             layer.register_forward_hook(lambda _, __, given: sizes.append(given.numel()))
-    module.to("meta")(torch.empty(1, image.channels, image.height, image.width, device="meta"))  # no numbers at all
+    module.to_empty(device="meta")  # of no numbers at all
+    module(torch.empty(1, image.channels, image.height, image.width, device="meta"))
     return sum(parameter.numel() for parameter in module.parameters()), sum(sizes), num_features
 
 

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError
 
 SECONDS_TO_EXPLAIN = 5.0
@@ -137,13 +138,13 @@ class Link:
 
     def gather_on_device(self, own: Tensor) -> Tensor:
         """`own` of each to `[size, *own]`, by NCCL where it lies on a CUDA device, and else by gloo."""
-        if own.is_cuda and self._on_cuda is None:
-            # Made by all, for all come here together. (Untested: no machine with two GPUs has run it.)
-            torch.cuda.set_device(own.device)
-            self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
-        everything = own.new_empty((self.size, *own.shape))
-        group = self._on_cuda if own.is_cuda else None
-        self._collective(lambda: dist.all_gather(list(everything.unbind()), own, group=group))
+        with accelerator_of(own.device).selected():
+            if own.is_cuda and self._on_cuda is None:
+                # Made by all, for all come here together. (Untested: no machine with two GPUs has run it.)
+                self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
+            everything = own.new_empty((self.size, *own.shape))
+            group = self._on_cuda if own.is_cuda else None
+            self._collective(lambda: dist.all_gather(list(everything.unbind()), own, group=group))
         return everything
 
     def tell(self, what: str) -> None:

@@ -19,6 +19,7 @@ def message(**changes: Any) -> str:
     epochs = [torch.zeros(2, len(STATISTICS)), torch.zeros(2, len(STATISTICS))]
     for name, tensor in changes.items():
         setattr(rollout if name in ("rewards", "valid_rows") else batch, name, tensor)
+    batch.inputs = batch.observations
     epochs[1][0, STATISTICS.index("value_loss")] = INF
     return str(divergence(7, ppo_config(), rollout, batch, epochs, torch.zeros(3)))
 

@@ -12,16 +12,17 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from ppo_settings import ppo_config
 from processes import run_python
 from selection import only_by_default
 from toy_environments import ScriptedEnv, scripted_vector
 
 import hybridppo
-from hybridppo import EnvError, PPOConfig, TrainingInterrupted
+from hybridppo import EnvError, TrainingInterrupted
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.checkpoints import folders
 
-CONFIG = PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"placement": "cpu"},
@@ -113,7 +114,7 @@ def test_the_metrics_tell_of_it_when_it_is_there(tmp_path: Path) -> None:
 
 def test_steps_are_those_of_all_environments(tmp_path: Path) -> None:
     for num_envs in (1, 4):
-        config = PPOConfig(num_envs=num_envs, num_steps=64 // num_envs, num_minibatches=2, hidden_sizes=(4,))
+        config = ppo_config(num_envs=num_envs, num_steps=64 // num_envs, num_minibatches=2, hidden_sizes=(4,))
         path = tmp_path / str(num_envs)
         hybridppo.train("CartPole-v1", total_steps=256, run_dir=path, **arguments(config=config), evaluate_every=100)
         assert [line["env_steps"] for line in evaluated(path)] == [128, 256]
@@ -127,7 +128,7 @@ def test_never_is_0_or_none(tmp_path: Path) -> None:
 
 
 def test_every_evaluation_is_of_the_same_episodes(tmp_path: Path) -> None:
-    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
+    config = ppo_config(num_envs=2, num_steps=16, hidden_sizes=(8,), learning_rate=1e-12)  # learns nothing
     train(config=config, run_dir=tmp_path / "run", evaluate_every=BATCH)
     returns = [line["returns"] for line in evaluated(tmp_path / "run")]
     assert len(returns) == 6
@@ -248,7 +249,11 @@ def kill(metrics):
     if metrics["iteration"] == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
-config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+config = hybridppo.PPOConfig(
+    num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=2.5e-4,
+    anneal_learning_rate=True, clip_range_vf=0.2, entropy_coef=0.01, normalize_observations=False,
+    normalize_rewards=False,
+)
 placement = hybridppo.Mirrored("cpu", "cpu", max_lag=1) if sys.argv[2] == "overlap" else "cpu"
 hybridppo.train(
     "CartPole-v1", total_steps=6 * 32, seed=3, placement=placement, config=config, progress=False, vectorization="sync",

@@ -57,27 +57,6 @@ class EpisodeStatistics:
         self._lengths.extend(lengths)
         self.episodes += number
 
-    @property
-    def window(self) -> int:
-        """How many of the latest episodes the means are over."""
-        assert self._returns.maxlen is not None  # as it was made
-        return self._returns.maxlen
-
-    def take(self, episodes: int, returns: list[float], lengths: list[int]) -> None:
-        """Take over what somebody else has counted: how many have ended, and of the latest, returns and lengths."""
-        self.episodes += episodes
-        self._returns.extend(returns)
-        self._lengths.extend(lengths)
-
-    @property
-    def running(self) -> tuple[Array, Array]:
-        """Return and length so far of the episodes that are not over, each `[N]`."""
-        return self._running_return, self._running_length
-
-    @running.setter
-    def running(self, so_far: tuple[Array, Array]) -> None:
-        self._running_return, self._running_length = so_far
-
     def drop_running(self, envs: slice = slice(None)) -> None:
         """Forget the unfinished episodes, because their environments were started anew."""
         self._running_return[envs] = 0.0

@@ -27,13 +27,20 @@ class TensorStatistics(EpisodeStatistics):
         self._sums = torch.zeros(num_envs, dtype=precise, device=device)
         self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
-    def measured(self, rewards: Tensor, ended: Tensor) -> Tensor:
-        """Count a block of steps, both `[T, N]`, every row a step; what `read` takes, as one tensor of numbers."""
+    def measured(self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Count a block of steps; what `read` takes, as one tensor of numbers.
+
+        Args:
+            rewards: `[T, N]`, like the two below.
+            ended: bool; of steps alone.
+            valid: bool, which rows are steps; None for all.
+        """
         num_steps, num_envs = rewards.shape
         rows = torch.arange(num_steps, device=rewards.device)[:, None]
         # Of each column up to each row, as if no episode had ended in the block.
+        rewards = rewards if valid is None else rewards * valid
         sums = self._sums + rewards.to(self._sums.dtype).cumsum(0)
-        counts = self._counts + rows + 1
+        counts = self._counts + (rows + 1 if valid is None else valid.cumsum(0))
         ends = torch.where(ended, rows, -1).cummax(0).values  # the last row up to each in which one ended, or -1
         before = torch.cat((torch.full_like(ends[:1], -1), ends[:-1]))
         is_later, index = before >= 0, before.clamp(min=0)

@@ -20,8 +20,8 @@ from hybridppo.environments.on_device import DeviceRollout
 from hybridppo.interfaces import SamplingActor
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.rollouts.episodes_on_device import EpisodesOnDevice
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.rows_on_device import ActorOnDevice, RowsOnDevice
 from hybridppo.runners.samplers.stepping import StepperState
@@ -55,7 +55,8 @@ class DeviceSampler(BaseSampler):
             noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
         )  # fmt: skip
         self._rows, self._policy, self._accelerator = rows, policy, rows.accelerator
-        self._episodes = EpisodesOnDevice(num_columns, rows.device, self.statistics.window)
+        self._statistics = TensorStatistics(num_columns, rows.device)
+        self.statistics = self._statistics
         self._noise_seed = [0, 0]
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
@@ -83,14 +84,14 @@ class DeviceSampler(BaseSampler):
         block = self._block
         with self._accelerator.selected(), torch.no_grad():
             valid = ~block.absent
-            told = self._episodes.add(block.rewards, (block.terminated | block.truncated) & valid, valid)
+            told = self._statistics.measured(block.rewards, (block.terminated | block.truncated) & valid, valid)
             valid_rows = valid.flatten().nonzero().squeeze(-1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
             # Where no episode is truncated, there is none to index.
             final_observations = block.finals.flatten(0, 1)[final_rows]
             sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards)]
             sums.append(final_observations.sum(dtype=torch.float64))
-            told = torch.cat((torch.isfinite(torch.stack(sums).sum()).to(torch.float64)[None], told))
+            told = torch.cat((torch.isfinite(torch.stack(sums).sum()).to(told.dtype)[None], told))
             self._account(told.tolist())
             if not self._has_warned:
                 last = block.observations[-1:].cpu().numpy()
@@ -115,17 +116,14 @@ class DeviceSampler(BaseSampler):
 
     def _account(self, told: list[float]) -> None:
         """Take over what the device has counted, or say what is not finite."""
-        is_finite, episodes, *latest = told
+        is_finite, *episodes = told
         if not is_finite:
             block, when = self._block, f"in the {self.num_steps} steps of a rollout"
             environments, columns = self._rows.environments, self._rows.on_device.order[self._columns]
             environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when, columns)
             rows = (block.truncated & ~block.terminated).cpu().numpy()
             environments.require_finite_finals(block.finals.cpu().numpy()[rows], columns[np.nonzero(rows)[1]], when)
-        window = self.statistics.window
-        count = min(int(episodes), window)
-        returns, lengths = latest[:count][::-1], latest[window : window + count][::-1]
-        self.statistics.take(int(episodes), returns, [int(length) for length in lengths])
+        self._statistics.read(episodes)
 
     @property
     def steps_sampled(self) -> int:
@@ -149,18 +147,6 @@ class DeviceSampler(BaseSampler):
     def close(self) -> None:  # noqa: D102 - as in the base
         self.request_stop()
         self._rows.environments.close()
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:  # noqa: D102 - as in the base
-        running = self._episodes.running_return.cpu().numpy(), self._episodes.running_length.cpu().numpy()
-        self.statistics.running = running
-        return super().state()
-
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
-        problem = super().load_state(tensors, state, env_seed=env_seed)
-        returns, lengths = map(torch.from_numpy, self.statistics.running)
-        self._episodes.running_return.copy_(returns)
-        self._episodes.running_length.copy_(lengths)
-        return problem
 
     def _stepper_state(self) -> StepperState:
         states, observations = self._rows.state(self._policy)

@@ -12,20 +12,25 @@ from hybridppo.rollouts.tensor_episodes import TensorStatistics
 CPU = torch.device("cpu")
 
 
-def count(statistics: TensorStatistics, rewards: Any, ended: Any) -> None:
-    statistics.read(statistics.measured(torch.from_numpy(rewards), torch.from_numpy(ended)).tolist())
+def count(statistics: TensorStatistics, *block: Any) -> None:
+    statistics.read(statistics.measured(*map(torch.from_numpy, block)).tolist())
 
 
+@pytest.mark.parametrize("has_others", [False, True], ids=["steps alone", "rows that are no steps"])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
 @pytest.mark.parametrize(("num_steps", "num_envs", "window"), [(7, 5, 100), (1, 3, 2), (16, 8, 10)])
-def test_statistics_are_those_of_arrays(num_steps: int, num_envs: int, window: int, share: float) -> None:
+def test_statistics_are_those_of_arrays(
+    num_steps: int, num_envs: int, window: int, share: float, has_others: bool
+) -> None:
     generator = np.random.default_rng(1)
     expected, found = EpisodeStatistics(num_envs, window), TensorStatistics(num_envs, CPU, window)
     for block in range(12):
         rewards = generator.standard_normal((num_steps, num_envs)).astype(np.float32)
         ended = generator.random((num_steps, num_envs)) < share
-        expected.add(rewards, ended, np.ones_like(ended))
-        count(found, rewards, ended)
+        valid = generator.random((num_steps, num_envs)) < (0.8 if has_others else 1.0)
+        ended &= valid
+        expected.add(rewards, ended, valid)
+        count(found, rewards, ended, *([valid] if has_others else []))
         if block == 5:
             expected.drop_running()
             found.drop_running()

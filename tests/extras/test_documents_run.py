@@ -4,6 +4,7 @@ import functools
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         if options.get("run_dir"):
             shutil.rmtree(options["run_dir"], ignore_errors=True)  # pages make their runs anew
         options["total_steps"] = min(options["total_steps"], STEPS)
+        config = options.get("config", PPOConfig() if "agent" not in options else None)
+        if isinstance(config, PPOConfig):
+            steps = min(config.num_steps, 64)
+            options["config"] = replace(config, num_steps=steps, num_minibatches=None, num_epochs=1)
         return train(*arguments, **{"progress": False, **options})
 
     if not torch.cuda.is_available():

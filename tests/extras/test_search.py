@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError
+from hybridppo import ConfigurationError, PPOConfig
 from hybridppo.commands.main import main
 
 pytestmark = pytest.mark.extras
@@ -51,7 +50,7 @@ def test_a_search_ends_in_an_entry_and_goes_on_where_it_is(tmp_path: Path) -> No
     assert states == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
     rates = [one.params["learning_rate"] for one in study.trials]
     assert len(set(rates)) == 3  # the one that was taken up again, and no other, was tried before
-    assert rates[0] == ppo_config().learning_rate
+    assert rates[0] == PPOConfig().learning_rate
     with pytest.raises(ConfigurationError, match="holds a search with total_steps 400, not 500"):
         search(tmp_path, total_steps=500)
 

@@ -212,7 +212,7 @@ def test_a_cluster_is_shared_with_other_runs_and_joined_by_its_address(tmp_path:
     for command in commands:
         _, err = command.communicate(timeout=SECONDS)
         assert command.returncode == 0, err
-    config = ppo_config(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
+    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
     same = train(config=config, seed=3, total_steps=1000)
     for name in ("one", "two"):
         assert torch.equal(hybridppo.load(tmp_path / name).parameters.values, same.agent.parameters.values)
@@ -246,7 +246,7 @@ def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
 
 def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
     flags = ["--num-envs", 4, "--num-steps", 32, "--hidden-sizes", 8, 8, "--seed", 3, "--placement", "cpu",
-             "--distribution", "coarse:2", "--no-anneal-learning-rate"]  # fmt: skip
+             "--distribution", "coarse:2"]  # fmt: skip
     run_dir = tmp_path / "run"
     driver = start_python(
         "-m", "hybridppo", "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", run_dir, "--no-progress",
@@ -274,7 +274,7 @@ def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path
     assert again.returncode == 0, err
     last = json.loads(metrics.read_text().splitlines()[-1])
     same = train(
-        config=ppo_config(num_envs=4, num_steps=32, hidden_sizes=(8, 8), anneal_learning_rate=False),
+        config=hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)),
         seed=3,
         total_steps=steps,
     )

@@ -372,8 +372,10 @@ def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["distribution"] == "multi:2:2"
     agent = hybridppo.load(tmp_path / "run")
-    same = train(config=ppo_config(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
-                 distribution="multi:1:2")  # fmt: skip
+    same = train(
+        config=hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8)), seed=config["seed"],
+        distribution="multi:1:2",
+    )  # fmt: skip
     assert torch.equal(agent.parameters.values, same.agent.parameters.values)
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from hybridppo.environments.base import Environments
-from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
@@ -22,13 +20,14 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
 
 if TYPE_CHECKING:
+    from hybridppo.environments.compiled import CompiledEnvironments
     from hybridppo.environments.compiled_agents import CompiledAgents
+    from hybridppo.environments.tensors import TensorEnvironments
     from hybridppo.runners.samplers.fused_actor import FusedDistribution
     from hybridppo.runners.samplers.on_device import DeviceSampler
     from hybridppo.runners.samplers.together import PolicySampler
@@ -68,20 +67,25 @@ def make_sampler(
         noise: owner of the actions' randomness.
         transport: where workers are.
     """
-    if isinstance(environments, TensorEnvironments):
-        _require_turns_there(environments, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
+    if environments.device is not None:
+        from hybridppo.runners.samplers.on_tensors import TensorSampler
+
+        of_tensors = cast("TensorEnvironments", environments)
+        _require_turns_there(of_tensors, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
         placement.act_on_tensors()
         return TensorSampler(
-            environments, agent.distribution, num_steps=num_steps, env_seed=env_seed, noise=noise, memory=agent.memory
+            of_tensors, agent.distribution, num_steps=num_steps, env_seed=env_seed, noise=noise, memory=agent.memory
         )
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
-    if isinstance(environments, CompiledEnvironments) and not samples_on_cpu and not num_workers:
+    if environments.is_compiled and not samples_on_cpu and not num_workers:
         from hybridppo.environments.on_device import has_launcher
 
         if has_launcher(placement.sampling_device) and _fits_device(agent, placement, num_episodes):
-            return _on_device(environments, agent, placement, num_steps, env_seed)(0, noise)
+            return _on_device(cast("CompiledEnvironments", environments), agent, placement, num_steps, env_seed)(
+                0, noise
+            )
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -130,7 +134,7 @@ def make_sampler(
 
 
 def _require_turns_there(
-    environments: TensorEnvironments,
+    environments: "TensorEnvironments",
     agent: Agent,
     placement: Placement,
     *,
@@ -188,7 +192,7 @@ def policy_samplers(
 
 
 def _on_device(
-    environments: CompiledEnvironments,
+    environments: "CompiledEnvironments",
     agent: Agent,
     placement: Placement,
     num_steps: int,

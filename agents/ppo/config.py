@@ -23,7 +23,7 @@ OPTIONAL = (
 )  # fmt: skip
 """Numbers that may be None."""
 COUNTS = (
-    "num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size"
+    "num_envs", "num_steps", "num_epochs", "recurrent_size", "sequence_length", "pool_size"
 )  # fmt: skip
 """Numbers of things, of which there is one at least."""
 USUAL_MINIBATCHES = 32
@@ -150,6 +150,14 @@ class PPOConfig:
             elsewhere=("recurrent", "encoder_sizes"),
         )
         check_encoders(self)
+        self._check_numbers()
+        self._check_networks()
+        if self.episodes_per_rollout is None:
+            self._check_minibatches()
+        else:
+            self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
+
+    def _check_networks(self) -> None:
         self._require("pool_size", self.pool_size <= LARGEST_POOL, f"must be at most {LARGEST_POOL}")
         self._require(
             "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"
@@ -167,11 +175,19 @@ class PPOConfig:
             self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
+        self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
+        self._require(
+            "cuda_graphs",
+            not (self.cuda_graphs and self.recurrent),
+            "cannot record networks with a memory: leave it out",
+        )
+
+    def _check_numbers(self) -> None:
         for name in COUNTS:
-            count = 1 if getattr(self, name) is None else getattr(self, name)
-            self._require(name, count >= 1, "must be at least 1")
-            self._require(name, count <= MOST_ROWS, f"must be at most {MOST_ROWS}")
-        for name, limit in {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS}.items():
+            self._require(name, getattr(self, name) >= 1, "must be at least 1")
+            self._require(name, getattr(self, name) <= MOST_ROWS, f"must be at most {MOST_ROWS}")
+        limits = {"torch_threads": MOST_THREADS, "episodes_per_rollout": MOST_ROWS, "num_minibatches": MOST_ROWS}
+        for name, limit in limits.items():
             self._require(name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
         rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
         self._require("num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
@@ -183,15 +199,8 @@ class PPOConfig:
             self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
-        self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
-        self._require(
-            "cuda_graphs",
-            not (self.cuda_graphs and self.recurrent),
-            "cannot record networks with a memory: leave it out",
-        )
-        if self.episodes_per_rollout is not None:
-            self._require("num_envs", self.num_envs == 1, "must be 1 where episodes_per_rollout is given")
-            return
+
+    def _check_minibatches(self) -> None:
         self._require(
             "num_minibatches",
             self.batch_size % (self.num_minibatches or 1) == 0,
@@ -203,7 +212,6 @@ class PPOConfig:
             f"needs minibatches of at least 2 samples, but num_envs * num_steps / num_minibatches = "
             f"{self.num_envs} * {self.num_steps} / {self.minibatches_of(self.batch_size)} = 1: use fewer minibatches",
         )
-
         if self.recurrent is not None:
             sequences = self.num_envs * -(-self.num_steps // self.sequence_length)
             self._require(

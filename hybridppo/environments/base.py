@@ -27,6 +27,10 @@ class Environments(ABC):
 
     skips_row_after_end: ClassVar[bool] = False
     """Whether the row after an episode's end is a reset instead of a step."""
+    is_compiled: ClassVar[bool] = False
+    """Whether there may be kernels of them for other devices than the CPU."""
+    device: Any = None
+    """Where their tensors lie, a `torch.device`; None where they are arrays of the host."""
 
     def __init__(self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]") -> None:
         self.num_envs = num_envs

@@ -36,6 +36,8 @@ class CompiledEnvironments(Environments):
         EnvError: where they cannot be compiled.
     """
 
+    is_compiled = True
+
     def __init__(self, definition: "Definition", num_envs: int, first: int = 0, num_threads: int = 1) -> None:
         from hybridppo.compiled.building import build
 

@@ -15,11 +15,9 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.base import Environments
-from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.threads import cpu_cores
@@ -88,7 +86,7 @@ class Auto:
             agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
             seconds_to_make: what it took to make the environments.
         """
-        if isinstance(environments, TensorEnvironments):
+        if environments.device is not None:
             line = f"{environments.device}, where the environments' tensors are"
             logger.info("placement auto: %s", line)
             placement = SingleDevice(environments.device)
@@ -170,7 +168,7 @@ def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, 
         num_workers=num_workers,
         # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
         splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
-        draws_on_device=isinstance(environments, CompiledEnvironments),
+        draws_on_device=environments.is_compiled,
         has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
         torch_threads=config.torch_threads or 1,
     )

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from killed_driver import assert_nothing_outlives_it
 from ppo_settings import ppo_config
-from processes import start_python
 from torch import Tensor
 
 import hybridppo
@@ -292,30 +291,9 @@ def test_a_rollout_that_another_distribution_had_not_learned_from_is_sampled_aga
     assert result.metrics["env_steps"] == STEPS
 
 
-DRIVER = """
-import hybridppo, sys
-if __name__ == "__main__":
-    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
-    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="central:2", progress=False,
-                    on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
-"""
-
-
 @beside_the_extras
 def test_no_learner_outlives_the_server(tmp_path: Path) -> None:
-    script = tmp_path / "driver.py"
-    script.write_text(DRIVER)
-    driver = start_python(script, stdout=subprocess.PIPE)
-    try:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "1\n"
-        others = psutil.Process(driver.pid).children(recursive=True)
-        assert len(others) == 2
-    finally:
-        driver.kill()
-        driver.wait()
-    _, alive = psutil.wait_procs(others, timeout=10)
-    assert alive == []
+    assert_nothing_outlives_it("central:2", tmp_path, least=2)
 
 
 class Target(gym.Env[np.ndarray, int]):

@@ -30,6 +30,7 @@ from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored,
 ray = pytest.importorskip("ray")
 
 from clusters import failing, killed, processes_of_ray, raising, silent, small_cluster, stopped  # noqa: E402
+from killed_driver import assert_nothing_outlives_it  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
 from hybridppo.distribution import ray_workers  # noqa: E402
@@ -218,30 +219,8 @@ def test_a_cluster_is_shared_with_other_runs_and_joined_by_its_address(tmp_path:
         assert torch.equal(hybridppo.load(tmp_path / name).parameters.values, same.agent.parameters.values)
 
 
-DRIVER = """
-import hybridppo
-if __name__ == "__main__":
-    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
-    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="coarse:2", progress=False,
-                    placement="cpu", on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
-"""
-
-
 def test_nothing_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "driver.py"
-    script.write_text(DRIVER)
-    driver = start_python(script, stdout=subprocess.PIPE)
-    try:
-        assert driver.stdout is not None
-        while driver.stdout.readline() != "1\n":
-            assert driver.poll() is None
-        others = processes_of_ray(driver.pid)
-        assert len(others) >= 4  # Ray's own, and two samplers
-    finally:
-        driver.kill()
-        driver.wait()
-    _, alive = psutil.wait_procs(others, timeout=10)
-    assert alive == []
+    assert_nothing_outlives_it("coarse:2", tmp_path, least=4, started=processes_of_ray)  # Ray's own, and two samplers
 
 
 def test_ctrl_c_saves_ends_and_leaves_nothing_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import gymnasium as gym
 import psutil
 import pytest
 import torch
+from killed_driver import assert_nothing_outlives_it
 from ppo_settings import ppo_config
 from processes import start_python
 from torch import Tensor, nn
@@ -330,30 +331,9 @@ def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bit
     assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
 
 
-DRIVER = """
-import hybridppo, sys
-if __name__ == "__main__":
-    config = hybridppo.PPOConfig(num_envs=4, num_steps=32, hidden_sizes=(8, 8))
-    hybridppo.train("CartPole-v1", total_steps=10**9, config=config, distribution="multi:2", progress=False,
-                    on_iteration=lambda metrics: print(metrics["iteration"], flush=True))
-"""
-
-
 @beside_the_extras
 def test_no_learner_outlives_the_first(tmp_path: Path) -> None:
-    script = tmp_path / "driver.py"
-    script.write_text(DRIVER)
-    driver = start_python(script, stdout=subprocess.PIPE)
-    try:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "1\n"
-        others = psutil.Process(driver.pid).children(recursive=True)
-        assert len(others) == 1
-    finally:
-        driver.kill()
-        driver.wait()
-    _, alive = psutil.wait_procs(others, timeout=10)
-    assert alive == []
+    assert_nothing_outlives_it("multi:2", tmp_path, least=1)
 
 
 def torchrun(*arguments: object) -> "subprocess.CompletedProcess[str]":

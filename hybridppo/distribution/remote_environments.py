@@ -109,11 +109,13 @@ class RemoteEnvironments(Environments):
         timeout = max(self._timeout, least_seconds)
         with explained():
             refs = {worker: call(worker) for worker in workers}
-        ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)
+        ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)
+        there = set(ready)
         answers: dict[int, Any] = {}
         for worker, ref in refs.items():
             try:
-                kind, value, _ = ray.get(ref, timeout=0)
+                # What is there is fetched at leisure: with no time at all a busy machine loses workers that answered.
+                kind, value, _ = ray.get(ref, timeout=timeout if ref in there else 0)
             except ray.exceptions.GetTimeoutError:
                 answers[worker] = WorkerLostError(
                     f"{self._name(worker)} has not answered for {timeout:g} s: a step or a reset hangs, or is slower "

@@ -12,19 +12,15 @@ says, for each environment, the interquartile mean over seeds and a bootstrap in
 import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import machine
 import numpy as np
+from missing_runs import kept_runs, run_missing
 from settings import CLEANRL
-from tqdm.auto import tqdm
 
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 
@@ -162,34 +158,20 @@ def main() -> None:
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))
         return
-    kept = json.loads(arguments.output.read_text())["runs"] if arguments.output.exists() else []
+    kept = kept_runs(arguments.output)
     marks = sorted(int(steps) for steps in arguments.total_steps.split(","))
     wanted = [
-        {"candidate": candidate, "env_id": env_id, "seed": seed}
+        {"candidate": candidate, "env_id": env_id, "seed": seed, "marks": marks}
         for seed in range(arguments.seeds)
         for candidate in arguments.candidates.split(",")
         for env_id in arguments.environments.split(",")
     ]
 
     def is_there(one: dict[str, Any]) -> bool:
-        return all(any({**one, "total_steps": mark}.items() <= have.items() for have in kept) for mark in marks)
+        what = {name: one[name] for name in ("candidate", "env_id", "seed")}
+        return all(any({**what, "total_steps": mark}.items() <= have.items() for have in kept) for mark in marks)
 
-    missing = [one for one in wanted if not is_there(one)]
-
-    def in_a_process(one: dict[str, Any]) -> list[dict[str, Any]]:
-        command = [sys.executable, __file__, "--one", json.dumps({**one, "marks": marks})]
-        done = subprocess.run(command, env=machine.environment(), capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{one} failed:\n{done.stderr}")
-        found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-        return found
-
-    with ThreadPoolExecutor(arguments.jobs) as pool:
-        for found in tqdm(pool.map(in_a_process, missing), total=len(missing), unit="run"):
-            names = [tuple(run[key] for key in NAMES) for run in found]
-            kept = [have for have in kept if tuple(have[key] for key in NAMES) not in names] + found
-            arguments.output.parent.mkdir(exist_ok=True)
-            machine.save(arguments.output.stem, {"runs": kept}, arguments.output.parent)
+    kept = run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)
     print(table(kept))
 
 

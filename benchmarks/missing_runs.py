@@ -1,0 +1,56 @@
+"""Runs that are missing in the results, a process each and several at once: stopped, they go on where they were."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import machine
+from tqdm.auto import tqdm
+
+Run = dict[str, Any]
+
+
+def kept_runs(output: Path) -> list[Run]:
+    """What a file of results has."""
+    runs: list[Run] = json.loads(output.read_text())["runs"] if output.exists() else []
+    return runs
+
+
+def run_missing(
+    script: str, wanted: Sequence[Run], is_there: Callable[[Run], bool], names: Sequence[str], output: Path, jobs: int
+) -> list[Run]:
+    """Run what is not there, and keep what each found as soon as it has ended.
+
+    Args:
+        script: `script --one JSON` prints, as its last line, a list of runs as JSON.
+        wanted: what `--one` is given.
+        is_there: whether it is among the results.
+        names: what tells runs apart: one that is found again takes the place of the older.
+        output: the file of results.
+        jobs: processes at once.
+
+    Returns:
+        All that the results have now.
+    """
+    kept = kept_runs(output)
+    missing = [one for one in wanted if not is_there(one)]
+
+    def in_a_process(one: Run) -> list[Run]:
+        command = [sys.executable, script, "--one", json.dumps(one)]
+        done = subprocess.run(command, env=machine.environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{one} failed:\n{done.stderr}")
+        found: list[Run] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for found in tqdm(pool.map(in_a_process, missing), total=len(missing), unit="run"):
+            again = [tuple(run[name] for name in names) for run in found]
+            kept = [have for have in kept if tuple(have[name] for name in names) not in again] + found
+            output.parent.mkdir(exist_ok=True)
+            machine.save(output.stem, {"runs": kept}, output.parent)
+    return kept

@@ -1,0 +1,121 @@
+"""Does a pool of past rollouts spare steps? PPO with `pool_size=4` beside plain PPO, at the same number of steps.
+
+    python benchmarks/pool.py
+    python benchmarks/pool.py --cases Pendulum-v1 --seeds 5
+    python benchmarks/pool.py --kinds plain,pool --jobs 1
+
+Settings are the library's defaults. `pool` differs in `pool_size` alone, so that its minibatches are four times as
+large; `small minibatches` has those of plain PPO, and four times as many of them; `short rollouts` is as the method's
+authors compare it: rollouts half as long, so that there are twice as many updates. What they are asked: how many steps
+until the mean return of the last 100 episodes is what plain PPO's median run ended with, as a share of all steps. A run
+is a process; what is in the results already is not run again.
+"""
+
+import argparse
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from missing_runs import kept_runs, run_missing
+
+EVALUATION_EPISODES = 20
+CASES = {"Pendulum-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 300_000}
+"""The environment, and its steps."""
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "pool": {"pool_size": 4},
+    "small minibatches": {"pool_size": 4, "num_minibatches": 128},
+    "short rollouts": {"pool_size": 4, "num_steps": 256},
+}
+"""By name, what differs from the defaults."""
+NAMES = ("kind", "env_id", "total_steps", "seed")
+ASKED = 0.7
+"""Of plain PPO's steps."""
+
+
+def run(kind: str, env_id: str, total_steps: int, seed: int) -> list[dict[str, Any]]:
+    """Train in this process; the curve is the mean return of the last 100 episodes after each iteration."""
+    import hybridppo
+    from hybridppo import PPOConfig
+
+    curve: list[tuple[int, float]] = []
+
+    def note(metrics: dict[str, float]) -> None:
+        if metrics["episodes"] >= 100:  # before, it is of fewer
+            curve.append((int(metrics["env_steps"]), metrics["episode_return_mean"]))
+
+    result = hybridppo.train(
+        env_id, total_steps=total_steps, seed=seed, placement="cpu", config=PPOConfig(**KINDS[kind]), progress=False,
+        evaluation_episodes=EVALUATION_EPISODES, on_iteration=note,
+    )  # fmt: skip
+    assert result.evaluation is not None  # it was asked for
+    return [{
+        "kind": kind, "env_id": env_id, "total_steps": total_steps, "seed": seed, "seconds": result.metrics["seconds"],
+        "evaluation": result.evaluation.return_mean, "training": curve[-1][1], "curve": curve,
+    }]  # fmt: skip
+
+
+def share_of_steps(curve: list[list[float]], goal: float, total_steps: int) -> float:
+    """Of all steps, after how many the goal is reached; infinite where it never is."""
+    return next((steps / total_steps for steps, mean in curve if mean >= goal), float("inf"))
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """Markdown: a row for each environment and kind; medians over seeds."""
+    lines = [
+        "| environment | steps | kind | seeds | return of training | evaluation | share of steps to plain PPO's return "
+        "| seconds, to plain PPO's |",
+        "|---|---:|---|---:|---:|---:|---:|---:|",
+    ]
+    for env_id, total_steps in CASES.items():
+        of_case = [r for r in runs if (r["env_id"], r["total_steps"]) == (env_id, total_steps)]
+        plain = [r for r in of_case if r["kind"] == "plain"]
+        if not plain:
+            continue
+        goal = statistics.median(r["training"] for r in plain)
+        pace = statistics.median(r["seconds"] for r in plain)
+        for kind in KINDS:
+            found = [r for r in of_case if r["kind"] == kind]
+            if not found:
+                continue
+            middle = {name: statistics.median(r[name] for r in found) for name in ("training", "evaluation", "seconds")}
+            share = statistics.median(share_of_steps(r["curve"], goal, total_steps) for r in found)
+            lines.append(
+                f"| {env_id} | {total_steps:,} | {kind} | {len(found)} | {middle['training']:,.0f} "
+                f"| {middle['evaluation']:,.0f} | {share:.2f} | {middle['seconds'] / pace:.1f} |"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--total-steps", type=int, help="of each, instead of its own number")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "pool.json")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one:
+        print(json.dumps(run(**json.loads(arguments.one))))
+        return
+    kept = kept_runs(arguments.output)
+    wanted = [
+        {"kind": kind, "env_id": env_id, "total_steps": arguments.total_steps or CASES[env_id], "seed": seed}
+        for env_id in arguments.cases.split(",")
+        for seed in range(arguments.seeds)
+        for kind in arguments.kinds.split(",")
+    ]
+
+    def is_there(one: dict[str, Any]) -> bool:
+        return any(one.items() <= have.items() for have in kept)
+
+    print(table(run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """The batch that PPO learns from."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -55,6 +56,16 @@ class Batch:
     def weighed_advantages(self, normalizes: bool) -> Tensor:
         """The advantages that are learned from, `[B]`."""
         return normalize(self.advantages) if normalizes else self.advantages
+
+    def packed(self) -> "PackedBatch":
+        """The same as arrays, on the CPU."""
+        return PackedBatch(*self._as_arrays(), batch=self)
+
+    def _as_arrays(self) -> tuple[Any, Array, Array]:
+        """Observations, actions `[B, *action]`, and all that is beside them, `[n, B]`."""
+        beside = [getattr(self, field.name).numpy() for field in fields(self)[2:]]
+        stacked = isinstance(self.observations, StackedRows)
+        return self.observations if stacked else self.observations.numpy(), self.actions.numpy(), np.stack(beside)
 
     def steps(self) -> "Batch":
         """Its rows, of which each is a step."""
@@ -113,18 +124,18 @@ class PackedBatch:
         self.observations, self.actions, self.batch = observations, actions, batch
         self.is_normalized = batch is not None and batch.is_normalized
         self._columns = columns
-        self.log_probs, self.values, self.advantages, self.returns = columns
+        self.log_probs, self.values, self.advantages, self.returns = columns[:4]
         self.input_gradients: Array | None = None
         """Where the gradients of the observations are wanted, `[n, B, obs]`."""
 
-    @classmethod
-    def of(cls, batch: Batch) -> "PackedBatch":
-        """A whole batch."""
-        columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
-        packed = np.stack([column.numpy() for column in columns])
-        stacked = isinstance(batch.observations, StackedRows)
-        observations = batch.observations if stacked else batch.observations.numpy()
-        return cls(observations, batch.actions.numpy(), packed, batch)
+    def clip_range(self, clip_range: float) -> Any:
+        """As `Batch.clip_range`."""
+        return clip_range
+
+    def weigh_advantages(self, normalizes: bool) -> None:
+        """Make the advantages those that are learned from, in place."""
+        if normalizes and not self.is_normalized:
+            normalize_in_place(self.advantages)
 
     def mask(self, size: int) -> Array:
         """The last `size` numbers of each observation, `[size, B]`."""
@@ -134,8 +145,17 @@ class PackedBatch:
     def gather(self, order: Array) -> "PackedBatch":
         """The rows at `[M]` indices, copied."""
         observations, actions = self.observations.take(order, axis=0), self.actions.take(order, axis=0)
-        return PackedBatch(observations, actions, self._columns.take(order, axis=1))
+        return type(self)(observations, actions, self._columns.take(order, axis=1))
 
     def rows(self, start: int, end: int) -> "PackedBatch":
         """Neighbouring rows, as views."""
-        return PackedBatch(self.observations[start:end], self.actions[start:end], self._columns[:, start:end])
+        return type(self)(self.observations[start:end], self.actions[start:end], self._columns[:, start:end])
+
+
+def normalize_in_place(advantages: Array) -> None:
+    """To mean 0 and deviation 1."""
+    size = len(advantages)
+    advantages -= np.add.reduce(advantages) / np.float32(size)
+    if size > 1:
+        deviation = math.sqrt(np.dot(advantages, advantages) / (size - 1))
+        advantages /= np.float32(deviation + 1e-8)

@@ -84,7 +84,7 @@ class NumpySteps:
     @staticmethod
     def supports(agent: "PPO") -> bool:
         """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, on the CPU."""
-        return agent.config.pool_size == 1 and knows(agent, agent.actor_network, agent.critic_network)
+        return knows(agent, agent.actor_network, agent.critic_network)
 
     def threads(self) -> AbstractContextManager[None]:
         """NumPy's; torch, which has the optimizer and the advantages, keeps to one."""
@@ -101,6 +101,11 @@ class NumpySteps:
         values += self._value_bias
         return torch.from_numpy(values)
 
+    @torch.no_grad()
+    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """As `AutogradSteps.log_probs`: once or twice an update, where torch is as quick."""
+        return self._agent.distribution.log_prob_and_entropy(self._agent.actor_network(observations), actions)[0]
+
     def metrics(self) -> dict[str, float]:
         """Nothing."""
         return {}
@@ -108,7 +113,7 @@ class NumpySteps:
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """Two gathers for the epoch; minibatches are views."""
         if self._packed is None or self._packed.batch is not batch:
-            self._packed = PackedBatch.of(batch)
+            self._packed = batch.packed()
         shuffled = self._packed.gather(np.asarray(order))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         start = 0
@@ -139,15 +144,13 @@ class NumpySteps:
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
         """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
         statistics = np.zeros(len(STATISTICS), np.float32)
-        packed = PackedBatch.of(batch.made())
-        self._fill_gradient(packed, clip_range, statistics)
+        self._fill_gradient(batch.made().packed(), clip_range, statistics)
         return torch.from_numpy(statistics[:-1])
 
     def _fill_gradient(self, minibatch: Any, clip_range: float, out: Array) -> None:
         """Forward, the loss's gradient by hand, backward; `STATISTICS` but the last into `out`."""
         size = len(minibatch.returns)
-        if self._config.normalize_advantage and not minibatch.is_normalized:
-            normalize_in_place(minibatch.advantages)
+        minibatch.weigh_advantages(self._config.normalize_advantage)
         if size <= self._block_size:
             out[:-1] = self._block(minibatch, clip_range, size)
         else:
@@ -169,7 +172,8 @@ class NumpySteps:
         log_ratio = log_prob - rows.log_probs
         ratio = np.exp(log_ratio)
         surrogate = ratio * advantages
-        clipped_ratio = _clip(ratio, 1.0 - clip_range, 1.0 + clip_range)
+        limit = rows.clip_range(clip_range)
+        clipped_ratio = _clip(ratio, 1.0 - limit, 1.0 + limit)
         clipped_surrogate = clipped_ratio * advantages
         # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
         d_log_prob = surrogate * (surrogate <= clipped_surrogate)
@@ -228,19 +232,10 @@ def knows(agent: "PPO", actor: nn.Module, critic: nn.Module) -> bool:
     )
 
 
-def _clip(values: Array, low: float, high: float) -> Array:
+def _clip(values: Array, low: Any, high: Any) -> Array:
     """`np.clip` without its checks, which cost more than its work at these sizes."""
     clipped: Array = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
     return clipped
-
-
-def normalize_in_place(advantages: Array) -> None:
-    """To mean 0 and deviation 1."""
-    size = len(advantages)
-    advantages -= np.add.reduce(advantages) / np.float32(size)
-    if size > 1:
-        deviation = math.sqrt(np.dot(advantages, advantages) / (size - 1))
-        advantages /= np.float32(deviation + 1e-8)
 
 
 def stacked(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:

@@ -10,14 +10,16 @@ batch has log-probabilities of the policy before the update, advantages weighed 
 the loss is PPO's.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.batch import Batch, PackedBatch
 from hybridppo.rollouts.advantages import next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 
@@ -57,6 +59,30 @@ class PooledBatch(Batch):
         """The same steps with other numbers beside them, `[B]` each."""
         columns = (log_probs, values, advantages, returns)
         return PooledBatch(self.observations, self.actions, *columns, self.weights, self.shares)
+
+    def packed(self) -> PackedBatch:
+        """The same as arrays, on the CPU."""
+        return PackedPool(*self._as_arrays(), batch=self)
+
+
+class PackedPool(PackedBatch):
+    """A pooled batch as arrays: below the columns of a batch are its weights and shares."""
+
+    def clip_range(self, clip_range: float) -> Any:
+        """For each row, `[B]`."""
+        return clip_range * self._columns[5] / self._columns[4]
+
+    def weigh_advantages(self, normalizes: bool) -> None:
+        """As `PooledBatch.weighed_advantages`, in place."""
+        weights = self._columns[4]
+        if normalizes:
+            weighed = weights * self.advantages
+            total, size = np.add.reduce(weighed), len(weighed)
+            self.advantages -= total / np.add.reduce(weights)
+            weighed -= total / np.float32(size)
+            deviation = math.sqrt(np.dot(weighed, weighed) / (size - 1)) if size > 1 else 0.0
+            self.advantages /= np.float32(deviation + 1e-8)
+        np.multiply(self.advantages, weights, out=self.advantages)
 
 
 class Newest(nn.Module):

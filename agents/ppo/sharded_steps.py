@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.batch import NormalizedBatch
+from hybridppo.agents.ppo.batch import NormalizedBatch, normalize_in_place
 from hybridppo.agents.ppo.minibatch_order import Order
-from hybridppo.agents.ppo.numpy_steps import NumpySteps, normalize_in_place
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.interruption import Stopped
 

@@ -12,6 +12,7 @@ import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.agents.ppo.losses import policy_loss
+from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.pool import Pool, PooledBatch
 from hybridppo.environments.making import make_environments
@@ -139,6 +140,39 @@ def test_each_rollout_is_weighed_by_who_took_its_actions() -> None:
     assert float((batch.weights - 1.0).abs().max()) > 0.01
     # Of versions 3, 3 and 2, for the version 4: they lie 2, 2 and 3 updates from the next.
     torch.testing.assert_close(batch.shares, torch.full((96,), 3 / 7))
+
+
+@pytest.mark.parametrize("normalizes", [True, False])
+@pytest.mark.parametrize("rows", [96, 4096])
+def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -> None:
+    """Of actions that are far more and far less probable now, in a block and in several."""
+    config = replace(CONFIG, normalize_advantage=normalizes, clip_range_vf=0.1)
+    agent, rollouts, _ = agent_and_rollouts(config, 3)
+    plain, by_hand = AutogradSteps(agent), NumpySteps(agent)
+    by_hand._block_size = 1000
+    generator = torch.Generator().manual_seed(0)
+    batch = agent._experience.batch(agent, rollouts[2], plain)
+    batch = batch.gather(torch.randint(len(batch), (rows,), generator=generator))
+    noise = lambda: torch.randn(rows, generator=generator)  # noqa: E731
+    batch = replace(
+        batch, log_probs=batch.log_probs + 0.3 * noise(), values=batch.values + 0.2 * noise(), advantages=noise(),
+        weights=(0.8 * noise()).exp(), shares=torch.full((rows,), 0.5),
+    )  # fmt: skip
+    expected_statistics = plain.gradient(batch, 0.3)
+    expected = agent.parameters.gradient.clone()
+    found_statistics = by_hand.gradient(batch, 0.3)
+    torch.testing.assert_close(agent.parameters.gradient, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(found_statistics, expected_statistics, rtol=1e-4, atol=1e-6)
+    assert 0.2 < float(found_statistics[-1]) < 0.8  # clipped, and not
+
+
+def test_by_hand_and_by_autograd_it_learns_the_same_but_for_rounding() -> None:
+    by_hand, _, found = agent_and_rollouts(CONFIG, 4)
+    plain, _, expected = agent_and_rollouts(replace(CONFIG, fast_updates=False), 4)
+    assert isinstance(by_hand._steps, NumpySteps)
+    assert isinstance(plain._steps, AutogradSteps)
+    torch.testing.assert_close(by_hand.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-4)
+    assert found[-1] == pytest.approx(expected[-1], rel=1e-2, abs=1e-3)
 
 
 def test_one_that_learns_from_the_first_rollout_alone_is_ppo_but_for_rounding() -> None:

@@ -2,7 +2,7 @@
 
 import shutil
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,12 @@ def assert_same(found: hybridppo.TrainResult, expected: hybridppo.TrainResult, a
         assert torch.equal(tensor, others[name]), f"{name} {about}"
 
 
+@cache
+def expected_of(kind: str, overlaps: bool = False) -> hybridppo.TrainResult:
+    """What a training ends with: to be looked at, and not to be gone on with."""
+    return train(kind, placement=Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu"))
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
     "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
@@ -60,7 +66,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @every_kind
 def test_who_samples_and_where_changes_nothing(kind: str, env: str) -> None:
     source = env_of(kind) if env == "discrete" else ENVIRONMENTS[env]
-    expected = train(kind, source)
+    expected = expected_of(kind) if env == "discrete" else train(kind, source)
     for way, options in WAYS.items():
         assert_same(train(kind, source, **options), expected, way)
     other = train(kind, source, seed=1)
@@ -72,16 +78,14 @@ def test_it_is_no_other_network_in_disguise(kind: str) -> None:
     plain = hybridppo.train(
         env_of(kind), total_steps=STEPS, seed=0, config=SMALL, placement="cpu", vectorization="sync", progress=False
     )
-    ours, theirs = state_of(train(kind).agent), state_of(plain.agent)
+    ours, theirs = state_of(expected_of(kind).agent), state_of(plain.agent)
     assert ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @every_kind
 def test_overlap_gives_what_its_seed_says(kind: str) -> None:
-    def overlapping(**options: Any) -> hybridppo.TrainResult:
-        return train(kind, placement=Mirrored("cpu", "cpu", max_lag=1), **options)
-
-    assert_same(overlapping(num_workers=0), overlapping(num_workers=2))
+    workers = train(kind, placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=2)
+    assert_same(workers, expected_of(kind, overlaps=True))
 
 
 @pytest.mark.parametrize(
@@ -92,8 +96,7 @@ def test_stopped_and_resumed_it_goes_on_exactly(kind: str, overlaps: bool, tmp_p
     def placement() -> Any:
         return Mirrored("cpu", "cpu", max_lag=1) if overlaps else SingleDevice("cpu")
 
-    expected = train(kind, placement=placement())
-    run = tmp_path / "run"
+    expected, run = expected_of(kind, overlaps), tmp_path / "run"
     assert_same(train(kind, placement=placement(), run_dir=run, checkpoint_seconds=0, keep_checkpoints=9), expected)
     checkpoints = sorted((run / "checkpoints").iterdir())
     for later in checkpoints[3:]:  # as if it had been stopped before
@@ -136,13 +139,13 @@ def test_evaluating_meanwhile_changes_nothing(kind: str, overlaps: bool) -> None
 
     history: list[Any] = []
     found = train(kind, placement=placement(), evaluate_every=64, evaluate_episodes=2, on_iteration=history.append)
-    assert_same(found, train(kind, placement=placement()))
+    assert_same(found, expected_of(kind, overlaps))
     assert any("evaluation_return_mean" in metrics for metrics in history)
 
 
 @every_kind
 def test_another_training_starts_from_it(kind: str, tmp_path: Path) -> None:
-    file = train(kind).agent.save(tmp_path / "agent.safetensors")
+    file = expected_of(kind).agent.save(tmp_path / "agent.safetensors")
     saved = hybridppo.load(file)
     started = train(kind, start_from=file, total_steps=64, config=replace(SMALL, learning_rate=1e-12))
     for name, tensor in saved.actor.state_dict().items():
@@ -161,8 +164,7 @@ def test_every_mode_of_reset(kind: str, mode: AutoresetMode) -> None:
 
     result = train(kind, vector)
     assert result.metrics["episodes"] > 5
-    one_by_one = train(kind)
-    is_the_same = torch.equal(result.agent.parameters.values, one_by_one.agent.parameters.values)
+    is_the_same = torch.equal(result.agent.parameters.values, expected_of(kind).agent.parameters.values)
     assert is_the_same == (mode is not AutoresetMode.NEXT_STEP)  # where rows are spent on resets
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
+from selection import only_by_default
 from torch import Tensor, nn
 from toy_environments import MODES, DelayedCopy, HighestAllowed, ScriptedEnv, TMaze, scripted_vector
 
@@ -244,8 +245,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("way", ["NextStep", "SameStep", "masks", "sequences longer than a rollout"])
+RESETS = ("NextStep", "SameStep", "masks", "sequences longer than a rollout")
+
+
+@pytest.mark.parametrize(
+    ("way", "variant"),
+    only_by_default(
+        [*(f"{way}, defaults" for way in RESETS), *(f"NextStep, {variant}" for variant in VARIANTS)],
+        [(way, variant) for way in RESETS for variant in VARIANTS],
+    ),
+)
 @every_cell
 def test_by_hand_is_autograd(cell: Any, way: str, variant: str) -> None:
     config, env, options = WAYS[way]

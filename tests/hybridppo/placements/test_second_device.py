@@ -10,7 +10,7 @@ import copy
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -383,6 +383,7 @@ ROUTES: dict[str, list[str]] = {  # the placements before and after a stop
     "here, there": ["cpu", "mirrored"],
     "there, here, there": ["single", "cpu", "migrating"],
 }
+MAKERS: dict[str, Any] = {**PLACEMENTS, "cpu": lambda here, there: SingleDevice(here)}
 SAVED = ("actor", "critic", "optimizer", "sampler")
 
 
@@ -405,14 +406,25 @@ def assert_saved_alike(run_dir: Path, expected: Path) -> None:
     assert found.state["sampler"]["noise"] == wanted.state["sampler"]["noise"]
 
 
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory: pytest.TempPathFactory, second_device: str) -> Callable[[str], Path]:
+    """The run directory of a run by a placement, on the CPU alone."""
+
+    @cache
+    def run_dir(name: str) -> Path:
+        path = tmp_path_factory.mktemp(name) / "expected"
+        train(WORKS["discrete actions"], MAKERS[name](HERE, HERE), run_dir=path)
+        return path
+
+    return run_dir
+
+
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
-    route: str, stop: str, tmp_path: Path, second_device: str
+    route: str, stop: str, tmp_path: Path, second_device: str, never_stopped: Callable[[str], Path]
 ) -> None:
-    work, makers = WORKS["discrete actions"], {**PLACEMENTS, "cpu": lambda here, there: SingleDevice(here)}
-    placements = [makers[name](HERE, second_device) for name in ROUTES[route]]
-    train(work, makers[ROUTES[route][0]](HERE, HERE), run_dir=tmp_path / "expected")
+    work, placements = WORKS["discrete actions"], [MAKERS[name](HERE, second_device) for name in ROUTES[route]]
     for i, placement in enumerate(placements):
         with pytest.MonkeyPatch.context() as patch:
             if i < len(placements) - 1:
@@ -423,7 +435,7 @@ def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
                 result = hybridppo.resume(tmp_path / "run", placement=placement, progress=False, on_interrupt="return")
         assert result.interrupted == (i < len(placements) - 1)
     assert result.agent.parameters.values.device == placements[-1].learning_device
-    assert_saved_alike(tmp_path / "run", tmp_path / "expected")
+    assert_saved_alike(tmp_path / "run", never_stopped(ROUTES[route][0]))
 
 
 # What is left behind is an error

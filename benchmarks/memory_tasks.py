@@ -23,20 +23,27 @@ from toy_environments import DelayedCopy, TMaze
 
 TASKS: dict[str, tuple[type[Any], int]] = {"T-maze": (TMaze, 30_000), "delayed copy": (DelayedCopy, 60_000)}
 """The environment, and the steps that it is trained for."""
+SETTINGS: dict[str, Any] = {
+    "num_envs": 16, "num_steps": 64, "learning_rate": 1e-3, "anneal_learning_rate": False, "gamma": 0.98,
+    "hidden_sizes": (64,),
+}  # fmt: skip
+LONG: dict[str, Any] = {
+    "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
+    "clip_range_vf": None, "entropy_coef": 0.0,
+}  # fmt: skip
+"""What differs where there are more than 10 blank steps: the reward is not discounted on its way back through them, and
+gradients go through whole episodes, which sequences of 32 steps would cut."""
 
 
-def config(recurrent: Any) -> PPOConfig:
-    """The settings of all."""
-    return cleanrl(
-        num_envs=16, num_steps=64, learning_rate=1e-3, anneal_learning_rate=False, gamma=0.98, hidden_sizes=(64,),
-        recurrent=recurrent,
-    )  # fmt: skip
+def config(recurrent: Any, length: int) -> PPOConfig:
+    """The settings of all tasks of a length."""
+    return cleanrl(**{**SETTINGS, **(LONG if length > 10 else {})}, recurrent=recurrent)
 
 
 def main() -> None:
     """Train all, print a line for each, and keep the returns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", default="10")
+    parser.add_argument("--lengths", default="10,20")
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
     runs = []
@@ -46,17 +53,17 @@ def main() -> None:
                 found = []
                 for seed in range(arguments.seeds):
                     result = hybridppo.train(
-                        partial(env, length), total_steps=total_steps, seed=seed, config=config(recurrent),
+                        partial(env, length), total_steps=total_steps, seed=seed, config=config(recurrent, length),
                         placement="cpu", evaluation_episodes=100, progress=False,
                     )  # fmt: skip
                     assert result.evaluation is not None  # it was asked for
                     found.append(result.evaluation.return_mean)
                 runs.append({
                     "task": task, "blank_steps": length, "memory": recurrent, "total_steps": total_steps,
-                    "evaluations": found,
+                    "config": config(recurrent, length).to_json(), "evaluations": found,
                 })  # fmt: skip
                 print(f"{task}, {length} blank steps, {recurrent}: {', '.join(f'{mean:.2f}' for mean in found)}")
-    print(f"Raw figures: {machine.save('memory_tasks', {'config': config(None).to_json(), 'runs': runs})}")
+    print(f"Raw figures: {machine.save('memory_tasks', {'runs': runs})}")
 
 
 if __name__ == "__main__":

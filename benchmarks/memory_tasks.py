@@ -1,69 +1,98 @@
-"""Do agents with a memory remember? A T-maze, and a symbol to be said again, after 10 or 20 blank steps; 5 seeds.
+"""Do agents with a memory remember? A T-maze, a symbol to be said again, CartPole without velocities; 5 seeds.
 
     python benchmarks/memory_tasks.py
-    python benchmarks/memory_tasks.py --lengths 10,20 --seeds 5
+    python benchmarks/memory_tasks.py --tasks "T-maze of 10,delayed copy of 10" --seeds 2
 
-The environments are those of the tests. What cannot remember gets 0 in the T-maze, and 0.25 of the four symbols.
+The mazes and the symbols have 10 or 20 blank steps between what is to be remembered and when it is wanted; they are
+those of the tests. What cannot remember gets 0 in the T-maze, and 0.25 of the four symbols. A task that is in the
+results already is not run again.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import machine
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import TransformObservation
+from missing_runs import kept_runs
 from settings import cleanrl
 
 import hybridppo
-from hybridppo import PPOConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from toy_environments import DelayedCopy, TMaze
 
-TASKS: dict[str, tuple[type[Any], int]] = {"T-maze": (TMaze, 30_000), "delayed copy": (DelayedCopy, 60_000)}
-"""The environment, and the steps that it is trained for."""
 SETTINGS: dict[str, Any] = {
     "num_envs": 16, "num_steps": 64, "learning_rate": 1e-3, "anneal_learning_rate": False, "gamma": 0.98,
     "hidden_sizes": (64,),
 }  # fmt: skip
 LONG: dict[str, Any] = {
-    "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
+    **SETTINGS, "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
     "clip_range_vf": None, "entropy_coef": 0.0,
 }  # fmt: skip
-"""What differs where there are more than 10 blank steps: the reward is not discounted on its way back through them, and
-gradients go through whole episodes, which sequences of 32 steps would cut."""
+"""For more than 10 blank steps: the reward is not discounted on its way back through them, and gradients go through
+whole episodes, which sequences of 32 steps would cut."""
+BALANCE: dict[str, Any] = {
+    "num_envs": 8, "num_steps": 128, "num_epochs": 8, "num_minibatches": 8, "learning_rate": 1e-3, "gamma": 0.98,
+    "gae_lambda": 0.9, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),
+}  # fmt: skip
 
 
-def config(recurrent: Any, length: int) -> PPOConfig:
-    """The settings of all tasks of a length."""
-    return cleanrl(**{**SETTINGS, **(LONG if length > 10 else {})}, recurrent=recurrent)
+def places_alone() -> gym.Env[Any, Any]:
+    """CartPole, of which only the cart's place and the pole's angle are seen."""
+    seen = Box(-np.inf, np.inf, (2,), np.float32)
+    return TransformObservation(gym.make("CartPole-v1"), lambda observation: observation[[0, 2]], seen)
+
+
+TASKS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
+    "T-maze of 10": (partial(TMaze, 10), 30_000, SETTINGS),
+    "T-maze of 20": (partial(TMaze, 20), 30_000, LONG),
+    "delayed copy of 10": (partial(DelayedCopy, 10), 60_000, SETTINGS),
+    "delayed copy of 20": (partial(DelayedCopy, 20), 60_000, LONG),
+    "CartPole without velocities": (places_alone, 100_000, BALANCE),
+}
+"""The environment, the steps that it is trained for, and the settings."""
+MEMORIES = ("lstm", "gru", None)
+
+
+def train(task: str, memory: Any, seeds: int) -> dict[str, Any]:
+    """The mean return of 100 episodes after each training."""
+    env, total_steps, settings = TASKS[task]
+    config = cleanrl(**settings, recurrent=memory)
+    found = []
+    for seed in range(seeds):
+        result = hybridppo.train(
+            env, total_steps=total_steps, seed=seed, config=config, placement="cpu", evaluation_episodes=100,
+            progress=False,
+        )  # fmt: skip
+        assert result.evaluation is not None  # it was asked for
+        found.append(result.evaluation.return_mean)
+    about = {"task": task, "memory": memory, "seeds": seeds, "total_steps": total_steps}
+    return {**about, "config": config.to_json(), "evaluations": found}
 
 
 def main() -> None:
-    """Train all, print a line for each, and keep the returns."""
+    """Train what is missing, print a line for each, and keep the returns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", default="10,20")
+    parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=machine.RESULTS / "memory_tasks.json")
     arguments = parser.parse_args()
-    runs = []
-    for task, (env, total_steps) in TASKS.items():
-        for length in map(int, arguments.lengths.split(",")):
-            for recurrent in ("lstm", "gru", None):
-                found = []
-                for seed in range(arguments.seeds):
-                    result = hybridppo.train(
-                        partial(env, length), total_steps=total_steps, seed=seed, config=config(recurrent, length),
-                        placement="cpu", evaluation_episodes=100, progress=False,
-                    )  # fmt: skip
-                    assert result.evaluation is not None  # it was asked for
-                    found.append(result.evaluation.return_mean)
-                runs.append({
-                    "task": task, "blank_steps": length, "memory": recurrent, "total_steps": total_steps,
-                    "config": config(recurrent, length).to_json(), "evaluations": found,
-                })  # fmt: skip
-                print(f"{task}, {length} blank steps, {recurrent}: {', '.join(f'{mean:.2f}' for mean in found)}")
-    print(f"Raw figures: {machine.save('memory_tasks', {'runs': runs})}")
+    runs = kept_runs(arguments.output)
+    for task in arguments.tasks.split(","):
+        for memory in MEMORIES:
+            about = {"task": task, "memory": memory, "seeds": arguments.seeds}
+            if not any(about.items() <= run.items() for run in runs):
+                runs.append(train(task, memory, arguments.seeds))
+                machine.save(arguments.output.stem, {"runs": runs}, arguments.output.parent)
+    for run in runs:
+        print(f"{run['task']}, {run['memory']}: {', '.join(f'{mean:.2f}' for mean in run['evaluations'])}")
 
 
 if __name__ == "__main__":

@@ -145,11 +145,26 @@ class Camera(Identity):
         )
 
     def _observation(self) -> Any:
-        choice, number = self._wanted
+        return self._seen(*self._wanted)
+
+    def _seen(self, choice: Any, number: Any) -> Any:
         image = np.zeros((5, 6), np.uint8)
         image[:, 2 * (choice - 1) : 2 * choice] = 255
         shape = self.observation_space["camera"].shape
         return {"camera": image.reshape(shape), "speed": number, "lamps": np.array([1, 0], np.int8)}
+
+
+class Recalled(Camera):
+    """What is wanted was shown the step before, so that only a memory knows it; at the first step it is shown."""
+
+    def _draw(self) -> None:
+        shown = draw(self.action_space, self.np_random)
+        self._wanted = self._shown if self._step else shown
+        self._shown = shown
+        self._mask = draw_mask(self.action_space, self._wanted, self.np_random) if self._masks else None
+
+    def _observation(self) -> Any:
+        return self._seen(*self._shown)
 
 
 class TwoCameras(Identity):
@@ -209,6 +224,9 @@ KINDS = {
     "dict, nested, encoded": identity(NESTED, encoder_sizes={"arms": (16,), "moves": (8,)}),
     "dict, encoded, with a memory": identity(
         NESTED, encoder_sizes={"keys": (8,)}, recurrent="gru", recurrent_size=8, sequence_length=8
+    ),
+    "image and vector, with a memory": KindOfSpace(
+        Recalled, LENGTH * 1.0, {"recurrent": "lstm", "recurrent_size": 32, "sequence_length": 8}
     ),
     "images alone": KindOfSpace(TwoCameras, LENGTH * 2.0, has_masks=False),
 }

@@ -6,9 +6,9 @@
 
 Settings are the library's defaults. `pool` differs in `pool_size` alone, so that its minibatches are four times as
 large; `small minibatches` has those of plain PPO, and four times as many of them; `short rollouts` is as the method's
-authors compare it: rollouts half as long, so that there are twice as many updates. What they are asked: how many steps
-until the mean return of the last 100 episodes is what plain PPO's median run ended with, as a share of all steps. A run
-is a process; what is in the results already is not run again.
+authors compare it: rollouts half as long, so that there are twice as many updates, which `plain with short rollouts` has
+too. What they are asked: how many steps until the mean return of the last 100 episodes is what plain PPO's median run
+ended with, as a share of all steps. A run is a process; what is in the results already is not run again.
 """
 
 import argparse
@@ -28,6 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "pool": {"pool_size": 4},
     "small minibatches": {"pool_size": 4, "num_minibatches": 128},
     "short rollouts": {"pool_size": 4, "num_steps": 256},
+    "plain with short rollouts": {"num_steps": 256},
 }
 """By name, what differs from the defaults."""
 NAMES = ("kind", "env_id", "total_steps", "seed")

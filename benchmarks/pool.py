@@ -6,9 +6,10 @@
 
 Settings are the library's defaults. `pool` differs in `pool_size` alone, so that its minibatches are four times as
 large; `small minibatches` has those of plain PPO, and four times as many of them; `short rollouts` is as the method's
-authors compare it: rollouts half as long, so that there are twice as many updates, which `plain with short rollouts` has
-too. What they are asked: how many steps until the mean return of the last 100 episodes is what plain PPO's median run
-ended with, as a share of all steps. A run is a process; what is in the results already is not run again.
+authors compare it: rollouts half as long, so that there are twice as many updates. `plain with short rollouts` has as
+many, and no pool. What they are asked: how many steps until the mean return of the last 100 episodes is what plain
+PPO's median run ended with, as a share of all steps. A run is a process; what is in the results already is not run
+again.
 """
 
 import argparse

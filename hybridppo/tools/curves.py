@@ -35,11 +35,14 @@ class Run:
     config: dict[str, Any]
     lines: list[dict[str, Any]]
     """Of `metrics.jsonl`."""
+    policy: str = ""
+    """Whose it is, where several were trained together."""
 
     @property
     def env_id(self) -> str:
-        """The environment."""
-        return str(self.config["env_id"])
+        """The environment, and whose returns in it these are."""
+        env_id = str(self.config["env_id"])
+        return f"{env_id}, {self.policy}" if self.policy else env_id
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -86,6 +89,31 @@ def read_run(path: str | Path) -> Run:
     if not lines:
         raise RunDirectoryError(f"{path} has no metrics yet: wait for its first iteration")
     return Run(directory.path, directory.config, lines)
+
+
+def read_policies(path: str | Path) -> list[Run]:
+    """A run as one for each of its policies: itself, where there is but one.
+
+    Raises:
+        RunDirectoryError: as `read_run`.
+    """
+    run = read_run(path)
+    return [policy_of(run, name) for name in names_of(run.config)] or [run]
+
+
+def names_of(config: dict[str, Any]) -> list[str]:
+    """Of the policies that were trained together, by a run's `config.json`; none, where there is but one."""
+    return list(config.get("policies", ()))
+
+
+def policy_of(run: Run, name: str) -> Run:
+    """What a run says of one of its policies, as if it were the only one."""
+    start = f"{name}/"
+    lines = [
+        {key.removeprefix(start): value for key, value in line.items() if key.startswith(start) or "/" not in key}
+        for line in run.lines
+    ]
+    return Run(run.path, {**run.config, "config": run.config["policies"][name]}, lines, name)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

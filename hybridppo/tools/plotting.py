@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hybridppo.errors import ConfigurationError
-from hybridppo.tools.curves import Axis, Group, band_of, find_runs, groups_of, read_run
+from hybridppo.tools.curves import Axis, Group, band_of, find_runs, groups_of, read_policies
 
 SUFFIXES = (".png", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -50,7 +50,7 @@ def plot_runs(
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigurationError("pictures need matplotlib: pip install hybridppo[plot]") from None
-    groups = groups_of([read_run(path) for path in find_runs(run_dirs)])
+    groups = groups_of([run for path in find_runs(run_dirs) for run in read_policies(path)])
     env_ids = list(dict.fromkeys(group.env_id for group in groups))
     columns = min(3, len(env_ids))
     rows = -(-len(env_ids) // columns)

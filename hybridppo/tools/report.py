@@ -15,7 +15,7 @@ from typing import Any
 from hybridppo.agents.registry import config_of_run
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.files import replace_synced
-from hybridppo.tools.curves import Run, read_run
+from hybridppo.tools.curves import Run, names_of, policy_of, read_run
 from hybridppo.tools.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
@@ -24,7 +24,7 @@ LARGEST_VIDEO = 20 * 2**20
 PHASES = ("sampling", "learning", "copying", "other")
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
 """Curves that come before the others."""
-NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", *(f"seconds_{phase}" for phase in PHASES)}
+NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
 """What is an axis, a count, or told otherwise."""
 
 STYLE = """
@@ -105,8 +105,9 @@ def _cards(run: Run) -> str:
     last = run.lines[-1]
     result = _read(run.path / "result.json")
     goal = run.config["total_steps"]
+    of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
-        ("return, last 100 episodes", _number(last["episode_return_mean"])),
+        *((f"return, last 100 episodes{of}", _number(last[f"{at}episode_return_mean"])) for of, at in of_policies),
         ("environment steps", f"{last['env_steps']:,}"),
         ("training", _duration(last["seconds"])),
         ("steps a second", f"{last['env_steps'] / last['seconds']:,.0f}" if last["seconds"] else "-"),
@@ -122,14 +123,20 @@ def _cards(run: Run) -> str:
 
 
 def _curves(run: Run) -> str:
-    names = [name for name in (*FIRST, *run.lines[-1]) if name in run.lines[-1]]
+    names = sorted(run.lines[-1], key=_place)
     charts = []
-    for name in dict.fromkeys(names):
+    for name in names:
         points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]
-        never_moves = name not in FIRST and len({value for _, value in points}) < 2
-        if name not in NO_CURVES and points and not never_moves:
-            charts.append(line_chart(name.replace("_", " "), points, "environment steps"))
+        never_moves = _place(name) == len(FIRST) and len({value for _, value in points}) < 2
+        if name.rpartition("/")[2] not in NO_CURVES and points and not never_moves:
+            charts.append(line_chart(name.replace("/", ", ").replace("_", " "), points, "environment steps"))
     return '<div class="charts">\n' + "\n".join(charts) + "\n</div>"
+
+
+def _place(name: str) -> int:
+    """Where a metric's curve belongs; that of a policy is named after it."""
+    last = name.rpartition("/")[2]
+    return FIRST.index(last) if last in FIRST else len(FIRST)
 
 
 def _phases(run: Run) -> str:
@@ -197,14 +204,20 @@ def _space(space: dict[str, Any]) -> str:
 
 
 def _settings(run: Run) -> str:
+    options = ("total_steps", "total_episodes", "seed", "evaluation_episodes", "checkpoint_seconds", "keep_checkpoints")
+    policies = names_of(run.config)
+    tables = [f"<h3>{escape(name)}</h3>{_agent_settings(policy_of(run, name))}" for name in policies]
+    of_run = _table(("option", "value"), [(name, _text(run.config.get(name))) for name in options])
+    return '<p class="soft">Bold: other than the default.</p>' + "".join(tables or [_agent_settings(run)]) + of_run
+
+
+def _agent_settings(run: Run) -> str:
     config = run.config["config"]
     default = {field.name: field.default for field in fields(config_of_run(run.config.get("agent", "ppo"), config))}
     changed = {name for name, value in config.items() if _plain(value) != _plain(default.get(name))}
-    options = ("total_steps", "total_episodes", "seed", "evaluation_episodes", "checkpoint_seconds", "keep_checkpoints")
     rows = [(name, _text(value)) for name, value in config.items()]
     strong = {number for number, (name, _) in enumerate(rows) if name in changed}
-    rows += [(name, _text(run.config.get(name))) for name in options]
-    return '<p class="soft">Bold: other than the default.</p>' + _table(("setting", "value"), rows, strong=strong)
+    return _table(("setting", "value"), rows, strong=strong)
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.tools.curves import names_of
 
 Metrics = dict[str, Any]
 
@@ -162,10 +163,11 @@ def _numbers(config: dict[str, Any], lines: Sequence[Metrics], width: int, signs
         f"{last['env_steps']:,} of {goal:,} steps, iteration {last['iteration']:,}, {_clock(last['seconds'])}",
         "",
     ]
-    for name, label in (("episode_return_mean", "return"), ("steps_per_second", "steps/s")):
+    returns = [(f"{name}/episode_return_mean", name) for name in names_of(config)]
+    for name, label in (*(returns or [("episode_return_mean", "return")]), ("steps_per_second", "steps/s")):
         values = [float(m[name]) for m in lines if m.get(name) is not None]
         now = f"{values[-1]:,.1f}" if values else "-"
-        shown.append(f"{label:<10}{now:>12}  {_curve(values, room, signs[0])}")
+        shown.append(f"{label[:10]:<10}{now:>12}  {_curve(values, room, signs[0])}")
     shown += ["", f"an iteration, mean of the last {len(recent)}:"]
     means = {phase: sum(m.get(f"seconds_{phase}") or 0.0 for m in recent) / len(recent) for phase in PHASES}
     overlapped = sum(m.get("seconds_overlapped") or 0.0 for m in recent) / len(recent)

@@ -12,7 +12,7 @@ from processes import run_python
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
 from hybridppo.commands.main import main
-from hybridppo.tools.curves import Group, band_of, find_runs, groups_of, interquartile_mean, read_run
+from hybridppo.tools.curves import Group, band_of, find_runs, groups_of, interquartile_mean, read_policies, read_run
 
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
 
@@ -36,6 +36,25 @@ def make_run(path: Path, returns: list[float | None], *, seed: int = 0, env_id: 
 )
 def test_interquartile_means_leave_a_quarter_out_at_either_end(values: list[float], expected: float) -> None:
     assert interquartile_mean(np.asarray(values)) == expected
+
+
+def test_each_of_several_policies_has_a_panel(tmp_path: Path) -> None:
+    paths = []
+    for seed in range(2):
+        path = make_run(tmp_path / str(seed), [0.0, 0.0], seed=seed)
+        config = json.loads((path / "config.json").read_text())
+        config["policies"] = {"cat": config.pop("config"), "mouse": {**CONFIG, "learning_rate": 0.5}}
+        (path / "config.json").write_text(json.dumps(config))
+        returns = {"cat/episode_return_mean": 1.0 + seed, "mouse/episode_return_mean": None, "cat/episodes": 3}
+        lines = [{"iteration": i, "env_steps": 10 * i, "seconds": 1.0 * i, **returns} for i in (1, 2)]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        paths.append(path)
+    cats, mice = groups_of([run for path in paths for run in read_policies(path)])
+    assert [(group.env_id, len(group.runs)) for group in (cats, mice)] == [("A-v0, cat", 2), ("A-v0, mouse", 2)]
+    assert cats.runs[1].curve("steps")[1].tolist() == [2.0, 2.0]
+    assert cats.runs[0].lines[0]["episodes"] == 3
+    assert mice.runs[0].settings["learning_rate"] == 0.5
+    assert [run.policy for run in read_policies(make_run(tmp_path / "one", [1.0]))] == [""]
 
 
 def test_seeds_are_a_group_and_groups_are_called_what_they_differ_in(tmp_path: Path) -> None:

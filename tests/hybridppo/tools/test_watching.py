@@ -63,6 +63,13 @@ def test_what_is_sampled_beside_the_learning_is_shown() -> None:
     assert any(each.startswith("beside") and "80.00 ms" in each for each in shown)
 
 
+def test_each_of_several_policies_has_its_returns() -> None:
+    lines = [line(i, **{"cat/episode_return_mean": 2.0 * i, "mouse/episode_return_mean": -3.0 * i}) for i in (1, 2)]
+    shown = frame({**CONFIG, "policies": {"cat": {}, "mouse": {}}}, lines, 80)
+    assert [each.split()[1] for each in shown if each.startswith(("cat", "mouse"))] == ["4.0", "-6.0"]
+    assert not any(each.startswith("return") for each in shown)
+
+
 def test_a_run_without_returns_or_iterations_is_shown() -> None:
     assert "no iteration has ended yet" in frame(CONFIG, [], 80)
     shown = frame(CONFIG, [line(1, episode_return_mean=None, steps_per_second=None)], 80)

@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 LONG: dict[str, Any] = {
     **SETTINGS, "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
-    "clip_range_vf": None, "entropy_coef": 0.0,
+    "clip_range_vf": None, "recurrent_size": 128,
 }  # fmt: skip
 """For more than 10 blank steps: the reward is not discounted on its way back through them, and gradients go through
 whole episodes, which sequences of 32 steps would cut."""
@@ -52,7 +52,7 @@ def places_alone() -> gym.Env[Any, Any]:
 
 TASKS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
     "T-maze of 10": (partial(TMaze, 10), 30_000, SETTINGS),
-    "T-maze of 20": (partial(TMaze, 20), 30_000, LONG),
+    "T-maze of 20": (partial(TMaze, 20), 60_000, LONG),
     "delayed copy of 10": (partial(DelayedCopy, 10), 60_000, SETTINGS),
     "delayed copy of 20": (partial(DelayedCopy, 20), 60_000, LONG),
     "CartPole without velocities": (places_alone, 100_000, BALANCE),

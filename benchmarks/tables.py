@@ -25,12 +25,14 @@ import learning
 import machine
 import memory
 import pieces
+import pool
 import wall_clock
 import workers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
-    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md", ROOT / "docs" / "architecture.md"
+    ROOT / "benchmarks" / "README.md", ROOT / "docs" / "placements.md", ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "agents.md", ROOT / "docs" / "networks.md",
 )  # fmt: skip
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -54,6 +56,14 @@ def _textbook(result: Result) -> str:
     return f"![microseconds per step, this library and the textbook's loop](pictures/textbook.png)\n\n{markdown}"
 
 
+def _memory_tasks(result: Result) -> str:
+    lines = ["| task | steps | memory | mean return, a figure for each seed |", "|---|---:|---|---|"]
+    for run in result["runs"]:
+        returns = ", ".join(f"{mean:.4g}" for mean in run["evaluations"])
+        lines.append(f"| {run['task']} | {run['total_steps']:,} | {run['memory'] or 'none'} | {returns} |")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, Callable[[Result], str]] = {
     "auto": auto.result_as_markdown,
     "auto-busy": auto.result_as_markdown,
@@ -65,7 +75,9 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "learning": lambda result: learning.as_markdown(result["cases"]),
     "memory": memory.as_markdown,
+    "memory_tasks": _memory_tasks,
     "pieces": pieces.as_markdown,
+    "pool": lambda result: pool.table(result["runs"]),
     "textbook": _textbook,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import num_cuda_devices
+from hybridppo.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.device_shards import (
     DeviceShardedSteps,
@@ -136,7 +136,8 @@ class DeviceTeam(Team):
         parts: list[TensorEnvironments] = []
         try:
             for shard in self._mine:
-                made = make_environments(make, share, options, first=shard * share)
+                with accelerator_of(self._device).selected():  # as simulators expect of the device that they are told
+                    made = make_environments(make, share, options, first=shard * share)
                 if not isinstance(made, TensorEnvironments):
                     made.close()
                     raise ConfigurationError(

@@ -11,6 +11,7 @@ Results go to results/crossing.json, or to results/crossing-cuda.json where ther
 """
 
 import argparse
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -112,12 +113,10 @@ def iterations(config: PPOConfig, env_id: str, placement: Placement, seconds: fl
         if len(history) > WARMUP + 2 and time.perf_counter() > until:
             raise EnoughError
 
-    try:
+    with contextlib.suppress(EnoughError):
         hybridppo.train(
             env_id, total_steps=10**9, config=config, placement=placement, seed=0, progress=False, on_iteration=note
         )
-    except EnoughError:
-        pass
     measured = history[WARMUP:]
     whole = statistics.median(b - a for a, b in zip(ends[WARMUP - 1 :], ends[WARMUP:], strict=False))
     parts = ("seconds_sampling", "seconds_learning", "seconds_copying")

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-import crossing  # noqa: E402
+import crossing
 
 
 def test_a_size_is_measured_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,11 +22,3 @@ def test_a_size_is_measured_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert row["longer_part"] == max(turns["seconds_sampling"], turns["seconds_learning"])
     assert row["overlap_over_longer_part"] == pytest.approx(row["overlap"]["seconds"] / row["longer_part"])
     assert "| overlap / longer part |" in capsys.readouterr().out
-
-
-def test_a_gpus_measurements_are_all_started_by_make() -> None:
-    recipe = (Path(__file__).parents[2] / "Makefile").read_text().partition("\nbench-gpu:")[2].partition("\n\n")[0]
-    wanted = ("placements", "crossing", "auto", "compiled_gpu", "tensors", "pictures", "tables")
-    for script in (*(f"benchmarks/{name}.py" for name in wanted), "scripts/compare_placements.py"):
-        assert script in recipe
-        assert (Path(__file__).parents[2] / script).exists()

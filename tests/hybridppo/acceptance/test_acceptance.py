@@ -292,6 +292,13 @@ def test_the_script_adds_tests_and_measurements() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     names = partial(map, lambda stage: stage.name)
-    assert [*names(script.stages(measurements=True))] == ["tests/gpu", "tests/default", "measurements"]
+    tests, measured = names(script.stages(measurements=True)[:2]), names(script.stages(measurements=True)[2:])
+    assert [*tests] == ["tests/gpu", "tests/default"]
+    assert {"measured/placements", "measured/crossing", "measured/auto", "measured/compare_placements"} <= {*measured}
     assert [*names(script.stages(measurements=False))] == ["tests/gpu", "tests/default"]
-    assert "scripts/gpu_acceptance.py" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "scripts/gpu_acceptance.py" in makefile
+    recipe = makefile.partition("\nbench-gpu:")[2].partition("\n\n")[0]
+    for path, (_, *options) in script.MEASUREMENTS.items():
+        assert (ROOT / path).exists()
+        assert " ".join(["$(BIN)/python", path, *options]) + "\n" in recipe + "\n"

@@ -86,6 +86,22 @@ def test_shards_on_another_device_give_the_same_bits(second_device: str) -> None
     assert_same(train(GPUOnly(1, shards=2)), train(GPUOnly(1, shards=2), placement=SingleDevice(second_device)))
 
 
+def test_evaluations_make_their_environments_on_the_learners_device(second_device: str) -> None:
+    devices: list[str] = []
+
+    def make_there(num_envs: int, device: str) -> TorchCartPole:
+        devices.append(device)
+        return make(num_envs, device)
+
+    result = train(
+        GPUOnly(1), make_there, placement=SingleDevice(second_device), total_steps=2 * CONFIG.batch_size,
+        evaluate_every=CONFIG.batch_size, evaluation_episodes=4,
+    )  # fmt: skip
+    assert devices == [second_device] * 3  # of the training, of evaluations meanwhile, and of the last
+    assert result.evaluation is not None
+    assert result.metrics["evaluation_env_steps"] == 2 * CONFIG.batch_size
+
+
 def test_more_shards_see_more_episodes_of_other_seeds() -> None:
     one, two = train(GPUOnly(1)), train(GPUOnly(1, shards=2))
     assert not torch.equal(one.agent.parameters.values, two.agent.parameters.values)

@@ -339,6 +339,23 @@ def test_auto_calibrates_with_recorded_steps(machine: Machine) -> None:
     assert calibration.figures.accelerator is not None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS_OF_UPDATES)
+def test_auto_calibrates_whatever_is_learned(kind: str, machine: Machine) -> None:
+    config = replace(CONFIG, num_steps=8, cuda_graphs="memory" not in kind, **KINDS_OF_UPDATES[kind][0])
+    environments = make_environments("Pendulum-v1", 2)
+    calibration = calibrate(
+        "Pendulum-v1",
+        work_of(environments, config, total_steps=10**6, num_workers=0),
+        config,
+        accelerator=str(machine.device),
+        max_share=float("inf"),
+    )
+    assert not any("placements on" in reason or reason.startswith("all") for reason in calibration.left_out)
+    assert calibration.figures is not None
+    assert calibration.figures.accelerator is not None
+
+
 # Gaps between flat parameters
 
 

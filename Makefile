@@ -9,7 +9,7 @@
 # make wheel    build the wheel and prove that it works alone
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
-# make bench-gpu  the gpu tests, and every placement by size of network, on a machine with a CUDA device
+# make bench-gpu  the gpu tests and every measurement of placements, on a machine with a CUDA device
 .PHONY: train test lint slow gpu mutants extras docs wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 
@@ -51,6 +51,7 @@ wheel: $(VENV)/installed-dev
 bench-gpu: $(VENV)/installed-bench
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 	$(BIN)/python benchmarks/placements.py
+	$(BIN)/python benchmarks/crossing.py
 	$(BIN)/python benchmarks/auto.py
 	$(BIN)/python benchmarks/compiled_gpu.py
 	$(BIN)/python benchmarks/tensors.py --device cuda --num-envs 256,4096,65536

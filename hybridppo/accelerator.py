@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -218,7 +220,9 @@ class Cuda:
         return torch.cuda.memory_allocated(self._device)
 
     def memory_free(self) -> int | None:  # noqa: D102
-        return int(torch.cuda.mem_get_info(self._device)[0])
+        # What torch keeps for tensors to come counts as taken with the driver.
+        kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        return int(torch.cuda.mem_get_info(self._device)[0]) + kept
 
     @contextmanager
     def telling_of_waits(self) -> Iterator[None]:  # noqa: D102
@@ -244,6 +248,19 @@ KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cpu": Host, "cuda": 
 def accelerator_of(device: torch.device) -> Accelerator:
     """What the device offers beyond the CPU."""
     return KINDS.get(device.type, Other)(device)
+
+
+def sent(array: NDArray[Any], device: torch.device) -> Tensor:
+    """The array on a device, by a copy that nobody waits for; on the CPU, itself.
+
+    It is copied to page-locked memory first, so it may be written again at once. torch keeps that memory until the copy
+    is over, whoever lets go of it before.
+    """
+    accelerator = accelerator_of(device)
+    if not accelerator.is_asynchronous:
+        return torch.as_tensor(array, device=device)
+    host = accelerator.page_locked(torch.from_numpy(np.ascontiguousarray(array)))
+    return torch.empty(host.shape, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
 
 
 def num_cuda_devices() -> int:

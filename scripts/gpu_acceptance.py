@@ -17,6 +17,20 @@ from hybridppo.errors import HybridPPOError
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 
+MEASUREMENTS = {
+    "benchmarks/placements.py": ("every placement, by width of network, eager and recorded",),
+    "benchmarks/crossing.py": ("publishes, rollouts' way, and overlap against the longer of sampling and learning",),
+    "benchmarks/auto.py": ("what auto chooses, against every candidate",),
+    "benchmarks/compiled_gpu.py": ("compiled environments on the device",),
+    "benchmarks/tensors.py": (
+        "environments of tensors", "--device", "cuda", "--num-envs", "256,4096,65536",
+    ),
+    "scripts/compare_placements.py": ("the article's table, and DDPG's",),
+    "benchmarks/pictures.py": ("the pictures of the results",),
+    "benchmarks/tables.py": ("the tables of the results",),
+}  # fmt: skip
+"""What `make bench-gpu` measures: what each script is for, and its options."""
+
 
 def stages(measurements: bool) -> list[Stage]:
     """What a checkout adds to the cases."""
@@ -24,8 +38,11 @@ def stages(measurements: bool) -> list[Stage]:
         Stage("tests/gpu", "the tests that need a GPU", (*PYTEST, "-m", "gpu"), ROOT),
         Stage("tests/default", "the ordinary tests", PYTEST, ROOT, needs_gpu=False),
     ]
-    if measurements:
-        found.append(Stage("measurements", "make bench-gpu", ("make", "bench-gpu"), ROOT, seconds=12 * 3600.0))
+    if measurements:  # each by itself, so that a run goes on after the last that is done
+        found += [
+            Stage(f"measured/{Path(script).stem}", what, (sys.executable, script, *options), ROOT)
+            for script, (what, *options) in MEASUREMENTS.items()
+        ]
     return found
 
 

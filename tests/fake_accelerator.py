@@ -206,6 +206,9 @@ class Machine:
             results = self._compute(operation, *args, **kwargs)
             # The addresses alone: the tensors themselves may be given others, and come back.
             self._recorded.operations.append(_pytree.tree_map(address_only, (operation, args, kwargs, results)))
+            self._cross(
+                operation, dict(zip(which_are_written(operation), args, strict=False)) | kwargs, results, stream
+            )
             return results
         stream.given += 1
         self.log.append((threading.current_thread().name, operation, stream))
@@ -250,7 +253,7 @@ class Machine:
 
     def _cross(self, operation: Any, arguments: dict[str, Any], results: Any, stream: Stream) -> None:
         """What a copy between the devices means for the host."""
-        if operation is torch.ops.aten._local_scalar_dense.default:
+        if tells_the_host(operation, arguments, results):
             stream.synchronize()
         if operation not in (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default):
             return
@@ -264,10 +267,32 @@ class Machine:
             if isinstance(source, SecondTensor) or not arguments.get("non_blocking", False):
                 stream.synchronize()  # memory that may move is copied by the host, or by way of a buffer
             return
+        if self._recorded is not None and stream is self._recorded.stream:
+            return  # it is a replay that copies
         if host is target:
             self._pending.append((stream, stream.given, fill_later(target)))
         else:
             self._pending.append((stream, stream.given, still_equal(source)))
+
+
+def tells_the_host(operation: Any, arguments: dict[str, Any], results: Any) -> bool:
+    """Whether the host has to know what is in a tensor: a number, a truth, or how many elements are chosen."""
+    packet = operation.overloadpacket
+    if packet in SIZED_BY_CONTENTS or packet is torch.ops.aten._local_scalar_dense:
+        return True
+    if packet in INDEXING:  # a mask is made a list of places first
+        return any(isinstance(index, Tensor) and index.dtype == torch.bool for index in arguments["indices"])
+    is_told = isinstance(results, (bool, int, float))
+    return is_told and operation not in second_device._ABOUT_TENSORS and any_is_there(arguments)
+
+
+def any_is_there(arguments: dict[str, Any]) -> bool:
+    return any(isinstance(tensor, SecondTensor) for value in arguments.values() for tensor in tensors_in(value))
+
+
+ATEN = torch.ops.aten
+SIZED_BY_CONTENTS = {ATEN.nonzero, ATEN.masked_select, ATEN._unique2, ATEN.unique_dim, ATEN.repeat_interleave}
+INDEXING = {ATEN.index, ATEN.index_put, ATEN.index_put_, ATEN._index_put_impl_}
 
 
 @cache

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo.accelerator import sent
 from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
@@ -220,7 +221,7 @@ class DDPG:
             rows = replay.draw(generator, (size, config.batch_size))
             noise = self._target_noise(generator, rows.shape)
             transitions = replay.gather(rows, n_steps=config.n_steps, gamma=config.gamma)
-            yield Minibatches(transitions, torch.as_tensor(noise, device=transitions.returns.device))
+            yield Minibatches(transitions, sent(noise, transitions.returns.device))
 
     def _target_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[Any]:
         """`[G, B, d]`, drawn on the host, so that no device changes what a seed gives."""

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
+from hybridppo.accelerator import accelerator_of, sent
 
 Order = NDArray[Any] | Tensor
 """`[B]`, every row once."""
@@ -26,14 +26,11 @@ def orders_on(device: torch.device, generator: np.random.Generator, size: int, p
 
 
 def _sent_ahead(device: torch.device, generator: np.random.Generator, size: int, passes: int) -> Iterator[Order]:
-    """All at once, in one copy from page-locked memory that nobody waits for: else each pass began with a wait."""
+    """All at once, in one copy that nobody waits for: else each pass began with a wait."""
     shuffles, states = [], []
     for _ in range(passes):
         shuffles.append(generator.permutation(size))
         states.append(generator.bit_generator.state)
-    # torch keeps the page-locked memory until the copy is over, whoever lets go of it before.
-    host = accelerator_of(device).page_locked(torch.from_numpy(np.stack(shuffles)))
-    orders = torch.empty(host.shape, dtype=host.dtype, device=device).copy_(host, non_blocking=True)
-    for order, state in zip(orders, states, strict=True):
+    for order, state in zip(sent(np.stack(shuffles), device), states, strict=True):
         generator.bit_generator.state = state
         yield order

@@ -110,8 +110,8 @@ class Newest(nn.Module):
         """What is kept: tensors by name, and what JSON can hold."""
         return {}, {}
 
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Take it over."""
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], like: Tensor) -> None:
+        """Take it over, to where another tensor lies."""
 
 
 class Pool(Newest):
@@ -202,11 +202,12 @@ class Pool(Newest):
         versions = [kept.version for kept in self._rollouts()]
         return self._kept.state_dict(), {"pool_rate": self.rate, "pool_versions": versions}
 
-    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], like: Tensor) -> None:  # noqa: D102
         self.rate = float(state["pool_rate"])
         kept = []
         for i, version in enumerate(state["pool_versions"]):
-            own = {name.partition(".")[2]: t for name, t in tensors.items() if name.partition(".")[0] == str(i)}
+            saved = {name.partition(".")[2]: t for name, t in tensors.items() if name.partition(".")[0] == str(i)}
+            own = {name: like.new_empty(t.shape, dtype=t.dtype).copy_(t) for name, t in saved.items()}
             kept.append(_Kept(Rollout(**own, version=int(version))))
         self._kept = nn.ModuleList(kept)
 

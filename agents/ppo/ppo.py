@@ -383,7 +383,7 @@ class PPO:
                     raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
                 slot.copy_(saved)
         if self.config.pool_size > 1:
-            self._experience.load_state(parts["pool"], state)
+            self._experience.load_state(parts["pool"], state, self.parameters.values.data)
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -69,6 +71,8 @@ class SequenceBatch:
     """`[S, state]`."""
     valid: Tensor | None
     """`[L, S]` bool, which rows count; None for all."""
+    num_valid: int | None = None
+    """How many do, where the host knows: what it does not, it has to ask a device for."""
 
     def __len__(self) -> int:
         return len(self.actor_states)
@@ -105,18 +109,18 @@ class SequenceBatch:
         return replace(self, rows=Batch(self.rows.observations, self.rows.actions, *columns))
 
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
-        """Cut into parts of so many sequences, as views."""
-        start = 0
-        for size in sizes:
-            part = slice(start, start + size)
+        """Cut into parts of so many sequences, as views. Where not all rows count, this waits for the device, once."""
+        bounds = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+        counts = [None] * len(bounds) if self.valid is None else _counts_of(self.valid, bounds)
+        for part, count in zip(bounds, counts, strict=True):
             yield SequenceBatch(
                 self.rows.map(_columns(part)),
                 self.starts[:, part],
                 self.actor_states[part],
                 self.critic_states[part],
                 None if self.valid is None else self.valid[:, part],
+                count,
             )
-            start += size
 
     def steps(self) -> Batch:
         """The rows that count, `[B, ...]`."""
@@ -126,7 +130,22 @@ class SequenceBatch:
         """Of `[L, S, ...]` the rows that count, `[B, ...]`."""
         if self.valid is None:
             return tensor.flatten(0, 1)
-        return tensor[self.valid]  # waits for the device, which knows how many there are
+        return tensor.flatten(0, 1).index_select(0, self._rows_that_count)
+
+    @cached_property
+    def _rows_that_count(self) -> Tensor:
+        """Their places among all rows, in order."""
+        assert self.valid is not None  # or all do
+        if self.num_valid is None:
+            return self.valid.flatten().nonzero().squeeze(1)  # waits for the device, which knows how many there are
+        # The same without a wait: those that count before those that do not, each in their order.
+        return self.valid.flatten().logical_not().to(torch.uint8).argsort(stable=True)[: self.num_valid]
+
+
+def _counts_of(valid: Tensor, bounds: Sequence[slice]) -> "list[int | None]":
+    """How many rows count in each part of the columns."""
+    counts: list[int] = valid.sum(0).tolist()  # waits for the device
+    return [sum(counts[part]) for part in bounds]
 
 
 def _columns(part: slice) -> Callable[[Tensor], Tensor]:
@@ -203,6 +222,7 @@ class Sequences(nn.Module):
             rollout.states.flatten(0, 1),
             self._critic_states,
             None if valid is None else cut(valid),
+            None if valid is None else len(rollout.valid_rows),
         )
 
     def learned(self) -> None:

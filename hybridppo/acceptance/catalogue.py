@@ -2,10 +2,13 @@
 
 from hybridppo.acceptance.behaviour import behaviour_cases
 from hybridppo.acceptance.case import Case
+from hybridppo.acceptance.kinds import kind_cases
+from hybridppo.acceptance.on_device import device_cases
 from hybridppo.acceptance.results import result_cases
 from hybridppo.acceptance.tensors import tensor_cases
 
 
 def catalogue() -> dict[str, Case]:
     """Every case; the first are the most telling."""
-    return {case.name: case for cases in (result_cases(), behaviour_cases(), tensor_cases()) for case in cases}
+    rooms = result_cases(), behaviour_cases(), kind_cases(), tensor_cases(), device_cases()
+    return {case.name: case for cases in rooms for case in cases}

@@ -5,7 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from numpy.typing import NDArray
 
 Step = tuple[NDArray[Any], float, bool, bool, dict[str, Any]]
@@ -80,8 +80,37 @@ class Lengths(gym.Env[Any, Any]):
         return self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
 
 
+class Parts(gym.Env[Any, Any]):
+    """An image, numbers and a choice; the choices that are shown are rewarded."""
+
+    observation_space = Dict(
+        eye=Box(0, 255, (12, 12, 1), np.uint8), arm=Box(-1.0, 1.0, (3,), np.float32), hand=Discrete(3)
+    )
+    action_space = MultiDiscrete([3, 2], start=[1, 0])
+    length = 20
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """All parts."""
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._parts(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """All parts, of other choices."""
+        reward = float(action[0] - 1 == self._hand) + float(action[1] == self._is_bright)
+        self._steps += 1
+        return self._parts(), reward, False, self._steps >= self.length, {}
+
+    def _parts(self) -> dict[str, Any]:
+        self._hand, self._is_bright = int(self.np_random.integers(3)), int(self.np_random.integers(2))
+        image = self.np_random.integers(0, 64, (12, 12, 1), dtype=np.uint8) + np.uint8(128 * self._is_bright)
+        arm = self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
+        return {"eye": image, "arm": arm, "hand": self._hand}
+
+
 ENVIRONMENTS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
     "Colours": Colours,
     "Enormous": Enormous,
     "Lengths": Lengths,
+    "Parts": Parts,
 }

@@ -10,13 +10,13 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import num_cuda_devices
+from hybridppo.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.device_shards import (
     DeviceShardedSteps,
@@ -41,6 +41,9 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.samplers.shards import ShardsSampler
+
+if TYPE_CHECKING:
+    from hybridppo.training import Job
 
 _NOT_SPREAD: dict[str, Any] = {
     "recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False,
@@ -136,7 +139,8 @@ class DeviceTeam(Team):
         parts: list[TensorEnvironments] = []
         try:
             for shard in self._mine:
-                made = make_environments(make, share, options, first=shard * share)
+                with accelerator_of(self._device).selected():  # as simulators expect of the device that they are told
+                    made = make_environments(make, share, options, first=shard * share)
                 if not isinstance(made, TensorEnvironments):
                     made.close()
                     raise ConfigurationError(
@@ -154,6 +158,11 @@ class DeviceTeam(Team):
                 part.close()
             raise
         return TensorShards(parts)
+
+    def begin(self, job: "Job") -> "Job":
+        """As in the base; what evaluations make is told of the device, too."""
+        begun = super().begin(job)
+        return replace(begun, env=_on(self._device, begun.env, begun.settings.environment))
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.checks import describe_error
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
@@ -107,6 +108,7 @@ class TensorEnvironments(Environments):
         self.device: torch.device = torch.empty(0, device=env.device).device  # "cuda" by its number
         self.on_device = TensorEncoder(self.encode, num_envs, self.device)
         self._flags, self._seed, self._num_steps = (num_envs,), 0, 0
+        self._accelerator = accelerator_of(self.device)
 
     def begin(self, seed: int) -> Tensor:
         """Start every environment anew; observations `[N, *row]`.
@@ -155,7 +157,8 @@ class TensorEnvironments(Environments):
 
     def _called(self, when: str, call: Callable[[], Any]) -> Any:
         try:
-            with torch.no_grad():
+            # Simulators launch kernels, and name a bare "cuda", where the current device is.
+            with self._accelerator.selected(), torch.no_grad():
                 return call()
         except EnvError:
             raise
@@ -228,7 +231,8 @@ class TensorEnvironments(Environments):
         """
         if not (callable(getattr(self.env, "get_state", None)) and callable(getattr(self.env, "set_state", None))):
             raise EnvStateError(f"{self.name} has no get_state() and set_state(state)")
-        found = self.env.get_state()
+        with self._accelerator.selected():
+            found = self.env.get_state()
         if not (
             isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
         ):
@@ -254,7 +258,8 @@ class TensorEnvironments(Environments):
         # Each where it is now: the state of a generator, for one, is on the host whatever the device.
         placed = {name: torch.empty_like(mine).copy_(tensors[name]) for name, mine in now.items()}
         try:
-            self.env.set_state(placed)
+            with self._accelerator.selected():
+                self.env.set_state(placed)
         except Exception as error:
             raise EnvStateError(f"set_state() of {self.name} failed: {describe_error(error)}") from error
 

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.accelerator import sent
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.validation import whole
 
@@ -137,7 +138,7 @@ class Replay:
             "rewards": rollout.rewards,
             "next_observations": following,
             "terminated": rollout.terminated,
-            "begins": torch.as_tensor(begins, device=rollout.rewards.device),
+            "begins": sent(begins, rollout.rewards.device),
         }
         self._write(rows, valid)
         self._must_begin = ended[-1] | ~valid[-1]
@@ -178,7 +179,7 @@ class Replay:
         """
         flat = {name: array.flatten(0, 1) for name, array in self.arrays.items()}
         device, shape = flat["rewards"].device, rows.shape
-        first = torch.as_tensor(rows.reshape(-1), device=device)
+        first = sent(rows.reshape(-1), device)
 
         def take(name: str, at: Tensor) -> Tensor:
             taken = flat[name].index_select(0, at)

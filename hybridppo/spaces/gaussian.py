@@ -83,6 +83,11 @@ class SquashedGaussian(DiagonalGaussian):
         # Where a bound is given twice, there is nothing to choose, and no logarithm of its width.
         widths = self.half_width[self.half_width > 0.0]
         self.log_half_widths = float(np.log(widths.astype(np.float64)).sum())
+        self._quadrature_on: dict[Any, tuple[Tensor, Tensor]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what lies on devices: whoever is sent it may have none, and no torch."""
+        return {**vars(self), "_quadrature_on": {}}
 
     def to_env(self, actions: Array) -> Array:
         """Squash between the space's bounds, which rounding might leave by a bit, and give back its shape and type."""
@@ -93,10 +98,8 @@ class SquashedGaussian(DiagonalGaussian):
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the normals, and what squashing adds."""
-        import torch
-
         log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
-        points, weights = (torch.as_tensor(array, device=outputs.device) for array in quadrature())
+        points, weights = self._quadrature(outputs.device)
         mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
         # [..., d, 1] -> [..., d, nodes]
         slopes = (_log_slope(mean + log_std.exp() * points) * weights).sum((-1, -2))
@@ -104,6 +107,15 @@ class SquashedGaussian(DiagonalGaussian):
             log_prob - _log_slope(actions).sum(-1) - self.log_half_widths,
             entropy + slopes + self.log_half_widths,
         )
+
+    def _quadrature(self, device: Any) -> tuple[Tensor, Tensor]:
+        """Sent to a device once: to send them for each step would have it wait, and cannot be recorded in a graph."""
+        import torch
+
+        if device not in self._quadrature_on:
+            points, weights = (torch.as_tensor(array, device=device) for array in quadrature())
+            self._quadrature_on[device] = points, weights
+        return self._quadrature_on[device]
 
 
 def _log_slope(numbers: Tensor) -> Tensor:

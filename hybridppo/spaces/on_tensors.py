@@ -120,7 +120,7 @@ class TensorActions:
     """
 
     def __init__(self, distribution: Distribution, device: torch.device) -> None:
-        self._distribution, self._device = distribution, device
+        self._distribution = distribution
         self.dtype = torch.int64 if np.issubdtype(distribution.action_dtype, np.integer) else torch.float32
         """Of an action as it is stored."""
         leaves = leaves_of(distribution)
@@ -129,7 +129,10 @@ class TensorActions:
         self.num_words = distribution.noise_size * (2 if _normal in self._draws else 1)
         """Random words that the noise of an action takes."""
         self._bounds: dict[int, tuple[Tensor, ...]] = {}
+        self._starts: dict[int, Tensor] = {}
         for leaf in leaves:
+            if isinstance(leaf, MultiCategorical) and leaf.start is not None:
+                self._starts[id(leaf)] = torch.as_tensor(leaf.start, device=device)
             if isinstance(leaf, DiagonalGaussian):
                 squashing = (leaf.center, leaf.half_width) if isinstance(leaf, SquashedGaussian) else ()
                 found = (np.asarray(array, np.float32) for array in (leaf.low, leaf.high, *squashing))
@@ -179,7 +182,7 @@ class TensorActions:
         if isinstance(distribution, MultiCategorical):
             shaped = actions.reshape(*actions.shape[:-1], *distribution.shape)
             if distribution.start is not None:
-                shaped = shaped + torch.as_tensor(distribution.start, device=self._device)
+                shaped = shaped + self._starts[id(distribution)]
             return shaped.to(torch.int64)
         if isinstance(distribution, DiagonalGaussian):
             low, high, *squashing = self._bounds[id(distribution)]

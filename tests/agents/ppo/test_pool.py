@@ -243,3 +243,14 @@ def test_overlap_makes_the_newest_rollout_an_older_one() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ppo_config(**options)
+
+
+def test_kept_rollouts_are_loaded_to_where_the_agent_is(second_device: str) -> None:
+    config = replace(CONFIG, pool_size=2, fast_updates=False)
+    here = hybridppo.train("CartPole-v1", config=config, total_steps=64, placement="cpu", seed=0, progress=False).agent
+    there = here.like(config, seed=1)
+    SingleDevice(second_device).prepare(there)
+    there.load_state(*here.state())
+    assert {buffer.device.type for buffer in there._experience.buffers()} == {"second"}
+    for name, tensor in here.state()[0].items():
+        assert torch.equal(there.state()[0][name].cpu(), tensor), name

@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 import torch
+from cuda_stand_in import TwinLauncher
 from fake_accelerator import Machine, pretended_accelerator
 
 from hybridppo import ConfigurationError
+from hybridppo.acceptance import on_device, results, running
 from hybridppo.acceptance import report as reports
-from hybridppo.acceptance import results, running
 from hybridppo.acceptance.__main__ import main
 from hybridppo.acceptance.case import Bench, Case, NotPossibleHere, Outcome, attempt, require
 from hybridppo.acceptance.catalogue import catalogue
 from hybridppo.acceptance.running import Stage, in_a_process, in_this_process, run, run_stage
+from hybridppo.compiled import cuda_building
 
 ROOT = Path(__file__).parents[3]
 needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -39,7 +41,19 @@ def run_here(folder: Path, only: str = "", device: str = "cpu", **options: Any) 
 
 @pytest.mark.parametrize(
     "only",
-    ["result/hybrid/discrete", "resume/hybrid/eager", "stop/eager", "target_kl/eager", "checkpoint", "divergence"],
+    [
+        "result/hybrid/discrete",
+        "resume/hybrid/eager",
+        "stop/eager",
+        "target_kl/eager",
+        "checkpoint",
+        "divergence",
+        "kind/squashed/hybrid",
+        "kind/memory, ragged/hybrid",
+        "off policy/td3/hybrid",
+        "learners/gather",
+        "evaluated/hybrid",
+    ],
 )
 def test_cases_pass_on_the_cpu_where_they_can(only: str, tmp_path: Path) -> None:
     found = run_here(tmp_path, only)
@@ -79,10 +93,54 @@ def test_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["waits/eager", "waits/recorded", "waits/target_kl", "round trip", "stop/recorded", "resume/hybrid/recorded"],
+    [
+        "waits/eager",
+        "waits/recorded",
+        "waits/target_kl",
+        "waits/squashed",
+        "waits/memory, ragged",
+        "round trip",
+        "stop/recorded",
+        "resume/hybrid/recorded",
+        "kind/pool/hybrid/recorded",
+        "kind/squashed/hybrid/recorded",
+        "off policy/waits",
+        "off policy/td3/hybrid",
+        "tensors/waits",
+        "tensors/memory",
+        "learners/one",
+    ],
 )
 def test_more_cases_of_a_gpu_pass_on_a_pretended_one(name: str, machine: Machine) -> None:
     test_cases_of_a_gpu_pass_on_a_pretended_one(name, machine)
+
+
+@pytest.fixture
+def _kernels(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    monkeypatch.setitem(cuda_building.LAUNCHERS, machine.device.type, TwinLauncher)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_kernels")
+@pytest.mark.parametrize("name", ["compiled/steps/CartPole-v1", "compiled/training/CartPole-v1", "compiled/waits"])
+def test_cases_of_kernels_pass_on_a_pretended_device(name: str, machine: Machine) -> None:
+    test_cases_of_a_gpu_pass_on_a_pretended_one(name, machine)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_kernels")
+def test_kernels_that_step_something_else_are_found(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = on_device.RowsOnDevice
+    monkeypatch.setattr(on_device, "RowsOnDevice", lambda *a, **options: rows(*a, **{**options, "env_seed": 6}))
+    outcome = in_this_process(catalogue()["compiled/steps/CartPole-v1"], str(machine.device))
+    assert outcome.status == "failed"
+    assert "Not equal to tolerance" in outcome.detail or "not equal" in outcome.detail
+
+
+def test_without_kernels_compiled_environments_are_not_possible() -> None:
+    outcome = in_this_process(catalogue()["compiled/waits"], "cpu")
+    assert (outcome.status, "stands in for one" in outcome.detail) == ("not possible here", True)
 
 
 @pytest.mark.parametrize("name", ["result/hybrid/discrete/eager", "result/single/discrete/eager"])
@@ -234,6 +292,13 @@ def test_the_script_adds_tests_and_measurements() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     names = partial(map, lambda stage: stage.name)
-    assert [*names(script.stages(measurements=True))] == ["tests/gpu", "tests/default", "measurements"]
+    tests, measured = names(script.stages(measurements=True)[:2]), names(script.stages(measurements=True)[2:])
+    assert [*tests] == ["tests/gpu", "tests/default"]
+    assert {"measured/placements", "measured/crossing", "measured/auto", "measured/compare_placements"} <= {*measured}
     assert [*names(script.stages(measurements=False))] == ["tests/gpu", "tests/default"]
-    assert "scripts/gpu_acceptance.py" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "scripts/gpu_acceptance.py" in makefile
+    recipe = makefile.partition("\nbench-gpu:")[2].partition("\n\n")[0]
+    for path, (_, *options) in script.MEASUREMENTS.items():
+        assert (ROOT / path).exists()
+        assert " ".join(["$(BIN)/python", path, *options]) + "\n" in recipe + "\n"

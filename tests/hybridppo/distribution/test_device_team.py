@@ -1,10 +1,12 @@
 """Learners with a device each: the bits of one, whatever is asked of all, and what they refuse."""
 
+import contextlib
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, DeviceError, DistributionError, GPUOnly, Mirrored, SingleDevice
+from hybridppo.distribution import link
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.runners.samplers.shards import ShardsSampler
 
@@ -81,6 +84,22 @@ def test_four_learners_and_two_give_the_bits_of_one() -> None:
 
 def test_shards_on_another_device_give_the_same_bits(second_device: str) -> None:
     assert_same(train(GPUOnly(1, shards=2)), train(GPUOnly(1, shards=2), placement=SingleDevice(second_device)))
+
+
+def test_evaluations_make_their_environments_on_the_learners_device(second_device: str) -> None:
+    devices: list[str] = []
+
+    def make_there(num_envs: int, device: str) -> TorchCartPole:
+        devices.append(device)
+        return make(num_envs, device)
+
+    result = train(
+        GPUOnly(1), make_there, placement=SingleDevice(second_device), total_steps=2 * CONFIG.batch_size,
+        evaluate_every=CONFIG.batch_size, evaluation_episodes=4,
+    )  # fmt: skip
+    assert devices == [second_device] * 3  # of the training, of evaluations meanwhile, and of the last
+    assert result.evaluation is not None
+    assert result.metrics["evaluation_env_steps"] == 2 * CONFIG.batch_size
 
 
 def test_more_shards_see_more_episodes_of_other_seeds() -> None:
@@ -192,3 +211,44 @@ def test_no_rollout_is_left_behind() -> None:
     sampler = ShardsSampler.__new__(ShardsSampler)
     with pytest.raises(ValueError, match="which this sampler never leaves behind"):
         sampler.check(partial)  # type: ignore[arg-type]
+
+
+# Between CUDA devices, which no test has
+
+
+class OnSecondGpu:
+    """A tensor of `cuda:1`, as far as an exchange asks."""
+
+    is_cuda, device, shape = True, torch.device("cuda:1"), (2, 3)
+
+    def new_empty(self, shape: Any) -> torch.Tensor:
+        return torch.zeros(shape)
+
+
+def test_tensors_of_a_gpu_go_by_nccl_with_their_device_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    @contextlib.contextmanager
+    def selected() -> Iterator[None]:
+        calls.append("selected")
+        yield
+        calls.append("left")
+
+    def made(**options: Any) -> str:
+        calls.append(("group", options["backend"], options["timeout"].total_seconds()))
+        return "a group"
+
+    def gathered(out: list[torch.Tensor], own: Any, group: Any) -> None:
+        calls.append(("gather", [tuple(each.shape) for each in out], group))
+
+    monkeypatch.setattr(link, "accelerator_of", lambda device: SimpleNamespace(selected=selected))
+    monkeypatch.setattr(link.dist, "new_group", made)
+    monkeypatch.setattr(link.dist, "all_gather", gathered)
+    between = link.Link.__new__(link.Link)
+    between.rank, between.size, between.timeout, between._on_cuda = 1, 2, 30.0, None
+    tensor: Any = OnSecondGpu()
+    assert between.gather_on_device(tensor).shape == (2, 2, 3)
+    between.gather_on_device(tensor)
+    exchange = ("gather", [(2, 3), (2, 3)], "a group")
+    # The group is made once, by all at their first exchange, and is no group of the host's.
+    assert calls == ["selected", ("group", "nccl", 30.0), exchange, "left", "selected", exchange, "left"]

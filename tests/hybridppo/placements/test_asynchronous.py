@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,10 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
 from hybridppo.placements import base, crossing
 from hybridppo.placements.auto.auto import work_of
@@ -44,13 +47,15 @@ def machine(second_device: str) -> Iterator[Machine]:
         yield machine
 
 
-def train(placement: Any, config: PPOConfig = CONFIG, *, updates: int = 2, **options: Any) -> hybridppo.TrainResult:
+def train(
+    placement: Any, config: PPOConfig = CONFIG, *, env: Any = "CartPole-v1", updates: int = 2, **options: Any
+) -> hybridppo.TrainResult:
     if config.episodes_per_rollout is None:
         goal: dict[str, Any] = {"total_steps": updates * config.batch_size}
     else:
         goal = {"total_steps": 10**6, "total_episodes": updates}
     arguments = {**goal, "seed": 0, "num_workers": 0, "vectorization": "sync", "progress": False, **options}
-    return hybridppo.train("CartPole-v1", placement=placement, config=config, **arguments)
+    return hybridppo.train(env, placement=placement, config=config, **arguments)
 
 
 def values_of(result: hybridppo.TrainResult) -> Tensor:
@@ -147,6 +152,108 @@ def test_an_update_waits_once(
     assert (waits[0], waits[2]) == (expected, expected)  # in the second, steps are recorded
 
 
+class Ragged(gym.Env[Any, Any]):
+    """Episodes of three steps, which are no multiple of a sequence's length."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, **options: Any) -> Any:
+        super().reset(**options)
+        self._left = 3
+        return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._left -= 1
+        return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32), float(action[0]), False, self._left == 0, {}
+
+
+KINDS_OF_UPDATES: dict[str, tuple[dict[str, Any], int]] = {
+    "normalised": ({"normalize_observations": True, "normalize_rewards": True}, 1),
+    "a pool": ({"pool_size": 2, "normalize_rewards": True}, 1),
+    "squashed": ({"squash_actions": True}, 1),
+    "squashed noise of the state": ({"squash_actions": True, "use_sde": True}, 1),
+    "a memory": ({"recurrent": "gru", "recurrent_size": 4, "sequence_length": 2}, 1),
+    "a memory, with shorter sequences": ({"recurrent": "lstm", "recurrent_size": 4, "sequence_length": 3}, 1 + 2),
+}
+"""What is configured, and how often an update of two passes waits."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "cuda_graphs"),
+    # Steps on sequences are not recorded.
+    [(kind, graphs) for kind in KINDS_OF_UPDATES for graphs in (False, True) if not (graphs and "memory" in kind)],
+)
+def test_updates_of_every_kind_wait_as_often_as_is_said(
+    kind: str, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields, expected = KINDS_OF_UPDATES[kind]
+    waits: list[int] = []
+    update = ppo.PPO.update
+
+    def counted(agent: Any, rollout: Any) -> Any:
+        before = machine.waits
+        metrics = update(agent, rollout)
+        waits.append(machine.waits - before)
+        return metrics
+
+    monkeypatch.setattr(ppo.PPO, "update", counted)
+    config = replace(CONFIG, cuda_graphs=cuda_graphs, num_epochs=2, **fields)
+    result = train(Mirrored("cpu", machine.device), config, env=Ragged, updates=5)
+    assert waits[-1] == expected
+    found = values_of(result)
+    monkeypatch.undo()
+    expected_values = values_of(train(SingleDevice("cpu"), replace(config, cuda_graphs=False), env=Ragged, updates=5))
+    torch.testing.assert_close(found, expected_values, rtol=1e-4, atol=1e-5)  # NumPy's actors, recorded rates
+    assert bool(machine.graphs) == cuda_graphs
+
+
+@pytest.mark.parametrize(("place", "expected"), [("learner", 0), ("host", 1)])
+def test_minibatches_of_a_replay_buffer_are_drawn_without_a_wait(
+    place: Any, expected: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    update = DDPG.update
+
+    def counted(agent: Any, minibatches: Any) -> Any:
+        before = machine.waits
+        metrics = update(agent, minibatches)
+        waits.append(machine.waits - before)
+        return metrics
+
+    monkeypatch.setattr(DDPG, "update", counted)
+    config = hybridppo.TD3Config(
+        num_envs=2, train_frequency=2, gradient_steps=2, batch_size=4, buffer_size=40, learning_starts=8,
+        steps_per_iteration=8, n_steps=2, hidden_sizes=(4,), buffer_on=place, fast_updates=False,
+    )  # fmt: skip
+    arguments: dict[str, Any] = {"total_steps": 32, "seed": 0, "num_workers": 0, "vectorization": "sync"}
+    values = [
+        values_of(hybridppo.train(Ragged, config=config, placement=placement, progress=False, **arguments))
+        for placement in (Mirrored("cpu", machine.device), SingleDevice("cpu"))
+    ]
+    assert waits[1:6] == [expected] * 5  # what is moved from the host is copied by the placement, which waits
+    agree(*values, exactly=True)
+
+
+def test_an_environment_of_tensors_is_stepped_with_its_device_selected(machine: Machine) -> None:
+    selected: list[bool] = []
+
+    class Noting(TorchCartPole):
+        def step(self, actions: Tensor) -> Any:
+            selected.append(machine.is_selected)
+            return super().step(actions)
+
+        def reset(self, **options: Any) -> Any:
+            selected.append(machine.is_selected)
+            return super().reset(**options)
+
+    hybridppo.train(
+        Noting, env_kwargs={"device": str(machine.device)}, placement=SingleDevice(machine.device),
+        config=CONFIG, total_steps=2 * CONFIG.batch_size, seed=0, progress=False,
+    )  # fmt: skip
+    assert selected == [True] * (1 + 2 * CONFIG.num_steps)
+
+
 def test_an_update_that_ends_early_leaves_the_generator_where_the_cpu_does(machine: Machine) -> None:
     config = replace(CONFIG, target_kl=1e-9, num_epochs=4)
     states = [
@@ -228,6 +335,23 @@ def test_auto_calibrates_with_recorded_steps(machine: Machine) -> None:
         max_share=float("inf"),
     )
     assert calibration.left_out == []
+    assert calibration.figures is not None
+    assert calibration.figures.accelerator is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS_OF_UPDATES)
+def test_auto_calibrates_whatever_is_learned(kind: str, machine: Machine) -> None:
+    config = replace(CONFIG, num_steps=8, cuda_graphs="memory" not in kind, **KINDS_OF_UPDATES[kind][0])
+    environments = make_environments("Pendulum-v1", 2)
+    calibration = calibrate(
+        "Pendulum-v1",
+        work_of(environments, config, total_steps=10**6, num_workers=0),
+        config,
+        accelerator=str(machine.device),
+        max_share=float("inf"),
+    )
+    assert not any("placements on" in reason or reason.startswith("all") for reason in calibration.left_out)
     assert calibration.figures is not None
     assert calibration.figures.accelerator is not None
 
@@ -325,6 +449,35 @@ def test_a_replay_finds_its_addresses(parts: tuple[Machine, Tensor, Stream]) -> 
     tensor.fill_(5.0)
     graph.replay()
     assert doubled.cpu().tolist() == [10.0, 10.0, 10.0]
+
+
+def test_what_has_to_be_known_on_the_host_is_waited_for(parts: tuple[Machine, Tensor, Stream]) -> None:
+    machine, tensor, stream = parts
+    gpu, mask = crossing.accelerator_of(machine.device), tensor > 0.0
+    told: dict[str, Any] = {
+        "a number": lambda: float(tensor[0]),
+        "a truth": lambda: torch.equal(tensor, tensor),
+        "where": lambda: mask.nonzero(),
+        "chosen by a mask": lambda: tensor[mask],
+        "sent from ordinary memory": lambda: tensor.copy_(torch.ones(3)),
+    }
+    for name, call in told.items():
+        before = machine.waits
+        call()
+        assert machine.waits == before + 1, name
+        stream.wait_stream(machine.streams[0])
+        with (
+            gpu.selected(),
+            pytest.raises(RuntimeError, match="capturing"),
+            gpu.recording(gpu.graph(), pool=None, stream=stream),
+        ):
+            call()
+    before = machine.waits
+    tensor.index_select(0, torch.zeros(1, dtype=torch.int64).to(machine.device))
+    assert machine.waits == before + 1  # that of the copy
+    for call in (lambda: tensor.masked_fill(mask, 2.0), lambda: tensor.sort(), lambda: torch.where(mask, tensor, 0.0)):
+        call()
+    assert machine.waits == before + 1
 
 
 def test_an_event_that_was_not_waited_for_tells_no_time(parts: tuple[Machine, Tensor, Stream]) -> None:

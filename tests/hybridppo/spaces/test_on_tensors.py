@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from second_device import counted_crossings
 from tensor_environments import batched
 
 from hybridppo.compiled import random_numbers
@@ -91,6 +92,17 @@ def test_actions_are_those_of_arrays(name: str, squash: bool) -> None:
     assert drawn.dtype == actions.dtype
     np.testing.assert_allclose(drawn.numpy(), expected, rtol=1e-6, atol=1e-6)
     assert_same(actions.to_env(torch.from_numpy(expected)), distribution.to_env(expected))
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_nothing_is_sent_to_a_device_for_an_action(name: str, second_device: str) -> None:
+    distribution = distribution_for(ACTIONS[name])
+    actions = TensorActions(distribution, torch.device(second_device))
+    outputs = torch.zeros((N, distribution.output_size), device=second_device)
+    noise = torch.ones((N, distribution.noise_size), device=second_device)
+    with counted_crossings() as crossings:
+        actions.to_env(actions.sample(outputs, noise))
+    assert (crossings.to_device, crossings.to_host) == ([], [])
 
 
 def assert_same(found: Any, expected: Any) -> None:

@@ -119,7 +119,7 @@ def resume(
         stack.callback(environments.close)
         trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
         if isinstance(meant, Auto):
-            resolved = _chosen_anew(meant, env, environments, trained, settings, checkpoint)
+            resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
         else:
             resolved = meant
         _tell_of_kernels(directory.config.get("versions"))
@@ -182,6 +182,7 @@ def _own_placement(settings: Settings) -> Placement:
 
 
 def _chosen_anew(
+    team: Alone,
     auto: Auto,
     env: EnvSource,
     environments: Environments,
@@ -191,7 +192,8 @@ def _chosen_anew(
 ) -> Placement:
     """The placement for what is left of a run; its worker processes and threads stay as they are."""
     env_steps = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
-    return auto.choose(
+    return team.choose(
+        auto,
         env,
         environments,
         settings.config,

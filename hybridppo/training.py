@@ -185,7 +185,8 @@ def train(
         with _explaining_memory(config, environments):
             trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
             if isinstance(meant, Auto):
-                choice = meant.choose(
+                choice = team.choose(
+                    meant,
                     env,
                     environments,
                     config,

@@ -3,13 +3,13 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
@@ -62,6 +62,20 @@ class Alone:
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """This process's share of the environments."""
         return make_environments(source, num_envs, options)
+
+    def choose(
+        self,
+        auto: Auto,
+        source: EnvSource,
+        environments: Environments,
+        config: AnyConfig,
+        *,
+        agent: AnyAgent,
+        total_steps: int,
+        **options: Any,
+    ) -> Choice:
+        """As `Auto.choose`: the placement within each fragment, measured by one, and the same for all who train."""
+        return auto.choose(source, environments, config, agent=agent, total_steps=total_steps, **options)
 
     def begin(self, job: "Job") -> "Job":
         """Start the others, and agree with them on where to begin."""

@@ -24,11 +24,12 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from hybridppo.agents import PPO
+from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distribution import exchange
 from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.launching import Launched
 from hybridppo.distribution.link import Link, told_of
@@ -42,8 +43,9 @@ from hybridppo.errors import ConfigurationError, DistributionError
 from hybridppo.interfaces import Agent
 from hybridppo.interruption import Interruption
 from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.runner import Runner
@@ -165,8 +167,24 @@ class Team(Alone):
             )
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The CPU, where it was to be chosen."""
+        """On CPUs."""
         return placement_on_cpus(meant)
+
+    def choose(
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        """The first measures, for as long as it takes; those that are there already take what it has found."""
+        assert isinstance(config, PPOConfig)  # `check` has seen to it
+        if self.rank > 0:
+            assert self.link is not None
+            return Choice(SingleDevice("cpu"), 0, int(self.link.hear()), {})
+        iterations = -(-total_steps // (config.batch_size * environments.num_agents))
+        policy = MultiLearner(self.size, self.shards)
+        choice = choose_for_learners(policy, source, config, options["options"], agent, iterations=iterations)
+        if self.link is not None:
+            self.link.tell(str(choice.torch_threads))
+        return choice
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""

@@ -175,7 +175,8 @@ def train(distribution: str, run_dir: Path | None = None, **options: Any) -> hyb
 def assert_is_kept(run_dir: Path, result: hybridppo.TrainResult, label: str) -> None:
     """In the run directory, and by a resume, which measures nothing."""
     config = json.loads((run_dir / "config.json").read_text())
-    assert config["torch_threads"] == result.agent.config.torch_threads
+    threads = config["config"]["torch_threads"]
+    assert threads == result.agent.config.torch_threads
     table = json.loads((run_dir / "placements.json").read_text())
     assert label in table["line"]
     with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +184,7 @@ def assert_is_kept(run_dir: Path, result: hybridppo.TrainResult, label: str) -> 
             patch.setattr(module, "calibrate" if module is auto else "_seconds_by_threads", pytest.fail)
         resumed = hybridppo.resume(run_dir, total_steps=4 * 16 * 6, progress=False)
     assert json.loads((run_dir / "config.json").read_text())["placement"] == config["placement"]
-    assert resumed.agent.config.torch_threads == config["torch_threads"]
+    assert resumed.agent.config.torch_threads == threads
 
 
 @pytest.mark.extras
@@ -219,7 +220,7 @@ def test_auto_within_policies_over_ray(tmp_path: Path, monkeypatch: pytest.Monke
             result = train(distribution, run_dir)
             assert torch.equal(result.agent.parameters.values, plain.agent.parameters.values)
             config = json.loads((run_dir / "config.json").read_text())
-            assert (config["placement"]["name"], config["num_workers"]) == ("single", 0)
+            assert (config["placement"]["sampling"], config["placement"]["learning"], config["num_workers"]) == ("cpu", "cpu", 0)
             assert_is_kept(run_dir, result, f"within {distribution}")
             table = json.loads((run_dir / "placements.json").read_text())
             assert "predictions" in table
@@ -231,6 +232,13 @@ def _calibrate_however_short(*arguments: Any, **options: Any) -> Calibration:
     from hybridppo.placements.auto.calibration import calibrate
 
     return calibrate(*arguments, **{**options, "max_share": float("inf")})
+
+
+def run(*flags: str) -> Any:
+    """The exit code of `hybridppo placements`."""
+    with pytest.raises(SystemExit) as ended:
+        main(["placements", "CartPole-v1", *flags])
+    return ended.value.code
 
 
 @pytest.mark.extras
@@ -247,7 +255,7 @@ def test_policies_are_predicted_and_measured_side_by_side(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     flags = "--num-envs 4 --num-steps 16 --num-minibatches 2 --measure --seconds 0.1".split()
-    assert main(["placements", "CartPole-v1", "--distributions", *flags]) == 0
+    assert run("--distributions", *flags) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| distribution | iteration ms | sampling ms | learning ms | crossing ms | steps/s |")
     names = [line.split("|")[1].strip(" *") for line in lines[2:5]]
@@ -284,5 +292,5 @@ def test_policies_over_ray_are_predicted_of_a_call_and_its_bytes() -> None:
 def test_flags_of_the_one_table_are_refused_in_the_other(
     flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["placements", "CartPole-v1", *flags]) == 2
+    assert run(*flags) == 2
     assert message in capsys.readouterr().err

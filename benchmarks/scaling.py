@@ -25,7 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ UNCOUNTED = 2
 WORTH_ORDERING = 1.10
 """Of two measurements that differ by less, no order is asked for."""
 KINDS = {"multi": learners, "coarse": samplers}
+SLEEPS, SIMULATED_ITERATIONS = 500, 12
 LARGE, SMALL = 2**20, 2**10
 """Bytes by which gloo is measured."""
 
@@ -190,7 +191,7 @@ def train(policy: str, fragments: int, make: Maker, iterations: int, width: int)
             vectorization="sync", progress=False, distribution=f"{policy}:{fragments}", on_iteration=line,
         )  # fmt: skip
     counted = lines[UNCOUNTED - 1 :]
-    seen.iterations = [b["seconds"] - a["seconds"] for a, b in zip(counted, counted[1:], strict=False)]
+    seen.iterations = [b["seconds"] - a["seconds"] for a, b in pairwise(counted)]
     seen.learning = [each["seconds_learning"] for each in counted[1:]]
     seen.sampling = [each["seconds_sampling"] for each in counted[1:]]
     print(f"  measured {policy}:{fragments} {make}: {seen.steps_per_second:,.0f} steps/s", file=sys.stderr, flush=True)
@@ -215,23 +216,30 @@ class Fit:
     latency: float = 0.0
     sending: float = 0.0
 
-    def timing(self, fragments: int, draw: random.Random, network: "Network", fills: Draws, delay: float) -> Timing:
+    def timing(
+        self, fragments: int, draw: random.Random, network: "Network | None", fills: Draws, delay: float
+    ) -> Timing:
         """For a simulation of so many."""
         gradients = self.gradients[1]
         before = max(0.0, self.before[0] + (fragments - 1) * self.before[1])
         scale = max(0.0, 1.0 + (fragments - 1) * self.growth)
-        apart = fragments > network.cores
-        return Timing(
+        timing = Timing(
             fill=lambda: draw.choice(fills),
             before=lambda: before,
             gradient=lambda: scale * draw.choice(gradients),
             minibatches=EPOCHS * MINIBATCHES,
-            collective=network.meeting(fragments, network.bytes_of_gradient) if apart else self.collective,
-            gather=network.meeting(fragments, network.bytes_of_slice) if apart else self.gather,
-            latency=self.latency + (network.latency if apart else 0.0),
-            sending=self.sending + (network.bytes_of_slice / network.bandwidth if apart else 0.0),
+            collective=self.collective,
+            gather=self.gather,
+            latency=self.latency,
+            sending=self.sending,
             delay=lambda: delay,
         )
+        if network is not None and fragments > network.cores:  # on several machines
+            timing.collective = network.meeting(fragments, network.bytes_of_gradient)
+            timing.gather = network.meeting(fragments, network.bytes_of_slice)
+            timing.latency += network.latency
+            timing.sending += network.bytes_of_slice / network.bandwidth
+        return timing
 
 
 @dataclass
@@ -249,9 +257,7 @@ class Network:
 
     def meeting(self, fragments: int, size: float) -> float:
         """All rows to all, in a ring, as gloo does: as many rounds as there are others."""
-        return (fragments - 1) * (
-            self.gloo_latency + self.latency + size * max(self.gloo_byte, 1.0 / self.bandwidth)
-        )
+        return (fragments - 1) * (self.gloo_latency + self.latency + size * max(self.gloo_byte, 1.0 / self.bandwidth))
 
 
 def fitted(policy: str, one: Observed, two: Observed, cores: int) -> Fit:
@@ -287,35 +293,51 @@ def fitted(policy: str, one: Observed, two: Observed, cores: int) -> Fit:
 
 
 def simulated(
-    fit: Fit, fragments: int, network: Network, *, fills: Draws | None = None, delay: float = 0.0, repeats: int,
-    iterations: int = 12,
-) -> dict[str, float]:  # fmt: skip
-    """Steps per second: the median of simulations, and between which 90 % of them lie."""
+    fit: Fit, fragments: int, network: Network, *, fills: Draws | None = None, delay: float = 0.0, repeats: int
+) -> dict[str, float]:
+    """Steps per second, as many fragments to a machine as it has cores: the median, and where 90 % lie."""
+    machines = -(-fragments // network.cores)
+    return _simulated(fit, fragments, network, machines, fills or fit.fills, delay, repeats)
+
+
+def simulated_here(
+    fit: Fit, fragments: int, *, fills: Draws | None = None, delay: float = 0.0, repeats: int
+) -> dict[str, float]:
+    """Likewise, on this one machine, whose cores all fragments share, and where all meet in its memory."""
+    return _simulated(fit, fragments, None, 1, fills or fit.fills, delay, repeats)
+
+
+def _simulated(
+    fit: Fit, fragments: int, network: Network | None, machines: int, fills: Draws, delay: float, repeats: int
+) -> dict[str, float]:
     speeds = []
+    cores = cpu_cores() if network is None else network.cores
     for seed in range(repeats):
         draw = random.Random(seed)
         # The measurements themselves are drawn anew each time: an interval is also of how few they are.
-        drawn = draw.choices(fills if fills is not None else fit.fills, k=len(fills or fit.fills))
-        count = -(-fragments // network.cores)
-        homes = [Machine(network.cores, fit.contention) for _ in range(count)]
-        simulation = Simulation()
-        timing = fit.timing(fragments, draw, network, drawn, delay)
-        ends = KINDS[fit.policy](simulation, timing, [homes[i // network.cores] for i in range(fragments)], iterations)
+        timing = fit.timing(fragments, draw, network, draw.choices(fills, k=len(fills)), delay)
+        homes, simulation = [Machine(cores, fit.contention) for _ in range(machines)], Simulation()
+        where = [homes[i * machines // fragments] for i in range(fragments)]
+        ends = KINDS[fit.policy](simulation, timing, where, SIMULATED_ITERATIONS)
         simulation.run()
-        seconds = statistics.median(seconds_per_iteration(ends))
-        speeds.append(fragments * NUM_ENVS * NUM_STEPS / seconds)
+        speeds.append(fragments * NUM_ENVS * NUM_STEPS / statistics.median(seconds_per_iteration(ends)))
     speeds.sort()
-    return {
-        "steps_per_second": statistics.median(speeds),
-        "low": speeds[int(0.05 * (len(speeds) - 1))],
-        "high": speeds[-1 - int(0.05 * (len(speeds) - 1))],
-    }
+    edge = int(0.05 * (len(speeds) - 1))
+    return {"steps_per_second": statistics.median(speeds), "low": speeds[edge], "high": speeds[-1 - edge]}
 
 
-def gloo(width: int) -> tuple[float, float, float]:
-    """A meeting's latency on loopback, its seconds per byte, and the bytes of a row of gradients."""
+def seconds_asleep(seconds: float) -> float:
+    """What a sleep of so many takes here."""
+    start = time.perf_counter()
+    for _ in range(SLEEPS):
+        time.sleep(seconds)
+    return (time.perf_counter() - start) / SLEEPS
+
+
+def gloo(width: int) -> tuple[float, float, float, float]:
+    """A meeting's latency on loopback, its seconds per byte, and the bytes of a row of gradients and of a slice."""
     from hybridppo.distribution.measuring import measure_learners
-    from hybridppo.distribution.one_learner import OneLearner
+    from hybridppo.distribution.one_learner import OneLearner, sizes_of
     from hybridppo.distribution.policies import MultiLearner
     from hybridppo.distribution.prediction import Crossings
     from hybridppo.environments.options import EnvironmentOptions
@@ -325,7 +347,12 @@ def gloo(width: int) -> tuple[float, float, float]:
     columns = len(one.agent.parameters.gradient)
     small, large = (measure_learners(Crossings(), columns, size).gather for size in (SMALL, LARGE))
     # A message is two meetings: of how long it is, and of itself.
-    return small / 2, max(0.0, large - small) / (LARGE - SMALL), 4.0 * columns
+    return (
+        small / 2,
+        max(0.0, large - small) / (LARGE - SMALL),
+        4.0 * columns,
+        float(sizes_of(one, config, 1).bytes_of_rollout),
+    )
 
 
 def order(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
@@ -345,7 +372,6 @@ def study(policy: str, arguments: argparse.Namespace, network: Network) -> dict[
     plain, other = Maker(arguments.env), Maker(arguments.other_env)
     delayed = Maker(arguments.env, arguments.delay)
     one, two = (train(policy, count, plain, iterations, width) for count in (1, 2))
-    here = Network(max(4, cpu_cores()), 0.0, 1e12)  # all that is checked runs on this machine alone
     fit = fitted(policy, one, two, cpu_cores())
     other_one = train(policy, 1, other, iterations, width)
     cases: list[tuple[str, int, Maker, Draws | None, float]] = [
@@ -353,12 +379,11 @@ def study(policy: str, arguments: argparse.Namespace, network: Network) -> dict[
         ("another environment", 2, other, other_one.fills, 0.0),
         ("another environment", 4, other, other_one.fills, 0.0),
         # Environments of a slice are stepped one after the other, and so are their delays.
-        ("delay", 2, delayed, None, arguments.delay * NUM_ENVS * NUM_STEPS),
+        ("delay", 2, delayed, None, seconds_asleep(arguments.delay) * NUM_ENVS * NUM_STEPS),
     ]
     rows = []
     for what, fragments, make, fills, delay in cases:
         measured = train(policy, fragments, make, iterations, width).steps_per_second
-        here.cores = cpu_cores()
         found = simulated_here(fit, fragments, fills=fills, delay=delay, repeats=repeats)
         error = abs(found["steps_per_second"] - measured) / measured
         rows.append({"case": what, "fragments": fragments, "measured": measured, "simulated": found, "error": error})
@@ -383,30 +408,6 @@ def study(policy: str, arguments: argparse.Namespace, network: Network) -> dict[
         "orders_asked": asked,
         "simulated": beyond,
     }  # fmt: skip
-
-
-def simulated_here(fit: Fit, fragments: int, **options: Any) -> dict[str, float]:
-    """On this one machine, whose cores all fragments share."""
-    network = Network(cpu_cores(), 0.0, 1e12)
-    return _on_one_machine(fit, fragments, network, **options)
-
-
-def _on_one_machine(
-    fit: Fit, fragments: int, network: Network, *, fills: Draws | None = None, delay: float = 0.0, repeats: int
-) -> dict[str, float]:
-    speeds = []
-    for seed in range(repeats):
-        draw = random.Random(seed)
-        source = fills if fills is not None else fit.fills
-        home, simulation = Machine(network.cores, fit.contention), Simulation()
-        alone = Network(max(fragments, network.cores), 0.0, 1e12)
-        timing = fit.timing(fragments, draw, alone, draw.choices(source, k=len(source)), delay)
-        ends = KINDS[fit.policy](simulation, timing, [home] * fragments, 12)
-        simulation.run()
-        speeds.append(fragments * NUM_ENVS * NUM_STEPS / statistics.median(seconds_per_iteration(ends)))
-    speeds.sort()
-    edge = int(0.05 * (len(speeds) - 1))
-    return {"steps_per_second": statistics.median(speeds), "low": speeds[edge], "high": speeds[-1 - edge]}
 
 
 def show(found: dict[str, Any], network: Network) -> None:
@@ -441,7 +442,9 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=60, help="counted, of each training")
     parser.add_argument("--repeats", type=int, default=50, help="simulations of each row")
     parser.add_argument("--quick", action="store_true", help="fewer of both")
-    parser.add_argument("--machines-of", type=int, default=None, help="cores of a simulated machine; as here if left out")
+    parser.add_argument(
+        "--machines-of", type=int, default=None, help="cores of a simulated machine; as here if left out"
+    )
     parser.add_argument("--latency", type=float, default=5e-5, help="seconds that a network adds to gloo on loopback")
     parser.add_argument("--bandwidth", type=float, default=1.25e9, help="bytes a second of a network (10 Gbit/s)")
     parser.add_argument("--output", type=Path, default=machine.RESULTS)
@@ -449,8 +452,7 @@ def main() -> None:
     if arguments.quick:
         arguments.iterations, arguments.repeats = min(arguments.iterations, 20), min(arguments.repeats, 20)
     network = Network(arguments.machines_of or cpu_cores(), arguments.latency, arguments.bandwidth)
-    network.gloo_latency, network.gloo_byte, network.bytes_of_gradient = gloo(arguments.width)
-    network.bytes_of_slice = 26.0 * NUM_ENVS * NUM_STEPS  # a row of CartPole's: 4 numbers, an action, and 3 more
+    network.gloo_latency, network.gloo_byte, network.bytes_of_gradient, network.bytes_of_slice = gloo(arguments.width)
     found = []
     if "coarse" in arguments.policies:
         if importlib.util.find_spec("ray") is None:

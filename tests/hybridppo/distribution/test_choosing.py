@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,9 @@ def test_learners_take_the_threads_with_which_their_update_is_the_fastest(
     assert (choice.torch_threads, choice.num_workers) == (2, 0)  # 4 are within the margin
     assert choice.table["update_by_threads"] == {"1": 8.0, "2": 5.0, "4": 4.9}
     assert choice.table["chosen"] == "cpu, 2 threads"
-    assert choose(policy, replace(CONFIG, torch_threads=3)).torch_threads == 3  # as asked for: another is another result
+    assert (
+        choose(policy, replace(CONFIG, torch_threads=3)).torch_threads == 3
+    )  # as asked for: another is another result
     short = choose(policy, free, iterations=10)
     assert (short.torch_threads, len(short.table["left_out"])) == (1, 1)
     monkeypatch.setattr(choosing, "cpu_cores", lambda: 2)
@@ -160,15 +161,20 @@ def sizes_of_action(one: OneLearner) -> int:
 
 
 @pytest.fixture
-def several_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "cpu_cores", lambda: 4)
-    yield
 
 
 def train(distribution: str, run_dir: Path | None = None, **options: Any) -> hybridppo.TrainResult:
     options = {"placement": "auto", "config": CONFIG, "total_steps": 4 * 16 * 4, **options}
     return hybridppo.train(
-        "CartPole-v1", distribution=distribution, seed=5, progress=False, run_dir=run_dir, vectorization="sync", **options
+        "CartPole-v1",
+        distribution=distribution,
+        seed=5,
+        progress=False,
+        run_dir=run_dir,
+        vectorization="sync",
+        **options,
     )
 
 
@@ -220,12 +226,10 @@ def test_auto_within_policies_over_ray(tmp_path: Path, monkeypatch: pytest.Monke
             result = train(distribution, run_dir)
             assert torch.equal(result.agent.parameters.values, plain.agent.parameters.values)
             config = json.loads((run_dir / "config.json").read_text())
-            assert (config["placement"]["sampling"], config["placement"]["learning"], config["num_workers"]) == ("cpu", "cpu", 0)
+            assert (config["placement"], config["num_workers"]) == (SingleDevice("cpu").settings(), 0)
             assert_is_kept(run_dir, result, f"within {distribution}")
             table = json.loads((run_dir / "placements.json").read_text())
             assert "predictions" in table
-
-
 
 
 def _calibrate_however_short(*arguments: Any, **options: Any) -> Calibration:
@@ -254,7 +258,7 @@ def test_policies_are_predicted_and_measured_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    flags = "--num-envs 4 --num-steps 16 --num-minibatches 2 --measure --seconds 0.1".split()
+    flags = ["--num-envs", "4", "--num-steps", "16", "--num-minibatches", "2", "--measure", "--seconds", "0.1"]
     assert run("--distributions", *flags) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| distribution | iteration ms | sampling ms | learning ms | crossing ms | steps/s |")

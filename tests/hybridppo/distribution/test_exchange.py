@@ -1,4 +1,4 @@
-"""Rows that learners share, in memory or over gloo: everyone's, of the same turn, and none that comes is waited for without end."""
+"""Rows that learners share, in memory or over gloo: of the same turn; none is waited for without end."""
 
 import threading
 from collections.abc import Callable

@@ -284,7 +284,7 @@ def fitted(policy: str, one: Observed, two: Observed, cores: int) -> Fit:
     crossing = [max(0.0, median(seen.sampling) - median(seen.fills)) for seen in (one, two)]
     each = max(0.0, crossing[1] - crossing[0])
     gradients = [seconds / (EPOCHS * MINIBATCHES) for seconds in one.learning]
-    growth = median(two.learning) / median(one.learning) - 1.0
+    growth = max(0.0, median(two.learning) / median(one.learning) - 1.0)
     other = [median(seen.iterations) - median(seen.sampling) - median(seen.learning) for seen in (one, two)]
     return Fit(
         policy, one.fills, {1: gradients}, (max(0.0, other[0]), max(0.0, other[1]) - max(0.0, other[0])), growth, ratio,

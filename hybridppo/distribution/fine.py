@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distribution import policies
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.environments.base import Environments
@@ -9,7 +10,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
@@ -34,6 +35,14 @@ class Fine(OverRay):
                 f"distribution='environments:{self._count}'"
             )
         return meant
+
+    def choose(  # noqa: D102 - as in the base
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        # What it took to make them was the start of processes elsewhere: those that are measured are made here.
+        options["seconds_to_make"] = 0.0
+        return super().choose(auto, source, environments, config, agent=agent, total_steps=total_steps, **options)
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """All of them, elsewhere; one is made here, for the spaces."""

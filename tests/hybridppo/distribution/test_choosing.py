@@ -24,6 +24,7 @@ from hybridppo.distribution.team import Team
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.auto import auto, bench
+from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.auto.figures import Calibration, Figures
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
@@ -215,7 +216,13 @@ def test_auto_within_learners(distribution: str, tmp_path: Path) -> None:
 def test_auto_within_policies_over_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from clusters import small_cluster
 
-    monkeypatch.setattr(auto, "calibrate", _calibrate_however_short)
+    seconds_to_make: list[float] = []
+
+    def calibrate_however_short(*arguments: Any, **options: Any) -> Calibration:
+        seconds_to_make.append(options["seconds_to_make"])
+        return calibrate(*arguments, **{**options, "max_share": float("inf")})
+
+    monkeypatch.setattr(auto, "calibrate", calibrate_however_short)
     monkeypatch.setattr(bench, "PLANNED_SECONDS", 60.0)  # however busy the machine is
     plain = hybridppo.train(
         "CartPole-v1", total_steps=4 * 16 * 4, config=CONFIG, seed=5, placement="cpu", progress=False,
@@ -231,12 +238,8 @@ def test_auto_within_policies_over_ray(tmp_path: Path, monkeypatch: pytest.Monke
             assert_is_kept(run_dir, result, f"within {distribution}")
             table = json.loads((run_dir / "placements.json").read_text())
             assert "predictions" in table
-
-
-def _calibrate_however_short(*arguments: Any, **options: Any) -> Calibration:
-    from hybridppo.placements.auto.calibration import calibrate
-
-    return calibrate(*arguments, **{**options, "max_share": float("inf")})
+    assert seconds_to_make[0] > 0.0
+    assert seconds_to_make[1:] == [0.0, 0.0]  # processes elsewhere were started, and none of those is measured
 
 
 def run(*flags: str) -> Any:

@@ -17,7 +17,7 @@ from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption
-from hybridppo.loading import agent_of, fitting
+from hybridppo.loading import agent_of, rewind_to
 from hybridppo.networks.making import Networks
 from hybridppo.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.options import changeable_names, takes_options
@@ -31,8 +31,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.starting import start_from
-from hybridppo.training import Job, TrainResult, run_to_the_end
-from hybridppo.validation import whole
+from hybridppo.training import Job, TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
 
@@ -131,16 +130,11 @@ def resume(
             directory.rewind(0, 0)
             logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
         else:
-            with fitting("this run"):
-                loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
-                iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
-                told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
-            directory.rewind(iteration, number, told)
-            _tell_of_schedules(before, settings, sampler["env_steps"])
+            _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
         job = Job(
             env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting, team
         )
-        return run_to_the_end(job)
+        return run_by_groups(job)
 
 
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:

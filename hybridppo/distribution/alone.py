@@ -7,6 +7,7 @@ from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import LearnerLostError
 from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto, Choice
@@ -90,6 +91,14 @@ class Alone:
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
         """As `make_runner`."""
         return make_runner(agent, sampler, placement, **options)
+
+    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+        """What to go on with where one of those who train is lost, from the last checkpoint.
+
+        Raises:
+            LearnerLostError: the same, where the training is over with it.
+        """
+        raise lost
 
     def end(self) -> None:
         """The training is over, and the others may go."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -32,7 +32,7 @@ from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.tensor_shards import TensorShards
 from hybridppo.environments.tensors import TensorEnvironments
-from hybridppo.errors import ConfigurationError, DeviceError
+from hybridppo.errors import ConfigurationError, DeviceError, LearnerLostError
 from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
@@ -41,6 +41,9 @@ from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.samplers.shards import ShardsSampler
+
+if TYPE_CHECKING:
+    from hybridppo.training import Job
 
 _NOT_SPREAD: dict[str, Any] = {
     "recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False,
@@ -195,6 +198,10 @@ class DeviceTeam(Team):
             gather=self.gather,
             gather_tensors=self._gathered,
         )
+
+    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+        """A learner is not replaced: a device that is lost may be lost to the next one, too."""
+        raise lost
 
     def _sharded(self, form: Any) -> Any:
         return DeviceShardedSteps(self._agent, len(self._mine), self._exchanged)

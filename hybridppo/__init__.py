@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
     from hybridppo.checking import check_env
+    from hybridppo.distribution.comparing import compare_distributions
     from hybridppo.distribution.policies import (
         Central,
         Environments,
@@ -99,6 +100,7 @@ __all__ = [
     "TrainingInterrupted",
     "__version__",
     "check_env",
+    "compare_distributions",
     "diagnose",
     "evaluate",
     "evaluate_agent",
@@ -143,6 +145,7 @@ __getattr__ = lazy_attributes(
             ),
             "hybridppo.distribution.policies",
         ),
+        "compare_distributions": "hybridppo.distribution.comparing",
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
         **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
         "PoliciesResult": "hybridppo.several_policies",

@@ -31,6 +31,10 @@ class DistributionError(HybridPPOError, RuntimeError):
     """Processes that train together, of which one is lost."""
 
 
+class LearnerLostError(DistributionError):
+    """A learner among several has died, or does not answer: it did not fail by itself."""
+
+
 class OutOfMemoryError(HybridPPOError, MemoryError):
     """A device or the machine has not the memory that the configuration needs."""
 

@@ -18,6 +18,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings
 from hybridppo.spaces.serialization import space_from_json
+from hybridppo.validation import whole
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +93,16 @@ def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks |
         made = make_agent(kind, observation_space, action_space, config, seed=0, networks=networks)
         made.load_state(tensors, description["state"])
     return made
+
+
+def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
+    """Drop what a run has written after a checkpoint; the environment steps there."""
+    with fitting("this run"):
+        loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
+        iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
+        told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
+    directory.rewind(iteration, number, told)
+    return int(sampler["env_steps"])
 
 
 def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory) -> None:

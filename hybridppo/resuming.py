@@ -17,7 +17,7 @@ from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, RunDirectoryError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption
-from hybridppo.loading import agent_of, fitting
+from hybridppo.loading import agent_of, rewind_to
 from hybridppo.networks.making import Networks
 from hybridppo.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.options import changeable_names, takes_options
@@ -31,8 +31,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
 from hybridppo.spaces.serialization import space_to_json
 from hybridppo.starting import start_from
-from hybridppo.training import Job, TrainResult, run_to_the_end
-from hybridppo.validation import whole
+from hybridppo.training import Job, TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +118,7 @@ def resume(
         stack.callback(environments.close)
         trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
         if isinstance(meant, Auto):
-            resolved = _chosen_anew(meant, env, environments, trained, settings, checkpoint)
+            resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
         else:
             resolved = meant
         _tell_of_kernels(directory.config.get("versions"))
@@ -131,16 +130,11 @@ def resume(
             directory.rewind(0, 0)
             logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
         else:
-            with fitting("this run"):
-                loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
-                iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
-                told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
-            directory.rewind(iteration, number, told)
-            _tell_of_schedules(before, settings, sampler["env_steps"])
+            _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
         job = Job(
             env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting, team
         )
-        return run_to_the_end(job)
+        return run_by_groups(job)
 
 
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
@@ -182,6 +176,7 @@ def _own_placement(settings: Settings) -> Placement:
 
 
 def _chosen_anew(
+    team: Alone,
     auto: Auto,
     env: EnvSource,
     environments: Environments,
@@ -191,7 +186,8 @@ def _chosen_anew(
 ) -> Placement:
     """The placement for what is left of a run; its worker processes and threads stay as they are."""
     env_steps = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
-    return auto.choose(
+    return team.choose(
+        auto,
         env,
         environments,
         settings.config,

@@ -26,7 +26,7 @@ from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.teams import team_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import ConfigurationError, TrainingInterrupted
+from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.evaluating import evaluate_agent
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption, Stopped
@@ -185,7 +185,8 @@ def train(
         with _explaining_memory(config, environments):
             trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
             if isinstance(meant, Auto):
-                choice = meant.choose(
+                choice = team.choose(
+                    meant,
                     env,
                     environments,
                     config,
@@ -223,11 +224,20 @@ def train(
         try:
             if directory is not None and table is not None:
                 directory.write_placements(table)
-            return run_to_the_end(job)
+            return run_by_groups(job)
         except BaseException:
             if directory is not None:
                 directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
             raise
+
+
+def run_by_groups(job: Job) -> TrainResult:
+    """As `run_to_the_end`; where a learner is lost that may be replaced, all begin again from the last checkpoint."""
+    while True:
+        try:
+            return run_to_the_end(job)
+        except LearnerLostError as lost:
+            job = job.team.regrouped(job, lost)
 
 
 def run_to_the_end(job: Job) -> TrainResult:

@@ -30,6 +30,11 @@ class Placements:
     num_workers: int | None = None
     """Processes that step the environments; without it, every number that may be worth it."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    distributions: bool = False
+    """Predict every distribution policy instead (docs/distribution.md), and say whether spreading pays. Takes a minute:
+    a second learner is started, and Ray, where it is installed."""
+    address: str | None = None
+    """Of a Ray cluster that is there already, auto or HOST:PORT, for --distributions."""
     measure: bool = False
     """Train under each for real, too, and put that beside the predictions."""
     seconds: float = 3.0
@@ -48,6 +53,10 @@ class Placements:
         """Predict, measure where asked, and print the table."""
         if self.plot is not None and not has_matplotlib():
             raise ConfigurationError("--plot needs matplotlib: pip install hybridppo[plot]")
+        if self.distributions:
+            return self._run_distributions()
+        if self.address is not None:
+            raise ConfigurationError("--address is of --distributions: give both, or neither")
         comparison = compare_placements(
             self.env_id,
             self.config,
@@ -65,4 +74,27 @@ class Placements:
             print(for_terminals(table) if sys.stdout.isatty() else table)
         if self.plot is not None:
             plot_placements(rows_of(comparison), f"{self.env_id}, seconds by part", self.plot)
+        return EXIT_DONE
+
+    def _run_distributions(self) -> int:
+        """The same, of distribution policies."""
+        from hybridppo.distribution.comparing import compare_distributions, distributions_as_markdown
+
+        for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():
+            if value is not None:
+                raise ConfigurationError(f"{flag} cannot be had with --distributions: leave it out")
+        comparison = compare_distributions(
+            self.env_id,
+            self.config,
+            total_steps=self.total_steps,
+            max_lag=self.max_lag,
+            measured_seconds=self.seconds if self.measure else 0.0,
+            address=self.address,
+            options=self.environment,
+        )
+        if self.json:
+            print(json.dumps(comparison, indent=1))
+        else:
+            table = distributions_as_markdown(comparison)
+            print(for_terminals(table) if sys.stdout.isatty() else table)
         return EXIT_DONE

@@ -3,13 +3,14 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import LearnerLostError
 from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
@@ -63,6 +64,20 @@ class Alone:
         """This process's share of the environments."""
         return make_environments(source, num_envs, options)
 
+    def choose(
+        self,
+        auto: Auto,
+        source: EnvSource,
+        environments: Environments,
+        config: AnyConfig,
+        *,
+        agent: AnyAgent,
+        total_steps: int,
+        **options: Any,
+    ) -> Choice:
+        """As `Auto.choose`: the placement within each fragment, measured by one, and the same for all who train."""
+        return auto.choose(source, environments, config, agent=agent, total_steps=total_steps, **options)
+
     def begin(self, job: "Job") -> "Job":
         """Start the others, and agree with them on where to begin."""
         return job
@@ -76,6 +91,14 @@ class Alone:
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
         """As `make_runner`."""
         return make_runner(agent, sampler, placement, **options)
+
+    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+        """What to go on with where one of those who train is lost, from the last checkpoint.
+
+        Raises:
+            LearnerLostError: the same, where the training is over with it.
+        """
+        raise lost
 
     def end(self) -> None:
         """The training is over, and the others may go."""

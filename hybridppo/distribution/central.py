@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from hybridppo.agents import PPO
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.learners import Learners
 from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
@@ -24,7 +25,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
@@ -58,8 +59,18 @@ class ServerOfParameters(Alone):
         return as_copies(source, options, "learners")
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The CPU, where it was to be chosen."""
+        """On CPUs."""
         return placement_on_cpus(meant)
+
+    def choose(  # noqa: D102 - as in the base
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        assert isinstance(config, PPOConfig)  # `check` has seen to it
+        iterations = -(-total_steps // (config.batch_size * environments.num_agents))
+        return choose_for_learners(
+            Central(self._learners, self._max_lag), source, config, options["options"], agent, iterations=iterations
+        )
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """One, for its spaces: the learners have them all."""

@@ -19,18 +19,18 @@ from hybridppo.runners.samplers.base import BaseSampler
 class Coarse(OverRay):
     """The learner of `SingleLearnerCoarse`: samplers are workers that act by themselves."""
 
+    placements = ("cpu", "overlap", "hybrid", "migrate")
+
     def __init__(self, policy: SingleLearnerCoarse, address: str | None) -> None:
-        super().__init__(str(policy), address, policy.samplers, "samplers")
+        super().__init__(policy, address, policy.samplers, "samplers")
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
-        placement = super().placement(meant)
-        assert isinstance(placement, Placement)
-        if placement.sampling_device.type != "cpu":
+        if isinstance(meant, Placement) and meant.sampling_device.type != "cpu":
             raise ConfigurationError(
-                f"distribution {self._policy} samples on CPUs, got {placement}: use a placement that samples on the "
+                f"distribution {self._policy} samples on CPUs, got {meant}: use a placement that samples on the "
                 "CPU, such as hybrid or overlap"
             )
-        return placement
+        return meant
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any

@@ -32,7 +32,7 @@ from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.tensor_shards import TensorShards
 from hybridppo.environments.tensors import TensorEnvironments
-from hybridppo.errors import ConfigurationError, DeviceError
+from hybridppo.errors import ConfigurationError, DeviceError, LearnerLostError
 from hybridppo.interfaces import Agent
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
@@ -204,6 +204,10 @@ class DeviceTeam(Team):
             gather=self.gather,
             gather_tensors=self._gathered,
         )
+
+    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+        """A learner is not replaced: a device that is lost may be lost to the next one, too."""
+        raise lost
 
     def _sharded(self, form: Any) -> Any:
         return DeviceShardedSteps(self._agent, len(self._mine), self._exchanged)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distribution import policies
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.environments.base import Environments
@@ -9,7 +10,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
@@ -20,20 +21,28 @@ class Fine(OverRay):
 
     def __init__(self, policy: "policies.SingleLearnerFine | policies.Environments", address: str | None) -> None:
         self._is_central = isinstance(policy, policies.SingleLearnerFine)
+        self.placements = ("cpu", "cuda") if self._is_central else ("cpu", "cuda", "overlap", "hybrid", "migrate")
         if isinstance(policy, policies.SingleLearnerFine):
-            super().__init__(str(policy), address, policy.env_workers, "env_workers")
+            super().__init__(policy, address, policy.env_workers, "env_workers")
         else:
-            super().__init__(str(policy), address, policy.workers, "workers")
+            super().__init__(policy, address, policy.workers, "workers")
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
-        placement = super().placement(meant)
-        assert isinstance(placement, Placement)
-        if self._is_central and placement.sampling_device.type != placement.learning_device.type:
+        is_apart = isinstance(meant, Placement) and meant.sampling_device.type != meant.learning_device.type
+        if self._is_central and is_apart:
             raise ConfigurationError(
-                f"distribution {self._policy} acts and learns in one place, got {placement}: use one device, or "
+                f"distribution {self._policy} acts and learns in one place, got {meant}: use one device, or "
                 f"distribution='environments:{self._count}'"
             )
-        return placement
+        return meant
+
+    def choose(  # noqa: D102 - as in the base
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        # What it took to make them was the start of processes elsewhere: those that are measured are made here.
+        options["seconds_to_make"] = 0.0
+        return super().choose(auto, source, environments, config, agent=agent, total_steps=total_steps, **options)
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """All of them, elsewhere; one is made here, for the spaces."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError
+from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError, LearnerLostError
 
 SECONDS_TO_EXPLAIN = 5.0
 """How long to wait, where nothing comes any more, for those that are left to say that it is not they."""
@@ -220,14 +220,14 @@ class Link:
                 ended = {rank: how for rank in silent if (how := ends[rank])}
                 if ended:
                     rank, how = next(iter(ended.items()))
-                    return DistributionError(f"learner {rank} of {self.size} has died: {how}. {_REMEDY}")
+                    return LearnerLostError(f"learner {rank} of {self.size} has died: {how}. {_REMEDY}")
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.05)
         except RuntimeError:  # the store is gone, which is the first's
             silent = [0]
         who = _names(silent or others)
-        return DistributionError(
+        return LearnerLostError(
             f"{who} of {self.size} died, or did not answer for {self.timeout:g} s (worker_timeout). {_REMEDY}"
         )
 

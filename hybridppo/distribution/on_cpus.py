@@ -7,7 +7,6 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
-from hybridppo.placements.single_device import SingleDevice
 
 _OF_ONE_PROCESS = {"recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "compiled_updates": False}
 """Fields of the configuration that several learners cannot have otherwise."""
@@ -49,14 +48,14 @@ def require_divisible(
     return config
 
 
-def placement_on_cpus(meant: Placement | Auto) -> Placement:
-    """The CPU, where it was to be chosen.
+def placement_on_cpus(meant: Placement | Auto) -> Placement | Auto:
+    """As it is meant.
 
     Raises:
         ConfigurationError: for one that uses another device, or overlaps.
     """
     if isinstance(meant, Auto):
-        return SingleDevice("cpu")
+        return meant
     devices = {meant.sampling_device.type, meant.learning_device.type}
     if devices != {"cpu"} or meant.max_lag:
         raise ConfigurationError(

@@ -1,35 +1,49 @@
 """What trainings share whose environments are anywhere that Ray reaches."""
 
 from types import TracebackType
+from typing import Any
 
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.copies import as_copies
+from hybridppo.distribution.policies import Environments as EnvironmentWorkers
+from hybridppo.distribution.policies import SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.distribution.prediction import Resources
+from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks.threads import cpu_cores
 from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
-from hybridppo.placements.base import Placement
-from hybridppo.placements.single_device import SingleDevice
+from hybridppo.placements.auto.auto import Auto, Choice
 
 
 class OverRay(Alone):
     """The learner of a training whose environments are elsewhere; while it is entered, Ray is there.
 
     Args:
-        policy: which one, for messages.
+        policy: which one.
         address: of a cluster that is there already; None starts one on this machine.
         count: how many workers there are.
         what: what they are called.
     """
 
-    def __init__(self, policy: str, address: str | None, count: int, what: str) -> None:
+    placements: tuple[str, ...] = ()
+    """Names of those that may be taken within it."""
+
+    def __init__(
+        self,
+        policy: SingleLearnerCoarse | SingleLearnerFine | EnvironmentWorkers,
+        address: str | None,
+        count: int,
+        what: str,
+    ) -> None:
         self._policy, self._address, self._count, self._what = policy, address, count, what
         self._cluster: Cluster | None = None
 
     def __enter__(self) -> "OverRay":
-        self._cluster = Cluster(self._policy, self._address, self._count)
+        self._cluster = Cluster(str(self._policy), self._address, self._count)
         return self
 
     def __exit__(
@@ -58,6 +72,24 @@ class OverRay(Alone):
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, self._what)
 
-    def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The CPU, where it was to be chosen."""
-        return SingleDevice("cpu") if isinstance(meant, Auto) else meant
+    def choose(  # noqa: D102 - as in the base
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        from hybridppo.distribution.choosing import WithinOverRay, on_cpu  # which loads more than a placement needs
+
+        if not isinstance(config, PPOConfig):
+            return on_cpu(config, f"cpu within {self._policy}; only PPO is measured there")
+        within = WithinOverRay(self._policy, self.placements, self._resources())
+        return auto.choose(
+            source, environments, config, agent=agent, total_steps=total_steps, within=within,
+            **{**options, "num_workers": None},
+        )  # fmt: skip
+
+    def _resources(self) -> Resources:
+        import ray
+
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        # Ray that is started here says that it has as many CPUs as it has workers.
+        here = 1 if self._address is None else sum(1 for node in ray.nodes() if node["Alive"])
+        return Resources(cpu_cores(), cpus if here > 1 else min(cpus, cpu_cores()), here > 1)

@@ -24,26 +24,29 @@ import torch
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from hybridppo.agents import PPO
+from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.distribution import exchange
 from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.launching import Launched
+from hybridppo.distribution.launching import SECONDS_TO_CLOSE, Launched
 from hybridppo.distribution.link import Link, told_of
 from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
 from hybridppo.distribution.policies import MultiLearner
+from hybridppo.distribution.regrouping import Losses
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
-from hybridppo.errors import ConfigurationError, DistributionError
+from hybridppo.errors import ConfigurationError, DistributionError, LearnerLostError
 from hybridppo.interfaces import Agent
 from hybridppo.interruption import Interruption
 from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.runner import Runner
@@ -94,6 +97,7 @@ class Team(Alone):
         self._seconds = 0.0
         self._fingerprint = (-1, 0)
         self._exchange: exchange.Exchange | None = None
+        self._losses = Losses()
         # torchrun says how many of its processes are on this machine; those that are started here are all.
         self._are_neighbours = not joins or os.environ.get("LOCAL_WORLD_SIZE") == str(size)
 
@@ -131,14 +135,15 @@ class Team(Alone):
     ) -> None:
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
             self.link.report(told_of(error))
+        self._let_go(SECONDS_TO_CLOSE if error is None else 0.0)
+
+    def _let_go(self, seconds: float) -> None:
+        """Of the others, who have so long to end by themselves."""
         self._put_back()
         if self._exchange is not None:
             self._exchange.close()
         if self._launched is not None:
-            if error is None:
-                self._launched.close()
-            else:
-                self._launched.close(0.0)
+            self._launched.close(seconds)
         if self.link is not None:
             self.link.close()
 
@@ -165,8 +170,24 @@ class Team(Alone):
             )
 
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
-        """The CPU, where it was to be chosen."""
+        """On CPUs."""
         return placement_on_cpus(meant)
+
+    def choose(
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        """The first measures, for as long as it takes; those that are there already take what it has found."""
+        assert isinstance(config, PPOConfig)  # `check` has seen to it
+        if self.rank > 0:
+            assert self.link is not None
+            return Choice(SingleDevice("cpu"), 0, int(self.link.hear()), {})
+        iterations = -(-total_steps // (config.batch_size * environments.num_agents))
+        policy = MultiLearner(self.size, self.shards)
+        choice = choose_for_learners(policy, source, config, options["options"], agent, iterations=iterations)
+        if self.link is not None:
+            self.link.tell(str(choice.torch_threads))
+        return choice
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """Copies, each seeded by its number: an environment's own vectorised form is seeded as a whole."""
@@ -179,7 +200,7 @@ class Team(Alone):
         assert isinstance(agent, PPO)  # `check` has seen to it
         self._agent, self._own = agent, job.interruption
         self._put_back = partial(setattr, agent, "spread", agent.spread)
-        agent.spread = self._sharded
+        agent.spread, agent._steps = self._sharded, None  # those of another group are none of this one
         if self.link is None and self.size > 1:
             self._launch(job)
         tensors, state = agent.state()
@@ -248,6 +269,15 @@ class Team(Alone):
         options |= {"interruption": self._agreed, "clock": lambda: self._seconds}
         turns = self.link if self.link is not None else NobodyElse()
         return SharedRunner(agent, sampler, placement, is_first=self.rank == 0, turns=turns, **options)
+
+    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+        """All but the first are ended, and others started; they take over the last checkpoint with it."""
+        job = self._losses.next(job, lost, may=self.rank == 0 and not self._joins)
+        self._let_go(0.0)
+        self.link = self._launched = self._exchange = None
+        self._fingerprint = (-1, 0)
+        environments = self.environments(job.env, job.settings.config.num_envs, job.settings.environment)
+        return replace(job, environments=environments)
 
     def end(self) -> None:
         """Let go of each other."""

@@ -25,9 +25,16 @@ SAID = {
     "05_many_agents": ["steps of players, return 1", "red: 1", "step 1: target "],
     "06_reading_a_run": ["explained_variance", "sampling ", "regions of the library", "report.html "],
     "07_gpu": ["environment", "same result", "steps/s"],
+    "08_distribution": [
+        "two learners: the same bits",
+        "after 20,",
+        "rollouts of 2 learners",
+        "and 1 was allowed",
+        "pay",
+    ],
 }
 """Of each notebook, what it says when what it tells of came true."""
-PICTURES = ("01_first_training", "02_placements", "06_reading_a_run")
+PICTURES = ("01_first_training", "02_placements", "06_reading_a_run", "08_distribution")
 SECONDS = 120
 """For a cell."""
 

@@ -9,7 +9,7 @@ and is done: training runs under an ordinary placement.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
@@ -23,7 +23,7 @@ from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.threads import cpu_cores
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
 from hybridppo.placements.auto.decision import Decision, decide, describe
-from hybridppo.placements.auto.figures import Calibration, Work
+from hybridppo.placements.auto.figures import Calibration, Figures, Work
 from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates, predict
 from hybridppo.placements.auto.trials import choose_by_trials
@@ -42,6 +42,21 @@ class Choice:
     torch_threads: int
     table: dict[str, Any]
     """What `placements.json` of a run directory holds."""
+
+
+class Within(Protocol):
+    """A training of which a part runs elsewhere, by a distribution policy that has its own candidates."""
+
+    label: str
+    """The policy, as text."""
+
+    def work(self, work: Work) -> Work:
+        """What of the work is measured here."""
+        ...
+
+    def predictions(self, work: Work, figures: Figures) -> list[Prediction]:
+        """Of all candidates, the simplest first."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,7 @@ class Auto:
         options: EnvironmentOptions | None = None,
         agent: AnyAgent | None = None,
         seconds_to_make: float = 0.0,
+        within: Within | None = None,
     ) -> Choice:
         """Calibrate, and choose.
 
@@ -85,6 +101,7 @@ class Auto:
             options: how the environments are made and stepped.
             agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
             seconds_to_make: what it took to make the environments.
+            within: the policy that the training is spread by; None for none.
         """
         if environments.device is not None:
             line = f"{environments.device}, where the environments' tensors are"
@@ -111,6 +128,8 @@ class Auto:
         work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
         if agent is not None:
             work = replace(work, has_workers=numpy_form(agent.actor) is not None)
+        if within is not None:
+            work = within.work(work)
         try:
             calibration = calibrate(
                 source,
@@ -127,17 +146,19 @@ class Auto:
             # Training without a choice is better than none, and whatever is wrong with it will say so itself.
             logger.warning("placement auto: not measured, because of %s: %s", type(error).__name__, error)
             calibration = Calibration(left_out=[f"all: {type(error).__name__}: {error}"])
-        return self._decide(work, config, calibration)
+        return self._decide(work, config, calibration, within)
 
-    def _decide(self, work: Work, config: PPOConfig, calibration: Calibration) -> Choice:
+    def _decide(self, work: Work, config: PPOConfig, calibration: Calibration, within: Within | None) -> Choice:
         table: dict[str, Any] = {"seconds": calibration.seconds, "left_out": calibration.left_out}
         if calibration.figures is None:
-            candidate = Candidate("cpu", num_workers=work.num_workers or 0, torch_threads=work.torch_threads)
+            workers = work.num_workers or 0 if within is None else 0
+            candidate = Candidate("cpu", num_workers=workers, torch_threads=work.torch_threads)
             reason = f"; not measured ({calibration.left_out[0]})"
             logger.info("placement auto: %s%s", candidate.label, reason)
             return _choice(candidate, {**table, "chosen": candidate.label})
-        predictions, decision = self.predictions(work, config, calibration)
+        predictions, decision = self.predictions(work, config, calibration, within)
         line = describe(decision, work, calibration.figures)
+        line = line if within is None else f"within {within.label}, {line}"
         logger.info("placement auto: %s (measured in %.2g s)", line, calibration.seconds)
         table |= {
             "chosen": decision.chosen.candidate.label,
@@ -150,11 +171,15 @@ class Auto:
         return _choice(decision.chosen.candidate, table)
 
     def predictions(
-        self, work: Work, config: PPOConfig, calibration: Calibration
+        self, work: Work, config: PPOConfig, calibration: Calibration, within: Within | None = None
     ) -> tuple[Sequence[Prediction], Decision]:
         """All predictions from a calibration's figures, and the decision."""
-        assert calibration.figures is not None
-        found = [predict(work, calibration.figures, each) for each in candidates(work, calibration.figures)]
+        figures = calibration.figures
+        assert figures is not None
+        if within is not None:
+            found = within.predictions(work, figures)
+        else:
+            found = [predict(work, figures, each) for each in candidates(work, figures)]
         return found, decide(found, work, max_lag=self.max_lag, torch_threads=config.torch_threads)
 
 

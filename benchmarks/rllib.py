@@ -1,0 +1,176 @@
+"""RLlib's PPO beside this library with two samplers: the same work on the same two cores, by turns.
+
+    python benchmarks/rllib.py --venv /tmp/rllib                   # makes it where it is not there
+    python benchmarks/rllib.py --venv /tmp/rllib --rounds 1 --iterations 3
+
+RLlib pins another gymnasium, so that it gets an environment of its own. Where `--venv` names no folder, one is made:
+`python -m venv`, then `torch` of `constraints.txt` (first: another torch would come with CUDA's libraries), then
+`ray[rllib]==2.60.*`. It can be made by hand likewise.
+
+CartPole-v1, a rollout of 8 environments by 128 steps, 4 epochs of minibatches of 256, networks of 64 x 64 that share
+nothing, two samplers with 4 environments each, one learner in the process that trains: RLlib's new API stack with
+`num_env_runners=2`, and ours with `distribution="coarse:2"`. Both run over Ray, and each turn is a fresh process on the
+same two cores (`taskset`, on Linux). Speeds are those of the iterations after the second; how well anything learns is
+not looked at. Steps are those that environments made, by each library's own count.
+
+The last line of the output is JSON; --output also writes it to a file.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCH, SAMPLERS = 8, 128, 4, 256, 2
+BATCH = NUM_ENVS * NUM_STEPS
+HIDDEN = (64, 64)
+UNCOUNTED = 2
+RAY = "ray[rllib]==2.60.*"
+
+
+def summarized(marks: list[tuple[float, int]]) -> dict[str, Any]:
+    """Steps per second, from when and after how many steps each iteration ended."""
+    each = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in pairwise(marks[UNCOUNTED:])]
+    whole = (marks[-1][1] - marks[UNCOUNTED][1]) / (marks[-1][0] - marks[UNCOUNTED][0])
+    return {"steps_per_second": median(each), "steps_per_second_overall": whole, "iterations": len(each)}
+
+
+def run_rllib(iterations: int) -> dict[str, Any]:
+    """A turn of RLlib, within its own environment."""
+    import gymnasium
+    import ray
+    import torch
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+    torch.set_num_threads(1)
+    ray.init(address="local", num_cpus=SAMPLERS + 1, include_dashboard=False, log_to_driver=False)
+    config = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(
+            num_env_runners=SAMPLERS,
+            num_envs_per_env_runner=NUM_ENVS // SAMPLERS,
+            rollout_fragment_length=NUM_STEPS,
+        )
+        .learners(num_learners=0)
+        .rl_module(
+            model_config=DefaultModelConfig(
+                fcnet_hiddens=list(HIDDEN), fcnet_activation="tanh", vf_share_layers=False, head_fcnet_hiddens=[]
+            )
+        )
+        .training(
+            train_batch_size_per_learner=BATCH, minibatch_size=MINIBATCH, num_epochs=EPOCHS, lr=2.5e-4, gamma=0.99,
+            lambda_=0.95, clip_param=0.2, entropy_coeff=0.01, vf_loss_coeff=0.5, use_kl_loss=False, grad_clip=0.5,
+        )
+        .debugging(seed=1, log_level="ERROR")
+    )  # fmt: skip
+    algorithm = config.build_algo()
+    marks, steps = [(time.perf_counter(), 0)], 0
+    try:
+        for _ in range(iterations + UNCOUNTED):
+            result = algorithm.train()
+            runners = result["env_runners"]
+            steps = int(runners["num_env_steps_sampled_lifetime"])
+            marks.append((time.perf_counter(), steps))
+    finally:
+        algorithm.stop()
+        ray.shutdown()
+    versions = {"ray": ray.__version__, "torch": torch.__version__, "gymnasium": gymnasium.__version__}
+    return {**summarized(marks), "env_steps": steps, "versions": versions}
+
+
+def run_hybridppo(iterations: int) -> dict[str, Any]:
+    """A turn of this library, with as many samplers over Ray."""
+    import gymnasium
+    import ray
+    import torch
+    from settings import cleanrl
+
+    import hybridppo
+
+    config = cleanrl(
+        num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_epochs=EPOCHS, num_minibatches=BATCH // MINIBATCH,
+        hidden_sizes=HIDDEN, anneal_learning_rate=False, clip_range_vf=None,
+    )  # fmt: skip
+    marks = [(time.perf_counter(), 0)]
+    hybridppo.train(
+        "CartPole-v1", total_steps=BATCH * (iterations + UNCOUNTED), config=config, placement="cpu", seed=1,
+        vectorization="sync", progress=False, distribution=hybridppo.SingleLearnerCoarse(SAMPLERS),
+        on_iteration=lambda metrics: marks.append((time.perf_counter(), int(metrics["env_steps"]))),
+    )  # fmt: skip
+    versions = {"ray": ray.__version__, "torch": torch.__version__, "gymnasium": gymnasium.__version__}
+    return {**summarized(marks), "env_steps": marks[-1][1], "versions": versions}
+
+
+def python_of(venv: Path) -> Path:
+    """Its interpreter; the environment is made where it is not there."""
+    python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if python.exists():
+        return python
+    print(f"making {venv}: this loads some hundred megabytes", file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    torch = next(line for line in pins if line.startswith("torch=="))
+    for packages in ([torch], [RAY, torch]):
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    return python
+
+
+def on_two_cores() -> list[str]:
+    """What a command begins with to have two of the cores, the same for all."""
+    if shutil.which("taskset") is None or not hasattr(os, "sched_getaffinity"):
+        return []
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    return ["taskset", "--cpu-list", ",".join(map(str, cores))]
+
+
+def main() -> None:
+    """Run a turn, or all of them by turns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turn", choices=("rllib", "hybridppo"), help="one turn, in this process")
+    parser.add_argument("--venv", type=Path, help="of RLlib; made where there is none")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=30, help="counted, of each turn")
+    parser.add_argument("--output", type=Path, help="a folder for rllib.json")
+    arguments = parser.parse_args()
+    if arguments.turn is not None:
+        # What each library prints goes elsewhere: the result is the last line.
+        found = (run_rllib if arguments.turn == "rllib" else run_hybridppo)(arguments.iterations)
+        print(json.dumps(found), flush=True)
+        return
+    if arguments.venv is None:
+        parser.error("--venv is needed: where RLlib is installed, or is to be")
+
+    import machine
+    from turns import medians, ratios, take_turns
+
+    own = [str(Path(__file__).resolve()), "--iterations", str(arguments.iterations), "--turn"]
+    commands = {
+        "hybridppo": [*on_two_cores(), sys.executable, *own, "hybridppo"],
+        "rllib": [*on_two_cores(), str(python_of(arguments.venv)), *own, "rllib"],
+    }
+    rounds = take_turns(commands, arguments.rounds)
+    result = {
+        "arguments": {name: str(value) for name, value in vars(arguments).items() if name != "turn"},
+        "work": {"env": "CartPole-v1", "num_envs": NUM_ENVS, "num_steps": NUM_STEPS, "num_epochs": EPOCHS,
+                 "minibatch_size": MINIBATCH, "hidden_sizes": HIDDEN, "samplers": SAMPLERS},
+        "medians": {name: medians(rounds, name) for name in commands},
+        "ratio": ratios(rounds, "hybridppo", "rllib", "steps_per_second"),
+        "rounds": rounds,
+    }  # fmt: skip
+    if arguments.output is not None:
+        machine.save("rllib", result, arguments.output)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

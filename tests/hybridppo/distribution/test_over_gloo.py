@@ -1,0 +1,56 @@
+"""Learners that share no memory, as those of several machines: gloo brings their rows together, to the same bits."""
+
+from typing import Any
+
+import pytest
+import torch
+from ppo_settings import ppo_config
+
+import hybridppo
+from hybridppo import MultiLearner
+from hybridppo.distribution.exchange import InSharedMemory, OverGloo
+from hybridppo.distribution.team import Team
+
+CONFIG = ppo_config(
+    num_envs=4, num_steps=32, num_epochs=3, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
+    normalize_observations=True, normalize_rewards=True, target_kl=1e-4,
+)  # fmt: skip
+
+
+class Apart(Team):
+    """Learners that do not know that they are on one machine. The others are of the class of the first."""
+
+    way: type = OverGloo
+
+    def _sharded(self, form: Any) -> Any:
+        self._are_neighbours = self.way is InSharedMemory
+        steps = super()._sharded(form)
+        assert type(self._exchange) is self.way
+        return steps
+
+
+class Beside(Apart):
+    """Learners that share memory, and would say if they did not."""
+
+    way = InSharedMemory
+
+
+@pytest.mark.extras
+def test_gloo_brings_the_same_rows_together_as_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for kind in (Beside, Apart):
+
+        def of(policy: Any, timeout: float, kind: type[Team] = kind) -> Team:
+            return kind(0, policy.learners, policy.shards, timeout)
+
+        monkeypatch.setattr(Team, "of", of)
+        found.append(
+            hybridppo.train(
+                "CartPole-v1", total_steps=4 * 32 * 4, config=CONFIG, seed=5, placement="cpu", progress=False,
+                distribution=MultiLearner(2, shards=4), on_interrupt="return",
+            )
+        )  # fmt: skip
+    beside, apart = found
+    assert torch.equal(apart.agent.parameters.values, beside.agent.parameters.values)
+    assert apart.metrics["approx_kl"] == beside.metrics["approx_kl"]
+    assert apart.metrics["episodes"] == beside.metrics["episodes"] > 0

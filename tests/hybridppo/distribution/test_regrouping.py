@@ -1,0 +1,86 @@
+"""A learner that is lost: another group takes over the last checkpoint, and ends with the bits that there would be."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from clusters import failing, killed, silent
+from ppo_settings import ppo_config
+
+import hybridppo
+from hybridppo import DistributionError, MultiLearner
+from hybridppo.distribution import regrouping
+from hybridppo.distribution.regrouping import Losses
+from hybridppo.errors import LearnerLostError
+
+CONFIG = ppo_config(
+    num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
+    normalize_observations=True,
+)  # fmt: skip
+
+
+def train(env: Any, size: int, **options: Any) -> hybridppo.TrainResult:
+    return hybridppo.train(
+        env, total_steps=4 * 32 * 5, config=CONFIG, seed=5, placement="cpu", progress=False, on_interrupt="return",
+        distribution=MultiLearner(size, shards=2), on_env_error="restart", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_the_update_of_a_learner_that_is_killed_or_silent_is_done_again_by_another_group(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = None
+    for what, timeout, said in ((killed, 60.0, "killed by SIGKILL"), (silent, 4.0, "did not answer for 4 s")):
+        mark = tmp_path / f"{what.__name__}.mark"
+        env, run_dir = failing(what, mark), tmp_path / what.__name__
+        iterations: list[int] = []
+        several = train(
+            env, 2, run_dir=run_dir, checkpoint_seconds=0.0, worker_timeout=timeout,
+            on_iteration=lambda metrics, to=iterations: to.append(metrics["iteration"]),
+        )  # fmt: skip
+        assert mark.exists()  # it was lost in its second rollout
+        assert said in caplog.text
+        assert "go on from the checkpoint of 128 steps" in caplog.text
+        assert iterations == [1, 2, 3, 4, 5]  # each of them once
+        assert not torch.distributed.is_initialized()
+        expected = train(env, 1) if expected is None else expected  # where nothing of the kind happens
+        assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
+        lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == 5
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_without_a_run_directory_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(DistributionError, match="learner 1 of 2 has died: killed by SIGKILL"):
+        train(failing(killed, tmp_path / "mark"), 2)
+
+
+def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hybridppo.train(
+        "CartPole-v1", total_steps=128, config=CONFIG, seed=5, placement="cpu", progress=False, run_dir=tmp_path / "run"
+    )
+    steps = [128, 128, 256, 256, 256, 256]
+    monkeypatch.setattr(regrouping, "rewind_to", lambda directory, checkpoint: steps.pop(0))
+    lost, losses = LearnerLostError("learner 1"), Losses()
+    job: Any = SimpleNamespace(
+        settings=SimpleNamespace(environment=SimpleNamespace(restarts=True)),
+        interruption=SimpleNamespace(requested=False),
+        directory=SimpleNamespace(path=tmp_path / "run"),
+    )
+    monkeypatch.setattr(regrouping, "replace", lambda job, **changes: changes)
+    for _ in range(5):
+        assert losses.next(job, lost, may=True)["checkpoint"] is not None
+    with pytest.raises(LearnerLostError, match="4 times in a row without a checkpoint between: learner 1"):
+        losses.next(job, lost, may=True)
+    for changes in ({"may": False}, {}):
+        job.settings.environment.restarts = "may" in changes
+        with pytest.raises(LearnerLostError, match=r"^learner 1$"):
+            Losses().next(job, lost, **{"may": True, **changes})

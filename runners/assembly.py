@@ -10,6 +10,7 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import has_all_in_its_state
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
@@ -108,7 +109,7 @@ def make_sampler(
         num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
         if transport is Processes and not (options.restarts or environments.is_compiled or pin_for is not None):
             # Nobody has asked for environments apart from this process, so they may begin here.
-            transport = partial(Meanwhile, environments=environments)
+            transport = partial(Meanwhile, environments=environments, by_state=has_all_in_its_state(source))
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")

@@ -1,9 +1,10 @@
 """A worker whose work is done in this process until it has started: a training need not wait for it.
 
-What is done here is written down, and the worker does it again when it is there: the same resets, and steps by the same
-actions. So it comes to where the environments are here, whatever they keep and wherever, and goes on from there: with
-the same bits as if it had been there from the start. Each step's checksum is compared. Environments that do not repeat
-themselves from a seed stay here, which is said.
+Environments whose saved state is known to be all there is of them move by it. Of others, what is done here is written
+down, and the worker does it again when it is there: the same resets, and steps by the same actions. So it comes to
+where the environments are here, whatever they keep and wherever. Each step's checksum is compared; environments that
+do not repeat themselves from a seed stay here, which is said. Either way the worker goes on with the same bits as if it
+had been there from the start.
 """
 
 import logging
@@ -14,6 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
+from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import FinalObservations
 from hybridppo.runners.samplers.stepping import NEVER, Flag, checksum
 from hybridppo.runners.workers.processes import Processes
@@ -37,13 +39,14 @@ class Meanwhile:
     Args:
         work: what it is started for.
         environments: all of them, made in this process and not stepped yet; they are the caller's to close.
+        by_state: whether they move by their saved state, if it can be had (`has_all_in_its_state`).
     """
 
-    def __init__(self, work: Work, environments: Environments) -> None:
+    def __init__(self, work: Work, environments: Environments, *, by_state: bool = False) -> None:
         assert len(work.shares) == 1, "it is for one worker"
         self._processes = Processes(work)
         self.buffers, self.stop = self._processes.buffers, self._processes.stop
-        self._work, self._environments = work, environments
+        self._work, self._environments, self._by_state = work, environments, by_state
         self._actor_parameters = parameters_of(self._processes.parameters, work.setup["shapes"])
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-start-of-worker")
         self._started: Future[None] | None = None
@@ -156,6 +159,10 @@ class Meanwhile:
         if self._stays or self._started is None or not self._started.done():
             return False
         self._started.result()  # or why it could not start
+        if self._by_state and self._has_moved():
+            self._here = None
+            self._thread.shutdown()
+            return True
         if self._expected is not None and not self._processes.has_answered(WORKER):
             return False
         if not self._has_repeated():
@@ -168,6 +175,21 @@ class Meanwhile:
             return False
         self._here = None
         self._thread.shutdown()
+        return True
+
+    def _has_moved(self) -> bool:
+        """Whether the worker has the environments' state; else they have none that can be saved."""
+        assert self._here is not None  # the worker has not taken over
+        state, not_saved = self._here.answer("state", None)
+        if not_saved is not None:
+            self._by_state = False
+            return False
+        self._processes.ask(WORKER, "load_state", state)
+        ((_, answer),) = self._processes.answers([WORKER])
+        if isinstance(answer, WorkerLostError):
+            raise answer
+        if answer[0] is not None:
+            raise EnvError(f"the environments' state does not fit those of the worker: {answer[0]}")
         return True
 
     def _has_repeated(self) -> bool:

@@ -15,6 +15,7 @@ from ppo_settings import ppo_config
 from hybridppo import PPO, EnvError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.environments.registration import has_all_in_its_state
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers import meanwhile
@@ -94,10 +95,18 @@ class Gated(Meanwhile):
 
     looks = 0
 
+    def _has_moved(self) -> bool:
+        self.moved = super()._has_moved()
+        return self.moved
+
+    moved = False
+
     def start(self, worker: int, env_seed: int) -> None:
         super().start(worker, env_seed)
         assert self._started is not None
         self._started = Gate(self._started, self.looks)  # type: ignore[assignment]
+        # However busy the machine is: an answer that is looked for is waited for.
+        self._processes.has_answered = lambda worker: True  # type: ignore[method-assign]
 
     @property
     def has_taken_over(self) -> bool:
@@ -153,12 +162,20 @@ CASES = {
     "noise that depends on the state": (
         "Pendulum-v1", ppo_config(num_envs=3, num_steps=24, use_sde=True, sde_sample_freq=5), EnvironmentOptions()
     ),
+    "several wrappers": ("MountainCar-v0", SMALL, EnvironmentOptions()),
+    "tables": ("Taxi-v4", SMALL, EnvironmentOptions(action_masks=True)),
+    "a world in C++": ("LunarLander-v3", SMALL, EnvironmentOptions()),
 }  # fmt: skip
+SAVED = ("vectorised", "numbers", "memory", "noise that depends on the state", "several wrappers", "tables",
+         "a world in C++")  # fmt: skip
+"""Of gymnasium's own; the last has no state that could be saved."""
 
 
 # Before the first step, in a rollout, between two, after several, and while the worker is told of more and more.
-@pytest.mark.parametrize("name", CASES)
-def test_whenever_the_worker_takes_over_rollouts_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "by_state"), [*((name, False) for name in CASES), *((name, True) for name in SAVED)])
+def test_whenever_the_worker_takes_over_rollouts_are_the_same(
+    name: str, by_state: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env, config, options = CASES[name]
     monkeypatch.setattr(meanwhile, "ROWS_AT_ONCE", 8)
     agent, placement = prepared(env, config, options)
@@ -167,7 +184,7 @@ def test_whenever_the_worker_takes_over_rollouts_are_the_same(name: str, monkeyp
         made: list[Gated] = []
 
         def transport(work: Any, looks: int = looks, made: list[Gated] = made) -> Gated:
-            made.append(Gated(work, make_environments(env, config.num_envs, options)))
+            made.append(Gated(work, make_environments(env, config.num_envs, options), by_state=by_state))
             made[0].looks = looks
             return made[0]
 
@@ -175,6 +192,7 @@ def test_whenever_the_worker_takes_over_rollouts_are_the_same(name: str, monkeyp
         assert not made[0].has_taken_over
         found = rollouts_of(sampler, placement, agent)
         assert made[0].has_taken_over
+        assert made[0].moved == (by_state and name != "a world in C++")
         assert_same(found, expected)
 
 
@@ -275,3 +293,15 @@ def test_only_a_worker_that_nobody_has_asked_for_need_not_be_waited_for(
         assert isinstance(sampler._transport, Meanwhile) == begins_here  # type: ignore[attr-defined]
     finally:
         sampler.close()
+
+
+def test_only_the_state_of_gymnasiums_own_environments_is_known_to_be_all() -> None:
+    gym.register("tests/Outside-v0", entry_point=Outside)
+    try:
+        assert has_all_in_its_state("CartPole-v1")
+        assert has_all_in_its_state("Taxi-v4")
+        assert not has_all_in_its_state("tests/Outside-v0")
+        assert not has_all_in_its_state(Outside)
+        assert not has_all_in_its_state(lambda: gym.make("CartPole-v1"))
+    finally:
+        del gym.registry["tests/Outside-v0"]

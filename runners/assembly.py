@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import has_all_in_its_state
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
@@ -20,6 +22,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.runners.workers.meanwhile import Meanwhile
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
@@ -104,6 +107,9 @@ def make_sampler(
         )
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
+        if transport is Processes and not (options.restarts or environments.is_compiled or pin_for is not None):
+            # Nobody has asked for environments apart from this process, so they may begin here.
+            transport = partial(Meanwhile, environments=environments, by_state=has_all_in_its_state(source))
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")

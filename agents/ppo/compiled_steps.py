@@ -21,7 +21,7 @@ from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.agents.ppo.numpy_steps import knows
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.compiled import perceptrons
-from hybridppo.compiled.modules import has_numba, load
+from hybridppo.compiled.modules import has_numba, is_kept_of, load
 from hybridppo.compiled.sources import gather
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import Stopped
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+NAME = "updates"
+"""Of the module."""
 KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
 """Distributions of which there is a compiled gradient, alone or jointly."""
 BLOCK_BYTES = 320 * 2**10
@@ -275,6 +277,15 @@ def compiled_module() -> Any:
             "compiled_updates=True needs Numba, which is not installed: pip install 'hybridppo[compiled]', or leave it "
             "out"
         )
+    return load(NAME, _module_text(), tuple(SIGNATURES), _explained)
+
+
+def is_kept() -> bool:
+    """Whether the loops were compiled on this machine before, so that they need only be loaded."""
+    return is_kept_of(NAME, _module_text(), tuple(SIGNATURES))
+
+
+def _module_text() -> str:
     import llvmlite.binding
     import numba
 
@@ -290,7 +301,7 @@ def compiled_module() -> Any:
     header = HEADER.format(
         version=numba.__version__, numpy=np.__version__, tiles=tiles, rows=rows, lanes=lanes, vectors=vectors
     )
-    return load("updates", header + text, tuple(SIGNATURES), _explained)
+    return header + text
 
 
 def tiles_for(features: Mapping[str, bool]) -> tuple[int, int, int]:

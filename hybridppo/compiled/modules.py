@@ -45,8 +45,8 @@ def cache_directory() -> Path:
 
 def _written(name: str, text: str) -> Path:
     """The module's file, whole, whoever else writes it at the same time."""
-    directory = cache_directory()
-    path = directory / f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_digest(text)}.py"
+    path = _path_of(name, text)
+    directory = path.parent
     try:
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             return path
@@ -119,6 +119,15 @@ def _loaded(
         say(f"compiled {name} in {time.perf_counter() - start:.1f} s")
     _MODULES[digest] = module
     return module
+
+
+def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:
+    """Whether these functions of the module of this text are kept, or loaded already."""
+    return _digest(text) in _MODULES or is_kept(_path_of(name, text), functions)
+
+
+def _path_of(name: str, text: str) -> Path:
+    return cache_directory() / f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_digest(text)}.py"
 
 
 def is_kept(path: Path, functions: Sequence[str]) -> bool:

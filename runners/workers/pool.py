@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,16 @@ _PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
 SECONDS_TO_CLOSE = 5.0
 """How long workers may take to end in good order before they are killed."""
+
+
+@dataclass(frozen=True)
+class _Starting:
+    """A worker that has yet to connect."""
+
+    listener: Listener
+    address: str
+    key: bytes
+    env_seed: int
 
 
 class WorkerPool:
@@ -55,14 +66,15 @@ class WorkerPool:
         self._module, self._role = module, role
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._connections: dict[int, Connection[Any, Any]] = {}
+        self._starting: dict[int, _Starting] = {}
 
     @property
     def workers(self) -> list[int]:
         """The numbers of those that were started."""
-        return list(self._connections)
+        return list(self._processes)
 
     def start(self, worker: int, env_seed: int) -> None:
-        """Start a worker's process, connect, and tell it what to do. It answers when its environments are made."""
+        """Start a worker's process; what it loads, it loads while others are started. See `wait_until_ready`."""
         key = secrets.token_bytes(32)
         # One thread each: the processes are the parallelism.
         environment = {
@@ -74,16 +86,28 @@ class WorkerPool:
             "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
         }
         address = _address_without_a_file()
-        with Listener(address, authkey=key) as listener:
-            address = address or str(listener.address)
-            command = [sys.executable, "-m", self._module, address.replace("\0", "@")]
+        listener = Listener(address, authkey=key)
+        address = address or str(listener.address)
+        command = [sys.executable, "-m", self._module, address.replace("\0", "@")]
+        try:
             with signals_blocked():
-                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
-            self._processes[worker] = process
-            connection = self._connections[worker] = self._accept(worker, listener, address, key)
-        connection.send(sys.path)
-        connection.send({"worker": worker, "envs": self._envs[worker], "seed": env_seed})
-        connection.send_bytes(self._setup)
+                self._processes[worker] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+        except BaseException:
+            listener.close()
+            raise
+        self._starting[worker] = _Starting(listener, address, key, env_seed)
+
+    def _connect(self, worker: int, starting: "_Starting") -> None:
+        """Wait for a worker to connect, and tell it what to do. It answers when its environments are made."""
+        with starting.listener as listener:
+            connection = self._accept(worker, listener, starting.address, starting.key)
+        self._connections[worker] = connection
+        try:
+            connection.send(sys.path)
+            connection.send({"worker": worker, "envs": self._envs[worker], "seed": starting.env_seed})
+            connection.send_bytes(self._setup)
+        except OSError as error:
+            raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
 
     def _accept(self, worker: int, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
         """The connection of the worker started last, or an error where it ended before it connected."""
@@ -144,11 +168,14 @@ class WorkerPool:
         return value, more
 
     def wait_until_ready(self, workers: Sequence[int]) -> None:
-        """Wait until their environments are made.
+        """Connect to those that were started, tell them what to do, and wait until their environments are made.
 
         Raises:
             WorkerLostError: where one of them is lost meanwhile.
         """
+        for worker in workers:
+            if worker in self._starting:
+                self._connect(worker, self._starting.pop(worker))
         for _, answer in self.answers(workers, max(self._timeout, SECONDS_TO_START)):
             if isinstance(answer, WorkerLostError):
                 raise answer
@@ -174,8 +201,24 @@ class WorkerPool:
             return f": killed by {signal.Signals(-code).name}"
         return f": exit code {code}"
 
+    def has_answered(self, worker: int) -> bool:
+        """Whether a worker's answer need not be waited for; one that has died is known to have."""
+        try:
+            return self._connections[worker].poll()
+        except OSError:  # Windows, where it has died
+            return True
+
+    def give_up_starting(self) -> None:
+        """End those that were started, whoever waits for them in another thread; `close` is still to be called."""
+        for process in list(self._processes.values()):
+            process.kill()
+
     def close(self) -> None:
         """End all of them; a second call does nothing."""
+        for worker, starting in self._starting.items():  # waits for nothing: nobody has told it anything
+            starting.listener.close()
+            self._processes[worker].kill()
+        self._starting = {}
         for connection in self._connections.values():
             with contextlib.suppress(OSError):  # died before
                 connection.send(("close", None))

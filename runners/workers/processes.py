@@ -32,7 +32,8 @@ class Processes:
         shared |= {f"heartbeat{worker}": ((1,), "int64") for worker in range(num_workers)}
         self._arrays = SharedArrays(shared)
         self._closed = False
-        self._parameters = self._arrays["parameters"]
+        self.parameters = self._arrays["parameters"]
+        """The actor's, one after the other, as they were last published."""
         self.buffers = [RolloutBuffer(**{name: self._arrays[f"{name}{i}"] for name in work.layout}) for i in range(2)]
         self.stop: Flag = self._arrays["stop"].data
         self._pin_for, self._restarts = work.pin_for, work.options.restarts
@@ -63,7 +64,7 @@ class Processes:
             self._page_lock = PageLock(self._arrays.memory, accelerator_of(self._pin_for))
 
     def publish(self, parameters: Sequence[Array], version: int) -> None:  # noqa: D102 - as in the protocol
-        np.concatenate([parameter.reshape(-1) for parameter in parameters], out=self._parameters)
+        np.concatenate([parameter.reshape(-1) for parameter in parameters], out=self.parameters)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
         self._pool.send(worker, ("fill", (turn, first, end)))
@@ -73,6 +74,14 @@ class Processes:
 
     def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:  # noqa: D102
         return self._pool.answers(workers)
+
+    def has_answered(self, worker: int) -> bool:
+        """Whether an answer of it need not be waited for."""
+        return self._pool.has_answered(worker)
+
+    def give_up_starting(self) -> None:
+        """End those that are being waited for in another thread, so that it ends; `close` is still to be called."""
+        self._pool.give_up_starting()
 
     def _rows_of(self, worker: int) -> int:
         return int(self._arrays[f"heartbeat{worker}"][0])

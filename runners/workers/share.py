@@ -5,6 +5,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -24,16 +25,19 @@ class Share:
             of a rollout.
         envs: which of the environments.
         seed: of the first of them.
+        environments: those, where they are there already; None makes them.
 
     Raises:
         EnvError: where they cannot be made, or have other spaces.
     """
 
-    def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
-        source = source_here(setup["source"], setup["options"].imports)
-        num_envs = envs.stop - envs.start
-        # One thread each: the processes are the parallelism.
-        self._environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+    def __init__(self, setup: dict[str, Any], envs: slice, seed: int, environments: Environments | None = None) -> None:
+        if environments is None:
+            source = source_here(setup["source"], setup["options"].imports)
+            num_envs = envs.stop - envs.start
+            # One thread each: the processes are the parallelism.
+            environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+        self._environments = environments
         try:
             require_same_spaces(
                 self._environments,
@@ -63,8 +67,17 @@ class Share:
             return self.stepper.restart(value)
         if kind == "state":
             return self._state()
+        if kind == "catch_up":
+            return [self._done_again(*each) for each in value]
         assert kind == "load_state"
         return self._load_state(*value)
+
+    def _done_again(self, kind: str, value: Any) -> int | None:
+        """What was done elsewhere meanwhile; of steps, a checksum of what they gave."""
+        if kind == "steps":
+            return self.stepper.step_again(*value)
+        self.answer(kind, value)
+        return None
 
     def _state(self) -> tuple[Any, str | None]:
         """The environments' state, or why it cannot be saved."""

@@ -22,7 +22,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.threads import cpu_cores
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
-from hybridppo.placements.auto.decision import Decision, decide, describe
+from hybridppo.placements.auto.decision import Decision, best_form, decide, describe
 from hybridppo.placements.auto.figures import Calibration, Figures, Work
 from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates, predict
@@ -38,7 +38,8 @@ class Choice:
     """What was chosen, and the table behind it."""
 
     placement: Placement
-    num_workers: int
+    num_workers: int | None
+    """None where overlap has the worker that it has by itself, which need not be waited for (`make_sampler`)."""
     torch_threads: int
     table: dict[str, Any]
     """What `placements.json` of a run directory holds."""
@@ -123,7 +124,7 @@ class Auto:
                 seconds_to_make=seconds_to_make,
             )
             logger.info("placement auto: %s", table["line"])
-            return _choice(candidate, table)
+            return _choice(candidate, table, num_workers)
         assert agent is None or isinstance(agent, PPO)  # as its configuration is
         work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
         if agent is not None:
@@ -155,7 +156,7 @@ class Auto:
             candidate = Candidate("cpu", num_workers=workers, torch_threads=work.torch_threads)
             reason = f"; not measured ({calibration.left_out[0]})"
             logger.info("placement auto: %s%s", candidate.label, reason)
-            return _choice(candidate, {**table, "chosen": candidate.label})
+            return _choice(candidate, {**table, "chosen": candidate.label}, work.num_workers)
         predictions, decision = self.predictions(work, config, calibration, within)
         line = describe(decision, work, calibration.figures)
         line = line if within is None else f"within {within.label}, {line}"
@@ -168,7 +169,7 @@ class Auto:
             "figures": calibration.figures.to_json(),
             "predictions": [prediction.to_json() for prediction in predictions],
         }
-        return _choice(decision.chosen.candidate, table)
+        return _choice(decision.chosen.candidate, table, work.num_workers)
 
     def predictions(
         self, work: Work, config: PPOConfig, calibration: Calibration, within: Within | None = None
@@ -180,7 +181,10 @@ class Auto:
             found = within.predictions(work, figures)
         else:
             found = [predict(work, figures, each) for each in candidates(work, figures)]
-        return found, decide(found, work, max_lag=self.max_lag, torch_threads=config.torch_threads)
+        decision = decide(found, work, max_lag=self.max_lag, torch_threads=config.torch_threads)
+        if within is None:
+            decision = replace(decision, with_form=best_form(decision.chosen, work, figures))
+        return found, decision
 
 
 def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, num_workers: int | None) -> Work:
@@ -199,5 +203,7 @@ def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, 
     )
 
 
-def _choice(candidate: Candidate, table: dict[str, Any]) -> Choice:
-    return Choice(placement_of(candidate), candidate.num_workers, candidate.torch_threads, table)
+def _choice(candidate: Candidate, table: dict[str, Any], asked_for: int | None) -> Choice:
+    is_its_own = asked_for is None and candidate.max_lag > 0 and candidate.num_workers == 1
+    num_workers = None if is_its_own else candidate.num_workers
+    return Choice(placement_of(candidate), num_workers, candidate.torch_threads, table)

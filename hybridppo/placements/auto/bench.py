@@ -25,6 +25,7 @@ from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.decision import decide
 from hybridppo.placements.auto.figures import AcceleratorFigures, Calibration, Figures, Work
+from hybridppo.placements.auto.forms import measured_forms
 from hybridppo.placements.auto.portions import single_epoch, with_steps
 from hybridppo.placements.auto.prediction import candidates, predict, seconds_per_step
 from hybridppo.placements.auto.timing import stable_median
@@ -187,8 +188,9 @@ class Bench:
         self._one, self._one_learned = self._learner, self._learned
         self._shares = work.num_steps / num_steps
         with single_epoch(self._learner):
-            self._time_update(self._learner)  # what is made once, for each shape
+            loading = self._time_update(self._learner)  # what is made once, for each shape
         first = self._time_update(self._learner)
+        self._calibration.seconds_once += max(0.0, loading - first)  # what is compiled was loaded
         whole = first * self._shares
         iteration = work.num_steps * self._step + whole
         if (first + 4 * whole) < 0.7 * self._left(iteration):
@@ -275,6 +277,16 @@ class Bench:
                     if seconds < self._left_now():  # else it is no candidate, and may be many times slower
                         seconds = stable_median(one_epoch, 0.2 * self._left_now())
                 self._measured(update={**self.figures.update, threads: update * seconds / reference})
+
+    def measure_forms(self) -> None:
+        """Updates on the CPU in another arithmetic."""
+        assert self.figures is not None
+        update, cores = self.figures.update[self._work.torch_threads], self._work.cores
+        forms = measured_forms(
+            self._one, self._make_agent, self._one_learned,
+            update=update, cores=cores, can_afford=self._can_afford, left=self._left_now,
+        )  # fmt: skip
+        self.figures = replace(self.figures, forms=forms)
 
     def measure_accelerator(self, device: str | None) -> None:
         """Actions, updates and all crossings of an accelerator."""

@@ -83,6 +83,7 @@ def calibrate(
             "accelerator": partial(bench.measure_accelerator, accelerator),
             "workers": partial(bench.measure_workers, max_lag, torch_threads),
             **threads,
+            "forms": bench.measure_forms,
         }
         calibration.stages["making"] = time.perf_counter() - start
         for name, measure in stages.items():

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hybridppo.placements.auto.figures import Figures, Work
-from hybridppo.placements.auto.prediction import Prediction
+from hybridppo.placements.auto.prediction import Prediction, predict_with
 
 MARGIN = 0.03
 """A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
@@ -23,6 +23,8 @@ class Decision:
     """The fastest that overlaps, where that would gain and is not allowed."""
     with_threads: Prediction | None
     """The fastest with another number of threads, where that would gain and is not allowed."""
+    with_form: tuple[str, Prediction] | None = None
+    """What to set for the fastest with another form of the update, where that would gain, and what it gives."""
 
 
 def decide(predictions: Sequence[Prediction], work: Work, *, max_lag: int, torch_threads: int | None) -> Decision:
@@ -58,6 +60,24 @@ def decide(predictions: Sequence[Prediction], work: Work, *, max_lag: int, torch
     return Decision(chosen, baseline, if_gains(with_lag), if_gains(with_threads))
 
 
+def best_form(chosen: Prediction, work: Work, figures: Figures) -> tuple[str, Prediction] | None:
+    """Which other form of the update would gain the most over what was chosen, if one does; no stopwatch may take it.
+
+    Its bits are others, and those of another number of threads again.
+    """
+    if chosen.candidate.learning != "cpu":
+        return None
+    found = {
+        label: predict_with(form, work, figures, chosen.candidate)
+        for label, form in figures.forms.items()
+        if chosen.candidate.max_lag == 0 or chosen.candidate.num_workers + form.threads <= work.cores
+    }
+    label = min(found, key=lambda each: found[each].run(work.iterations), default=None)
+    if label is None or found[label].run(work.iterations) >= (1 - MARGIN) * chosen.run(work.iterations):
+        return None
+    return label, found[label]
+
+
 def _handicapped(prediction: Prediction, simplest: Prediction, work: Work) -> float:
     margin = 0.0 if prediction is simplest else MARGIN_WHERE_ASSUMED if prediction.is_assumed else MARGIN
     return prediction.run(work.iterations) * (1.0 + margin)
@@ -82,6 +102,9 @@ def describe(decision: Decision, work: Work, figures: Figures) -> str:
     if decision.with_threads is not None:
         better = decision.with_threads
         parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: see torch_threads")
+    if decision.with_form is not None:
+        label, better = decision.with_form
+        parts.append(f"with {label} it would take {_ms(better.iteration)}, and a seed give other bits")
     return "; ".join(parts)
 
 

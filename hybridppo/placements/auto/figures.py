@@ -50,6 +50,18 @@ class AcceleratorFigures:
 
 
 @dataclass(frozen=True)
+class FormFigures:
+    """Seconds of updates in another arithmetic on the CPU."""
+
+    update: float
+    """A whole update."""
+    start: float
+    """Once, until the first."""
+    threads: int = 1
+    """Of torch, with which that was."""
+
+
+@dataclass(frozen=True)
 class Figures:
     """Seconds measured on the real environment, networks and configuration."""
 
@@ -66,10 +78,12 @@ class Figures:
     message: float = 3e-4
     """A rollout's messages to worker processes and back."""
     worker_start: float = 0.15
-    """Until a worker process is ready; they start one after the other."""
+    """Until a worker process is ready; they start all at once, as many at a time as there are cores."""
     slowdown: float = 1.05
     """How many times longer work takes while another core works too."""
     accelerator: AcceleratorFigures | None = None
+    forms: Mapping[str, FormFigures] = field(default_factory=dict)
+    """By what to set for them, updates in another arithmetic, which are told of and not taken."""
     assumed: tuple[str, ...] = ("publish", "message", "worker_start", "slowdown")
     """The fields above that nobody measured."""
 

@@ -8,10 +8,10 @@ Pure functions of numbers: no torch, no clock. `calibration.py` measures what go
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hybridppo.placements.auto.figures import Figures, Name, Work
+from hybridppo.placements.auto.figures import Figures, FormFigures, Name, Work
 
 
 @dataclass(frozen=True)
@@ -168,6 +168,13 @@ def predict(work: Work, figures: Figures, candidate: Candidate) -> Prediction:
         learning=learning,
         copying=copying,
         overlapped=overlapped,
-        start=workers * figures.worker_start,
+        start=math.ceil(workers / work.cores) * figures.worker_start,
         is_assumed=bool(needed & set(figures.assumed)),
     )
+
+
+def predict_with(form: FormFigures, work: Work, figures: Figures, candidate: Candidate) -> Prediction:
+    """The same, where the CPU learns by another form of the update."""
+    candidate = replace(candidate, torch_threads=form.threads)
+    found = predict(work, replace(figures, update={form.threads: form.update}), candidate)
+    return replace(found, start=found.start + form.start)

@@ -17,7 +17,7 @@ from toy_environments import ScriptedEnv
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.threads import limit_threads
-from hybridppo.placements.auto import bench, calibration
+from hybridppo.placements.auto import bench, calibration, forms
 from hybridppo.placements.auto.auto import work_of
 from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.auto.figures import Calibration, Work
@@ -97,10 +97,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         return sorted(measure() for _ in range(3))[1]
 
     monkeypatch.setattr(bench, "stable_median", three)
+    monkeypatch.setattr(forms, "stable_median", three)
 
 
 @pytest.mark.usefixtures("quick")
-def test_everything_is_measured_where_there_is_time() -> None:
+def test_everything_is_measured_where_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SECONDS_WORTH_THREADS", 60.0)  # so that threads are none of it, however busy it is here
     figures = calibrate("Acrobot-v1", work(cores=2), CONFIG).figures
     assert figures is not None
     assert set(figures.step) == {4, 2}
@@ -328,3 +330,61 @@ def test_environments_may_draw_from_global_generators() -> None:
     before = states()
     calibrate(Careless, work(Careless, cores=1), CONFIG)
     assert states() == before
+
+
+# Forms of the update with other bits
+
+
+def measured_forms(changes: dict[str, dict[str, Any]], *, can_afford: bool = True) -> tuple[dict[str, Any], list[str]]:
+    """What is found of made-up forms, and what was asked whether there is time for it."""
+    asked: list[str] = []
+    environments = make_environments("CartPole-v1", CONFIG.num_envs)
+    agent = PPO(environments.observation_space, environments.action_space, CONFIG, seed=0)
+    SingleDevice("cpu").prepare(agent)
+    sampler = Sampler(
+        environments, agent.distribution, num_steps=CONFIG.num_steps, env_seed=0, noise=np.random.default_rng(0)
+    )
+    with SingleDevice("cpu").sampling(agent) as actor:
+        rollout = sampler.collect(actor)
+    sampler.close()
+
+    def can(seconds: float, what: str) -> bool:
+        asked.append(what)
+        return can_afford
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "_forms", lambda config: changes)
+        patch.setattr(forms, "SECONDS_TO_LOAD", {"compiled_updates": 0.0, "fast_updates": 0.0})
+        patch.setattr(forms, "_is_compiled", lambda agent: False)
+
+        def make_agent(config: PPOConfig) -> PPO:
+            made = agent.like(config)
+            SingleDevice("cpu").prepare(made)
+            return made
+
+        found = forms.measured_forms(agent, make_agent, rollout, update=1.0, cores=2, can_afford=can, left=lambda: 1.0)
+    return found, asked
+
+
+@pytest.mark.usefixtures("quick")
+def test_other_forms_of_the_update_are_timed_with_one_thread_and_with_all() -> None:
+    found, asked = measured_forms({"fast_updates=False": {"fast_updates": False}})
+    assert list(found) == ["fast_updates=False", "fast_updates=False and torch_threads=2"]
+    assert [figures.threads for figures in found.values()] == [1, 2]
+    assert all(figures.update > 1.0 for figures in found.values())  # autograd, which is slower
+    assert asked[0] == "fast_updates=False"
+
+
+def test_forms_that_are_not_compiled_yet_or_take_too_long_are_not_timed() -> None:
+    assert measured_forms({"compiled_updates=True": {"compiled_updates": True}})[0] == {}
+    assert measured_forms({"fast_updates=False": {"fast_updates": False}}, can_afford=False)[0] == {}
+
+
+def test_only_forms_that_this_machine_has_and_nobody_asked_for_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for has in (False, True):
+        monkeypatch.setattr(forms, "has_numba", lambda has=has: has)
+        monkeypatch.setattr(forms, "supports_bf16", lambda device, has=has: has)
+        expected = ["compiled_updates=True", "precision='bf16'"] if has else []
+        assert list(forms._forms(CONFIG)) == expected
+    assert list(forms._forms(dataclasses.replace(CONFIG, compiled_updates=True))) == ["precision='bf16'"]
+    assert not forms._forms(dataclasses.replace(CONFIG, precision="bf16"))

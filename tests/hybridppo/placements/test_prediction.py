@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hybridppo.placements.auto.decision import Decision, decide, describe
-from hybridppo.placements.auto.figures import AcceleratorFigures, Figures, Work
+from hybridppo.placements.auto.decision import Decision, best_form, decide, describe
+from hybridppo.placements.auto.figures import AcceleratorFigures, Figures, FormFigures, Work
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates, predict, seconds_per_step
 
 WORK = Work(num_envs=8, num_steps=100, iterations=1000, cores=2, splits=True)
@@ -136,8 +136,8 @@ def test_a_gpu_is_not_slowed_down_by_cores() -> None:
 def test_an_iteration_is_the_sum_of_its_parts_and_a_run_starts_once() -> None:
     prediction = predict(WORK, FIGURES, Candidate("cpu", num_workers=2))
     assert prediction.iteration == (22_240 + 8192) * UNIT
-    assert prediction.start == 4.0
-    assert prediction.run(10) == 4.0 + 10 * prediction.iteration
+    assert prediction.start == 2.0  # two workers at once, on two cores
+    assert prediction.run(10) == 2.0 + 10 * prediction.iteration
 
 
 def test_assumptions_are_told_where_they_matter() -> None:
@@ -276,8 +276,8 @@ def test_workers_are_taken_where_steps_are_slow() -> None:
 
 def test_workers_must_pay_for_their_start() -> None:
     figures = dataclasses.replace(figures_of(60.0, 6.0), worker_start=1.0)
-    # 30 ms less an iteration, and 2 s once
-    assert chosen(dataclasses.replace(WORK, iterations=50), figures) == "cpu"
+    # 30 ms less an iteration, and 1 s once
+    assert chosen(dataclasses.replace(WORK, iterations=30), figures) == "cpu"
     assert chosen(dataclasses.replace(WORK, iterations=200), figures) == "cpu, 2 workers"
 
 
@@ -302,6 +302,56 @@ def test_other_thread_counts_are_told_and_taken_only_where_left_open() -> None:
     assert refused.with_threads is not None
     assert "cpu, 2 threads would take 39 ms: see torch_threads" in describe(refused, WHOLE, figures)
     assert chosen(WHOLE, figures, torch_threads=None) == "cpu, 2 threads"
+
+
+FORMS = {
+    "compiled_updates=True": FormFigures(update=0.03, start=1.0),
+    "compiled_updates=True and torch_threads=2": FormFigures(update=0.02, start=1.0, threads=2),
+    "precision='bf16'": FormFigures(update=0.059, start=0.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("forms", "max_lag", "iterations", "expected"),
+    [
+        (FORMS, 0, 1000, "compiled_updates=True and torch_threads=2"),
+        (FORMS, 1, 1000, "compiled_updates=True"),  # overlapped, the other core is the worker's
+        (FORMS, 0, 20, None),  # which do not pay for being loaded
+        ({"precision='bf16'": FORMS["precision='bf16'"]}, 0, 1000, None),  # within the margin
+        ({"precision='bf16'": FormFigures(update=0.04, start=0.0)}, 0, 1000, "precision='bf16'"),
+        ({}, 0, 1000, None),
+    ],
+)
+def test_forms_of_other_bits_are_told_where_they_gain_and_never_taken(
+    forms: dict[str, FormFigures], max_lag: int, iterations: int, expected: str | None
+) -> None:
+    work = dataclasses.replace(WHOLE, iterations=iterations)
+    figures = dataclasses.replace(figures_of(6.0, 60.0), forms=forms)
+    without = decision(work, dataclasses.replace(figures, forms={}), max_lag=max_lag)
+    found = decision(work, figures, max_lag=max_lag)
+    assert found.chosen == without.chosen
+    told = best_form(found.chosen, work, figures)
+    assert (told and told[0]) == expected
+    line = describe(dataclasses.replace(found, with_form=told), work, figures)
+    assert ("a seed give other bits" in line) == (expected is not None)
+    if expected is not None:
+        assert f"with {expected} it would take" in line
+
+
+def test_what_a_form_gives_is_told_in_numbers() -> None:
+    figures = dataclasses.replace(figures_of(6.0, 60.0), forms=FORMS)
+    told = best_form(decision(WHOLE, figures).chosen, WHOLE, figures)
+    assert told is not None
+    assert told[1].iteration == pytest.approx(0.026)
+    assert told[1].start == 1.0
+    assert told[1].candidate.label == "cpu, 2 threads"
+
+
+def test_no_form_of_the_cpu_is_told_where_another_device_learns() -> None:
+    figures = dataclasses.replace(figures_of(5.0, 300.0, update=20.0), forms=FORMS)
+    found = decision(WHOLE, figures)
+    assert found.chosen.candidate.learning == "cuda"
+    assert best_form(found.chosen, WHOLE, figures) is None
 
 
 def test_what_another_device_would_draw_otherwise_is_not_chosen_by_a_stopwatch() -> None:

@@ -104,7 +104,8 @@ def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> N
     page = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8"))
     last = lines[-1]["episode_return_mean"]
     for who, expected in (("cat", last), ("mouse", 2 * last)):
-        assert float(page.texts[page.texts.index(f"return, last 100 episodes, {who}") + 1]) == pytest.approx(expected, abs=0.05)
+        shown = page.texts[page.texts.index(f"return, last 100 episodes, {who}") + 1]
+        assert float(shown) == pytest.approx(expected, abs=0.05)
         assert f"{who}, value loss" in page.texts
     at = [number for number, text in enumerate(page.texts) if text == "learning_rate"]
     assert [page.texts[number + 1] for number in at] == ["0.002", "0.5"]

@@ -41,6 +41,7 @@ whole episodes, which sequences of 32 steps would cut."""
 BALANCE: dict[str, Any] = {
     "num_envs": 8, "num_steps": 128, "num_epochs": 8, "num_minibatches": 8, "learning_rate": 1e-3, "gamma": 0.98,
     "gae_lambda": 0.9, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),
+    "normalize_observations": True, "normalize_rewards": True,
 }  # fmt: skip
 
 

@@ -84,9 +84,10 @@ def table(runs: list[dict[str, Any]]) -> str:
                 continue
             middle = {name: statistics.median(r[name] for r in found) for name in ("training", "evaluation", "seconds")}
             share = statistics.median(share_of_steps(r["curve"], goal, total_steps) for r in found)
+            reached = f"{share:.2f}" if share <= 1.0 else "never"
             lines.append(
                 f"| {env_id} | {total_steps:,} | {kind} | {len(found)} | {middle['training']:,.0f} "
-                f"| {middle['evaluation']:,.0f} | {share:.2f} | {middle['seconds'] / pace:.1f} |"
+                f"| {middle['evaluation']:,.0f} | {reached} | {middle['seconds'] / pace:.1f} |"
             )
     return "\n".join(lines)
 

@@ -46,6 +46,7 @@ def measure_learners(crossings: Crossings, num_columns: int, bytes_of_part: int)
     try:
         start = time.perf_counter()
         pool.start(0, 0)
+        pool.connect(_ONE)
         link = Link(store, 0, 2, timeout=SECONDS_TO_START, start_timeout=SECONDS_TO_START)
         exchange = InSharedMemory(link, 1, num_columns)
         pool.wait_until_ready(_ONE)

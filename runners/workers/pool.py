@@ -167,8 +167,8 @@ class WorkerPool:
             raise EnvError(f"{self.name(worker)} failed: {value}")
         return value, more
 
-    def wait_until_ready(self, workers: Sequence[int]) -> None:
-        """Connect to those that were started, tell them what to do, and wait until their environments are made.
+    def connect(self, workers: Sequence[int]) -> None:
+        """Wait until those that were started have loaded what they need, and tell them what to do.
 
         Raises:
             WorkerLostError: where one of them is lost meanwhile.
@@ -176,6 +176,14 @@ class WorkerPool:
         for worker in workers:
             if worker in self._starting:
                 self._connect(worker, self._starting.pop(worker))
+
+    def wait_until_ready(self, workers: Sequence[int]) -> None:
+        """Likewise, and until their environments are made.
+
+        Raises:
+            WorkerLostError: where one of them is lost meanwhile.
+        """
+        self.connect(workers)
         for _, answer in self.answers(workers, max(self._timeout, SECONDS_TO_START)):
             if isinstance(answer, WorkerLostError):
                 raise answer

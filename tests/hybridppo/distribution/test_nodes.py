@@ -1,5 +1,6 @@
 """Two machines of a Ray cluster, as far as Ray can tell, one of which is lost in the middle of a training."""
 
+import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -48,14 +49,29 @@ def cluster() -> Iterator[Any]:
 
 
 def train(cluster: Any, distribution: str, **options: Any) -> tuple[hybridppo.TrainResult, list[dict[str, float]]]:
-    """With a second node that is lost after the second iteration."""
+    """With a second node that is lost after the second iteration.
+
+    Until then one of the two CPUs of the first is taken, so that each node has one of two workers.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    class Taking:  # within a function, so that Ray sends it as it is
+        def is_there(self) -> bool:
+            return True
+
     node = cluster.add_node(num_cpus=1, **STORE)
     cluster.wait_for_nodes()
+    if not ray.is_initialized():
+        ray.init(address=cluster.address, logging_level=logging.ERROR)
+    there = NodeAffinitySchedulingStrategy(cluster.head_node.node_id, soft=False)
+    taking = ray.remote(num_cpus=1, scheduling_strategy=there)(Taking).remote()
+    ray.get(taking.is_there.remote(), timeout=60.0)
     seen: list[dict[str, float]] = []
 
     def lose_the_node(metrics: dict[str, float]) -> None:
         seen.append(metrics)
         if metrics["iteration"] == 2:
+            ray.kill(taking)
             cluster.remove_node(node, allow_graceful=False)
 
     result = hybridppo.train(

@@ -1,5 +1,6 @@
 """Two machines of a Ray cluster, as far as Ray can tell, one of which is lost in the middle of a training."""
 
+import contextlib
 import logging
 import signal
 import sys
@@ -63,8 +64,8 @@ def train(cluster: Any, distribution: str, **options: Any) -> tuple[hybridppo.Tr
     cluster.wait_for_nodes()
     if not ray.is_initialized():
         ray.init(address=cluster.address, logging_level=logging.ERROR)
-    there = NodeAffinitySchedulingStrategy(cluster.head_node.node_id, soft=False)
-    taking = ray.remote(num_cpus=1, scheduling_strategy=there)(Taking).remote()
+    on_the_first = NodeAffinitySchedulingStrategy(cluster.head_node.node_id, soft=False)
+    taking = ray.remote(num_cpus=1, scheduling_strategy=on_the_first)(Taking).remote()
     ray.get(taking.is_there.remote(), timeout=60.0)
     seen: list[dict[str, float]] = []
 
@@ -72,7 +73,13 @@ def train(cluster: Any, distribution: str, **options: Any) -> tuple[hybridppo.Tr
         seen.append(metrics)
         if metrics["iteration"] == 2:
             ray.kill(taking)
+            there = processes_of_ray(node.all_processes["raylet"][0].process.pid)
+            assert there
             cluster.remove_node(node, allow_graceful=False)
+            for process in there:  # which outlive their raylet for a moment, in which all might be trained
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            assert psutil.wait_procs(there, timeout=60)[1] == []
 
     result = hybridppo.train(
         "CartPole-v1", config=CONFIG, seed=5, total_steps=STEPS, placement="cpu", progress=False, vectorization="sync",

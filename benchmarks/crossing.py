@@ -19,16 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import machine
-import numpy as np
 import torch
 from settings import cleanrl
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
-from hybridppo.agents import PPO
-from hybridppo.environments.making import make_environments
+from hybridppo.acceptance.behaviour import loop
 from hybridppo.placements.base import Placement
-from hybridppo.runners.samplers.in_process import Sampler
 
 HIDDEN_SIZES = ["64,64", "256,256", "1024,1024", "2048,2048"]
 WARMUP = 3
@@ -53,28 +50,17 @@ def median_of(cross: Callable[[], float], seconds: float) -> float:
 
 def crossings(config: PPOConfig, env_id: str, device: str, seconds: float) -> Row:
     """Bytes and seconds of a publish, and of a rollout's way."""
-    environments = make_environments(env_id, config.num_envs, vectorization="sync")
-    agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
-    placement: Placement = mirror(device)
-    placement.prepare(agent)
-    sampler = Sampler(
-        environments,
-        agent.distribution,
-        num_steps=config.num_steps,
-        env_seed=0,
-        noise=np.random.default_rng(0),
-        pin_for=placement.learning_device if placement.pins_rollouts else None,
-    )
-    counters = placement.counters
+    with loop(mirror(device), config, env_id) as parts:
+        agent, placement, sampler = parts.agent, parts.placement, parts.sampler
+        counters = placement.counters
 
-    def publish() -> float:
-        agent.version += 1  # as an update does
-        before = counters.seconds_copying
-        with placement.sampling(agent):
-            pass
-        return counters.seconds_copying - before
+        def publish() -> float:
+            agent.version += 1  # as an update does
+            before = counters.seconds_copying
+            with placement.sampling(agent):
+                pass
+            return counters.seconds_copying - before
 
-    try:
         with placement.sampling(agent) as actor:
             rollout = sampler.collect(actor)
 
@@ -87,8 +73,6 @@ def crossings(config: PPOConfig, env_id: str, device: str, seconds: float) -> Ro
             return time.perf_counter() - before[1]
 
         row = {"publish_seconds": median_of(publish, seconds), "rollout_seconds": median_of(send, seconds)}
-    finally:
-        sampler.close()
     num_bytes = {
         "publish": agent.parameters.of("actor").nbytes + sum(buffer.nbytes for buffer in agent.actor.buffers()),
         "rollout": rollout.num_bytes,

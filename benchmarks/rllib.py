@@ -1,7 +1,7 @@
 """RLlib's PPO beside this library with two samplers: the same work on the same two cores, by turns.
 
-    python benchmarks/rllib.py --venv /tmp/rllib                   # makes it where it is not there
-    python benchmarks/rllib.py --venv /tmp/rllib --rounds 1 --iterations 3
+    python benchmarks/rllib.py --venv ~/rllib                     # makes it where it is not there
+    python benchmarks/rllib.py --venv ~/rllib --rounds 1 --iterations 3
 
 RLlib pins another gymnasium, so that it gets an environment of its own. Where `--venv` names no folder, one is made:
 `python -m venv`, then `torch` of `constraints.txt` (first: another torch would come with CUDA's libraries), then
@@ -160,7 +160,7 @@ def main() -> None:
     }
     rounds = take_turns(commands, arguments.rounds)
     result = {
-        "arguments": {name: str(value) for name, value in vars(arguments).items() if name != "turn"},
+        "arguments": {"rounds": arguments.rounds, "iterations": arguments.iterations},
         "work": {"env": "CartPole-v1", "num_envs": NUM_ENVS, "num_steps": NUM_STEPS, "num_epochs": EPOCHS,
                  "minibatch_size": MINIBATCH, "hidden_sizes": HIDDEN, "samplers": SAMPLERS},
         "medians": {name: medians(rounds, name) for name in commands},

@@ -107,9 +107,9 @@ def make_sampler(
         )
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
-        if transport is Processes and not (options.restarts or environments.is_compiled or pin_for is not None):
+        if transport is Processes and pin_for is None and _may_move(source, environments, options):
             # Nobody has asked for environments apart from this process, so they may begin here.
-            transport = partial(Meanwhile, environments=environments, by_state=has_all_in_its_state(source))
+            transport = partial(Meanwhile, environments=environments)
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")
@@ -137,6 +137,12 @@ def make_sampler(
         in_thread=overlaps,
         memory=agent.memory,
     )
+
+
+def _may_move(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> bool:
+    """Whether environments may begin in this process and go on in another."""
+    is_elsewhere = options.restarts or environments.is_compiled or options.vectorization == "async"
+    return not is_elsewhere and has_all_in_its_state(source)
 
 
 def _require_turns_there(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,13 +64,9 @@ class Stepper:
         """Where the environments are, as `Environments.state`, and what is to be acted on next."""
         if not self._has_begun:
             self._begin()
-        return self._environments.state(), self._observation, self.remembered
-
-    @property
-    def remembered(self) -> Array:
-        """What the actor remembers, as in `state`."""
         nothing = np.zeros((self._environments.num_envs, 0), np.float32)
-        return nothing if self._memory is None else self._memory.arrays
+        remembered = nothing if self._memory is None else self._memory.arrays
+        return self._environments.state(), self._observation, remembered
 
     def load_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         """Go on from what `state` gave."""
@@ -118,31 +113,6 @@ class Stepper:
             self._observation = buffer.observations[filled].copy()
         self.seconds = time.perf_counter() - start
         return filled, finals
-
-    def step_again(self, actions: Array, remembered: Array) -> int:
-        """Make steps whose actions were drawn elsewhere, by another `Stepper` that has gone the same way.
-
-        Args:
-            actions: `[t, N, *action]`, as drawn.
-            remembered: what the actor remembers after them, as in `state`.
-
-        Returns:
-            A checksum of what the environments gave: as `checksum` of the rows that the other has filled, if these
-            repeat themselves.
-        """
-        environments, to_env, found = self._environments, self._distribution.to_env, 0
-        frames = environments.encode.frames
-        self._has_begun = True
-        for t, each in enumerate(actions):
-            observations, rewards, terminated, truncated, _, _ = environments.step(to_env(each))
-            self.heartbeat[0] = t + 1
-            self._observation = observations
-            rows = observations if frames is None else frames.newest(observations)
-            found = _checksum(rows, rewards, terminated, truncated, found)
-        self._observation = self._observation.copy()
-        if self._memory is not None:
-            self._memory.arrays = remembered
-        return found
 
     def _fill_slices(
         self, compiled: Slices, buffer: RolloutBuffer, stop: Flag, first: int, end: int
@@ -205,22 +175,3 @@ class Stepper:
             memory.end(actor)
         environments.check_rewards(buffer.rewards[first:filled])
         return filled, finals
-
-
-def checksum(buffer: RolloutBuffer, first: int, end: int) -> int:
-    """Of what environments have given in these rows of a buffer."""
-    found = 0
-    for t in range(first, end):
-        found = _checksum(
-            buffer.observations[t + 1], buffer.rewards[t], buffer.terminated[t], buffer.truncated[t], found
-        )
-    return found
-
-
-def _checksum(observations: Array, rewards: Array, terminated: Array, truncated: Array, before: int) -> int:
-    """Of a row, in the types that a buffer has."""
-    before = crc32(np.ascontiguousarray(observations).data, before)
-    before = crc32(np.ascontiguousarray(rewards, np.float32).data, before)
-    for ends in (terminated, truncated):
-        before = crc32(np.ascontiguousarray(ends, np.bool_).data, before)
-    return before

@@ -209,13 +209,6 @@ class WorkerPool:
             return f": killed by {signal.Signals(-code).name}"
         return f": exit code {code}"
 
-    def has_answered(self, worker: int) -> bool:
-        """Whether a worker's answer need not be waited for; one that has died is known to have."""
-        try:
-            return self._connections[worker].poll()
-        except OSError:  # Windows, where it has died
-            return True
-
     def give_up_starting(self) -> None:
         """End those that were started, whoever waits for them in another thread; `close` is still to be called."""
         for process in list(self._processes.values()):

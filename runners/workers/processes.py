@@ -75,10 +75,6 @@ class Processes:
     def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:  # noqa: D102
         return self._pool.answers(workers)
 
-    def has_answered(self, worker: int) -> bool:
-        """Whether an answer of it need not be waited for."""
-        return self._pool.has_answered(worker)
-
     def give_up_starting(self) -> None:
         """End those that are being waited for in another thread, so that it ends; `close` is still to be called."""
         self._pool.give_up_starting()

@@ -67,17 +67,8 @@ class Share:
             return self.stepper.restart(value)
         if kind == "state":
             return self._state()
-        if kind == "catch_up":
-            return [self._done_again(*each) for each in value]
         assert kind == "load_state"
         return self._load_state(*value)
-
-    def _done_again(self, kind: str, value: Any) -> int | None:
-        """What was done elsewhere meanwhile; of steps, a checksum of what they gave."""
-        if kind == "steps":
-            return self.stepper.step_again(*value)
-        self.answer(kind, value)
-        return None
 
     def _state(self) -> tuple[Any, str | None]:
         """The environments' state, or why it cannot be saved."""

@@ -128,21 +128,27 @@ def test_whoever_does_not_wait_is_found(name: str, machine: Machine, monkeypatch
 # What waits
 
 
+def waits_of_updates(kind: type[Any], machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often each update of agents of a kind waits, from now on."""
+    waits: list[int] = []
+    update = kind.update
+
+    def counted(agent: Any, learned_from: Any) -> Any:
+        before = machine.waits
+        metrics = update(agent, learned_from)
+        waits.append(machine.waits - before)
+        return metrics
+
+    monkeypatch.setattr(kind, "update", counted)
+    return waits
+
+
 @pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
 @pytest.mark.parametrize("target_kl", [None, 1e9])
 def test_an_update_waits_once(
     cuda_graphs: bool, target_kl: float | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits: list[int] = []
-    update = ppo.PPO.update
-
-    def counted(agent: Any, rollout: Any) -> Any:
-        before = machine.waits
-        metrics = update(agent, rollout)
-        waits.append(machine.waits - before)
-        return metrics
-
-    monkeypatch.setattr(ppo.PPO, "update", counted)
+    waits = waits_of_updates(ppo.PPO, machine, monkeypatch)
     train(
         Mirrored("cpu", machine.device),
         replace(CONFIG, cuda_graphs=cuda_graphs, target_kl=target_kl, num_epochs=2),
@@ -188,16 +194,7 @@ def test_updates_of_every_kind_wait_as_often_as_is_said(
     kind: str, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields, expected = KINDS_OF_UPDATES[kind]
-    waits: list[int] = []
-    update = ppo.PPO.update
-
-    def counted(agent: Any, rollout: Any) -> Any:
-        before = machine.waits
-        metrics = update(agent, rollout)
-        waits.append(machine.waits - before)
-        return metrics
-
-    monkeypatch.setattr(ppo.PPO, "update", counted)
+    waits = waits_of_updates(ppo.PPO, machine, monkeypatch)
     config = replace(CONFIG, cuda_graphs=cuda_graphs, num_epochs=2, **fields)
     result = train(Mirrored("cpu", machine.device), config, env=Ragged, updates=5)
     assert waits[-1] == expected
@@ -212,16 +209,7 @@ def test_updates_of_every_kind_wait_as_often_as_is_said(
 def test_minibatches_of_a_replay_buffer_are_drawn_without_a_wait(
     place: Any, expected: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waits: list[int] = []
-    update = DDPG.update
-
-    def counted(agent: Any, minibatches: Any) -> Any:
-        before = machine.waits
-        metrics = update(agent, minibatches)
-        waits.append(machine.waits - before)
-        return metrics
-
-    monkeypatch.setattr(DDPG, "update", counted)
+    waits = waits_of_updates(DDPG, machine, monkeypatch)
     config = hybridppo.TD3Config(
         num_envs=2, train_frequency=2, gradient_steps=2, batch_size=4, buffer_size=40, learning_starts=8,
         steps_per_iteration=8, n_steps=2, hidden_sizes=(4,), buffer_on=place, fast_updates=False,

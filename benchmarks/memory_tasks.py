@@ -54,8 +54,10 @@ def places_alone() -> gym.Env[Any, Any]:
 TASKS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
     "T-maze of 10": (partial(TMaze, 10), 30_000, SETTINGS),
     "T-maze of 20": (partial(TMaze, 20), 60_000, LONG),
+    "T-maze of 20 by sequences of 32": (partial(TMaze, 20), 30_000, SETTINGS),
     "delayed copy of 10": (partial(DelayedCopy, 10), 60_000, SETTINGS),
     "delayed copy of 20": (partial(DelayedCopy, 20), 60_000, LONG),
+    "delayed copy of 20 by sequences of 32": (partial(DelayedCopy, 20), 60_000, SETTINGS),
     "CartPole without velocities": (places_alone, 100_000, BALANCE),
 }
 """The environment, the steps that it is trained for, and the settings."""

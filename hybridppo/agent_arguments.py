@@ -2,10 +2,13 @@
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
 from hybridppo.environments.base import Environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.making import Networks
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.base import Placement
 from hybridppo.settings import name_of_source
 
 
@@ -56,3 +59,15 @@ def agent_asked_for(
         return agent
     kind = agent if agent is not None else agent_class(config)
     return make_agent(kind, *spaces, config, seed=seed, loss=loss, networks=networks)
+
+
+def require_memory_for_agents(config: AnyConfig, environments: Environments, placement: Placement | Auto) -> None:
+    """Refuse several agents in each environment whose rollouts do not fit, before anything is made for them.
+
+    Raises:
+        OutOfMemoryError: with what is needed, and the fields to lower.
+    """
+    if environments.agents and isinstance(config, PPOConfig):
+        spaces = environments.observation_space, environments.action_space
+        on_host = isinstance(placement, Placement) and placement.learning_device.type == "cpu"
+        require_memory({"": (config, environments.num_agents)}, *spaces, learns_on_host=on_host)

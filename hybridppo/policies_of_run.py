@@ -22,7 +22,7 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.seeds import seed_of
-from hybridppo.several_policies import agent_of_policy, compiled_agents, require_kinds, settings_of
+from hybridppo.several_policies import agent_of_policy, compiled_agents, definition_with_kinds, settings_of
 from hybridppo.spaces.distributions import distribution_for
 
 
@@ -60,12 +60,12 @@ def evaluate_policies(
         deterministic: take the most probable action instead of a random one.
     """
     options = EnvironmentOptions(vectorization="compiled")
+    kinds = list(definition_with_kinds(env, options, agents).policies)
     environments = compiled_agents(env, min(num_envs, episodes), options)
-    require_kinds(environments, agents)
     try:
         with contextlib.ExitStack() as stack:
             actors = []
-            for kind in environments.definition.policies:
+            for kind in kinds:
                 agent = agents[kind]
                 if isinstance(agent, PPO):
                     placement = SingleDevice(agent.parameters.values.device)
@@ -84,11 +84,10 @@ def evaluate_policies(
             )
     finally:
         environments.close()
-    kinds = [name.rpartition("_")[0] for name in found.agents]
     evaluations = {}
-    for kind in environments.definition.policies:
-        of_kind = [i for i, other in enumerate(kinds) if other == kind]
-        returns, lengths = (tuple(found.returns[i] for i in of_kind), tuple(found.lengths[i] for i in of_kind))
+    for kind in kinds:
+        of_kind = [i for i, name in enumerate(found.agents) if name.rpartition("_")[0] == kind]
+        returns, lengths = tuple(found.returns[i] for i in of_kind), tuple(found.lengths[i] for i in of_kind)
         evaluations[kind] = Evaluation(returns, lengths, tuple(found.agents[i] for i in of_kind))
     return evaluations
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
@@ -51,7 +51,7 @@ def resume(
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Any,
-) -> TrainResult:
+) -> TrainResult | Any:
     """Go on with a run from its newest checkpoint.
 
     Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
@@ -73,6 +73,9 @@ def resume(
         on_interrupt: as for `train`.
         **options: replaced by those that a run may change. None keeps the run's own.
 
+    Returns:
+        As `train`: of a run of several policies a `PoliciesResult`, which only the run directory can tell, and no type.
+
     Raises:
         CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
             that was killed before it could write one begins anew, and says so.)
@@ -88,8 +91,7 @@ def resume(
             run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
             on_interrupt=on_interrupt,
         )  # fmt: skip
-        found = resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
-        return cast(TrainResult, found)  # typed as what all others get
+        return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
     before = Settings.read(directory)
     settings = before.with_options(options)
     reporting = Reporting.of(

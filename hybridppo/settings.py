@@ -48,7 +48,7 @@ class Settings:
     @property
     def seed(self) -> int:
         """Of everything random."""
-        assert self.run.seed is not None  # `of` and `read` see to that
+        assert self.run.seed is not None  # `train` and `read` see to that
         return self.run.seed
 
     def with_options(self, options: dict[str, Any]) -> "Settings":

@@ -7,19 +7,18 @@ evaluations = hybridppo.evaluate_policies(agents, compiled.tag(), episodes=20)
 
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.compiled_agents import CompiledAgents
-from hybridppo.environments.making import make_environments
+from hybridppo.environments.making import compiled_definition, make_environments
 from hybridppo.environments.on_device import has_launcher
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, TrainingInterrupted, shown
@@ -43,6 +42,9 @@ from hybridppo.runners.several_policies import Policy, SeveralPoliciesRunner, te
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings, name_of_source
 from hybridppo.validation import whole
+
+if TYPE_CHECKING:
+    from hybridppo.compiled.definition import Definition
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,30 @@ class PoliciesResult:
     """Whether the last checkpoint is on the disk."""
 
 
+@dataclass(frozen=True)
+class _Job:
+    """A training that is about to begin, or to go on from a checkpoint."""
+
+    settings: dict[str, Settings]
+    environments: CompiledAgents
+    agents: dict[str, PPO]
+    placement: Placement
+    interruption: Interruption
+    reporting: Reporting
+    directory: RunDirectory | None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def run(self) -> RunOptions:
+        """What all policies share."""
+        return next(iter(self.settings.values())).run
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        return next(iter(self.settings.values())).seed
+
+
 def train_policies(
     env: EnvSource,
     configs: Configs,
@@ -97,16 +123,10 @@ def train_policies(
     Raises:
         ConfigurationError: for what cannot be had with several policies, before anything begins.
     """
-    for name, value in others.items():
-        if value:
-            raise _refusal(name)
-    for name, asks_for_nothing in REFUSED.items():
-        if getattr(run, name) not in asks_for_nothing:
-            raise _refusal(name)
+    _refuse_what_is_for_one(run, others)
     configs = checked(configs)
     options = replace(options, vectorization=_compiled(options))
     resolved = _placement(placement)
-    assert run.seed is not None  # `train` sees to that
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
         environments = _environments(env, configs, options, resolved)
@@ -128,7 +148,7 @@ def train_policies(
         agents = {name: agent_of_policy(name, of_policy) for name, of_policy in settings.items()}
         directory = RunDirectory.create(run_dir, _to_json(settings)) if run_dir is not None else None
         try:
-            return _run(settings, environments, agents, resolved, interruption, reporting, directory, None)
+            return _run(_Job(settings, environments, agents, resolved, interruption, reporting, directory))
         except BaseException:
             if directory is not None:
                 directory.discard()
@@ -148,15 +168,9 @@ def resume_policies(
     Raises:
         CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in.
     """
-    for name, value in others.items():
-        if value:
-            raise _refusal(name)
-    before = settings_of(directory)
-    settings = {name: of_policy.with_options(changes) for name, of_policy in before.items()}
+    settings = {name: of_policy.with_options(changes) for name, of_policy in settings_of(directory).items()}
     some = next(iter(settings.values()))
-    for name, asks_for_nothing in REFUSED.items():
-        if getattr(some.run, name) not in asks_for_nothing:
-            raise _refusal(name)
+    _refuse_what_is_for_one(some.run, others)
     checkpoint = None if directory.is_untouched else directory.load_checkpoint()
     with contextlib.ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
@@ -179,7 +193,7 @@ def resume_policies(
                 loop = checkpoint.state["runner"]
                 iteration, number = whole(loop, "iteration"), whole(loop, "number")
             directory.rewind(iteration, number, iteration)
-        return _run(settings, environments, agents, resolved, interruption, reporting, directory, checkpoint)
+        return _run(_Job(settings, environments, agents, resolved, interruption, reporting, directory, checkpoint))
 
 
 def settings_of(directory: RunDirectory) -> dict[str, Settings]:
@@ -228,8 +242,13 @@ def checked(configs: Any) -> dict[str, PPOConfig]:
     return dict(configs)
 
 
-def _refusal(name: str) -> ConfigurationError:
-    return ConfigurationError(f"{name} cannot be had with several policies (config is a mapping): leave it out")
+def _refuse_what_is_for_one(run: RunOptions, others: Mapping[str, object]) -> None:
+    asked_for = [name for name, value in others.items() if value]
+    asked_for += [name for name, asks_for_nothing in REFUSED.items() if getattr(run, name) not in asks_for_nothing]
+    if asked_for:
+        raise ConfigurationError(
+            f"{asked_for[0]} cannot be had with several policies (config is a mapping): leave it out"
+        )
 
 
 def _compiled(options: EnvironmentOptions) -> Any:
@@ -255,42 +274,42 @@ def _placement(choice: PlacementChoice) -> Placement:
 def _environments(
     env: EnvSource, configs: Mapping[str, Any], options: EnvironmentOptions, placement: Placement
 ) -> CompiledAgents:
+    definition = definition_with_kinds(env, options, configs)
     some = next(iter(configs.values()))
-    definition = compiled_form(env)
-    needs = {name: (config, definition.policies.get(name, 1)) for name, config in configs.items()}
-    on_host = placement.learning_device.type == "cpu"
     if not has_launcher(placement.sampling_device):  # which says itself what its rollouts need
+        needs = {name: (config, definition.policies[name]) for name, config in configs.items()}
+        on_host = placement.learning_device.type == "cpu"
         require_memory(needs, definition.observation_space, definition.action_space, learns_on_host=on_host)
-    environments = compiled_agents(env, some.num_envs, options)
-    require_kinds(environments, configs)
-    return environments
+    return compiled_agents(env, some.num_envs, options)
 
 
-def compiled_agents(env: EnvSource, num_envs: int, options: EnvironmentOptions) -> CompiledAgents:
-    """Environments with kinds of agents.
+def definition_with_kinds(env: EnvSource, options: EnvironmentOptions, given: Collection[str]) -> "Definition":
+    """The definition of environments with kinds of agents, for each of which something was given; nothing is compiled.
 
     Raises:
-        ConfigurationError: where they have one agent.
+        ConfigurationError: where they have one agent, or kinds of other names.
+        EnvError: where they cannot be compiled at all.
     """
-    environments = make_environments(env, num_envs, options)
-    if not isinstance(environments, CompiledAgents):
-        environments.close()
+    definition = compiled_definition(env, options)
+    kinds = definition.policies
+    if not kinds:
         raise ConfigurationError(
             f"several policies are for environments with kinds of agents, made by compiled.environment(policies=...), "
             f"and {name_of_source(env)} has one agent"
         )
-    return environments
-
-
-def require_kinds(environments: CompiledAgents, given: Mapping[str, Any]) -> None:
-    """Refuse what is not given for each kind of agents, and close the environments."""
-    kinds = environments.definition.policies
     if {*given} != {*kinds}:
-        environments.close()
         raise ConfigurationError(
-            f"there must be one for each kind of agents of {environments.definition.name}, {', '.join(kinds)}, got "
+            f"there must be one for each kind of agents of {definition.name}, {', '.join(kinds)}, got "
             f"{', '.join(given)}"
         )
+    return definition
+
+
+def compiled_agents(env: EnvSource, num_envs: int, options: EnvironmentOptions) -> CompiledAgents:
+    """The environments of a definition with kinds of agents."""
+    environments = make_environments(env, num_envs, options)
+    assert isinstance(environments, CompiledAgents)  # as its definition has kinds
+    return environments
 
 
 def agent_of_policy(name: str, settings: Settings, checkpoint: Checkpoint | None = None) -> PPO:
@@ -314,69 +333,72 @@ def _to_json(settings: Mapping[str, Settings]) -> dict[str, Any]:
     return {**shared, "policies": {name: of_policy.config.to_json() for name, of_policy in settings.items()}}
 
 
-def _run(
-    settings: Mapping[str, Settings],
-    environments: CompiledAgents,
-    agents: dict[str, PPO],
-    placement: Placement,
-    interruption: Interruption,
-    reporting: Reporting,
-    directory: RunDirectory | None,
-    checkpoint: Checkpoint | None,
-) -> PoliciesResult:
-    some, run = next(iter(agents.values())).config, next(iter(settings.values())).run
-    assert run.seed is not None
-    kinds = list(environments.definition.policies)
+def _run(job: _Job) -> PoliciesResult:
+    """Train to the end that the options name, from the start or from a checkpoint; write the result."""
+    agents, run, placement, directory = job.agents, job.run, job.placement, job.directory
+    first = agents[next(iter(job.environments.definition.policies))]
+    path = directory.path if directory is not None else None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(limit_threads(some.torch_threads or 1))
-        stack.enter_context(float32_products(some.precision, placement.sampling_device, placement.learning_device))
+        stack.enter_context(limit_threads(first.config.torch_threads or 1))
+        products = float32_products(first.config.precision, placement.sampling_device, placement.learning_device)
+        stack.enter_context(products)
         if directory is not None:
             stack.callback(directory.close)
-        env_seed, first = seed_of(run.seed, "environments"), agents[kinds[0]]
-        sampler_of = policy_samplers(environments, first, placement, num_steps=some.num_steps, env_seed=env_seed)
-        policies = {}
-        for number, name in enumerate(kinds):
-            own = placement_from_settings(placement.settings())
-            own.prepare(agents[name])
-            noise = np.random.default_rng(seed_of(run.seed, f"noise {name}"))
-            policies[name] = Policy(agents[name], sampler_of(number, noise), own)
-        seen = TrainingRun(agents[kinds[0]], _to_json(settings), directory.path if directory is not None else None)
-        callbacks = Callbacks(reporting.callbacks, seen)
+        callbacks = Callbacks(job.reporting.callbacks, TrainingRun(first, _to_json(job.settings), path))
         runner = SeveralPoliciesRunner(
-            policies,
-            num_envs=environments.num_environments,
+            _policies(job),
+            num_envs=job.environments.num_environments,
             total_steps=run.total_steps,
             run_directory=directory,
             checkpoint_seconds=run.checkpoint_seconds,
             keep_checkpoints=run.keep_checkpoints,
-            progress=reporting.progress,
+            progress=job.reporting.progress,
             callbacks=callbacks,
-            interruption=interruption,
+            interruption=job.interruption,
         )
-        if checkpoint is not None:
-            with fitting("this run"):
-                env_seed = seed_of(
-                    run.seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}"
-                )
-                reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
-            if reason is not None:
-                logger.info("everything is as it was but the environments, which start new episodes: %s", reason)
+        if job.checkpoint is not None:
+            _go_on(runner, job.checkpoint, job.seed)
         with callbacks.told():
             metrics = runner.run()
             if directory is not None and not runner.interrupted:
-                returns = {f"{name}/episode_return_mean": metrics.get(f"{name}/episode_return_mean") for name in kinds}
-                directory.write_result(
-                    {
-                        "env_id": next(iter(settings.values())).env_id,
-                        "seed": run.seed,
-                        "env_steps": runner.env_steps,
-                        "seconds": runner.seconds,
-                        "placement": placement.settings(),
-                        **returns,
-                    }
-                )
-    path = directory.path if directory is not None else None
-    result = PoliciesResult(agents, metrics, path, run.seed, runner.interrupted, runner.saved)
-    if runner.interrupted and reporting.on_interrupt == "raise":
+                directory.write_result(_result(job, runner, metrics))
+    result = PoliciesResult(agents, metrics, path, job.seed, runner.interrupted, runner.saved)
+    if runner.interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result
+
+
+def _policies(job: _Job) -> dict[str, Policy]:
+    """Each with a sampler, a placement and noise of its own, in the order of the kinds of agents."""
+    kinds = list(job.environments.definition.policies)
+    first = job.agents[kinds[0]]
+    env_seed, num_steps = seed_of(job.seed, "environments"), first.config.num_steps
+    sampler_of = policy_samplers(job.environments, first, job.placement, num_steps=num_steps, env_seed=env_seed)
+    policies = {}
+    for number, name in enumerate(kinds):
+        own = placement_from_settings(job.placement.settings())
+        own.prepare(job.agents[name])
+        noise = np.random.default_rng(seed_of(job.seed, f"noise {name}"))
+        policies[name] = Policy(job.agents[name], sampler_of(number, noise), own)
+    return policies
+
+
+def _go_on(runner: SeveralPoliciesRunner, checkpoint: Checkpoint, seed: int) -> None:
+    """Bring a fresh runner to where the checkpoint was written, and say what cannot be as it was."""
+    with fitting("this run"):
+        env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
+        reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+    if reason is not None:
+        logger.info("everything is as it was but the environments, which start new episodes: %s", reason)
+
+
+def _result(job: _Job, runner: SeveralPoliciesRunner, metrics: Metrics) -> dict[str, Any]:
+    returns = {name: metrics.get(name) for name in (f"{kind}/episode_return_mean" for kind in runner.policies)}
+    return {
+        "env_id": next(iter(job.settings.values())).env_id,
+        "seed": job.seed,
+        "env_steps": runner.env_steps,
+        "seconds": runner.seconds,
+        "placement": job.placement.settings(),
+        **returns,
+    }

@@ -10,17 +10,15 @@ One long file, so that the way from `train` to the loop is not scattered; a thir
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from hybridppo.agent_arguments import agent_asked_for, config_asked_for
+from hybridppo.agent_arguments import agent_asked_for, config_asked_for, require_memory_for_agents
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, explaining_memory
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.teams import team_of
@@ -36,7 +34,7 @@ from hybridppo.networks.precision import float32_products
 from hybridppo.networks.threads import limit_threads
 from hybridppo.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
-from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, StopAtReturn, TrainingRun
@@ -50,6 +48,9 @@ from hybridppo.runners.runner import Runner
 from hybridppo.seeds import fresh_seed, seed_of
 from hybridppo.settings import Settings, name_of_source
 from hybridppo.starting import start_from
+
+if TYPE_CHECKING:
+    from hybridppo.several_policies import PoliciesResult
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,28 @@ class Job:
     team: Alone = field(default_factory=Alone)
 
 
+@overload
+def train(
+    env: EnvSource,
+    *,
+    placement: PlacementChoice = "auto",
+    config: AnyConfig | None = None,
+    agent: type[AnyAgent] | AnyAgent | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+    run_dir: str | Path | None = None,
+    profile: bool = False,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] | None = None,
+    loggers: Sequence[Callable[[Metrics], object]] = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    on_interrupt: OnInterrupt = "raise",
+    **options: Any,
+) -> TrainResult: ...
+@overload
+def train(
+    env: EnvSource, *, config: Mapping[str, PPOConfig], placement: PlacementChoice = "auto", **options: Any
+) -> "PoliciesResult": ...
 @takes_options(fields_of(*GROUPS))
 def train(
     env: EnvSource,
@@ -109,8 +132,8 @@ def train(
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Any,
-) -> TrainResult:
-    """Train an agent.
+) -> "TrainResult | PoliciesResult":
+    """Train an agent; or, where `config` is a mapping, an agent for each kind of agents.
 
     Args:
         env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
@@ -118,7 +141,7 @@ def train(
         placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
         config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
-            trains a policy for each kind of agents of a compiled environment, and gives a `PoliciesResult`.
+            trains a policy for each kind of agents of a compiled environment.
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
@@ -136,6 +159,9 @@ def train(
         **options: replaced by the options of `GROUPS`.
 
     `track` also takes trackers that there are already, in a list with names or alone (`hybridppo.reporting.trackers`).
+
+    Returns:
+        The trained agent, and what came of the training; of several policies, a `PoliciesResult` with their agents.
 
     Raises:
         HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
@@ -159,8 +185,7 @@ def train(
 
         others: dict[str, object] = {"agent": agent, "loss": loss, "networks": networks, "profile": profile}
         others |= {"callbacks": callbacks, "track": trackers}
-        found = train_policies(env, config, run, environment_options, placement, run_dir, reporting, **others)
-        return cast(TrainResult, found)  # typed as what all others get
+        return train_policies(env, config, run, environment_options, placement, run_dir, reporting, **others)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     config = config_asked_for(config, agent, loss, networks)
@@ -177,12 +202,9 @@ def train(
         environments = team.environments(env, config.num_envs, environment_options)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
-        if environments.agents and isinstance(config, PPOConfig):
-            spaces = environments.observation_space, environments.action_space
-            on_host = isinstance(meant, Placement) and meant.learning_device.type == "cpu"
-            require_memory({"": (config, environments.num_agents)}, *spaces, learns_on_host=on_host)
-        table = None
-        with _explaining_memory(config, environments):
+        require_memory_for_agents(config, environments, meant)
+        spaces = environments.observation_space, environments.action_space
+        with explaining_memory(config, *spaces):
             trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
             if isinstance(meant, Auto):
                 choice = team.choose(
@@ -196,11 +218,10 @@ def train(
                     agent=trained,
                     seconds_to_make=seconds_to_make,
                 )
-                resolved, run, table = choice.placement, replace(run, num_workers=choice.num_workers), choice.table
-                _set_threads(trained, choice.torch_threads)
             else:
-                resolved = meant
-                _set_threads(trained, config.torch_threads or 1)
+                choice = Choice(meant, run.num_workers, config.torch_threads or 1, table={})
+        trained.config = replace(trained.config, torch_threads=choice.torch_threads)
+        run = replace(run, num_workers=choice.num_workers)
         if run.start_from is not None:
             start_from(trained, run.start_from)
         settings = Settings(
@@ -209,26 +230,27 @@ def train(
             config=trained.config,
             environment=environment_options,
             run=run,
-            placement=resolved.settings(),
-            observation_space=environments.observation_space,
-            action_space=environments.action_space,
+            placement=choice.placement.settings(),
+            observation_space=spaces[0],
+            action_space=spaces[1],
             own={what: name_of_source(value) for what, value in trained.own.items()},
         )
-        directory = None
-        if run_dir is not None and team.rank == 0:
-            directory = RunDirectory.create(run_dir, settings.to_json())
-        profile = profile and team.rank == 0
-        job = Job(
-            env, settings, environments, trained, resolved, interruption, directory, None, profile, reporting, team
-        )
-        try:
-            if directory is not None and table is not None:
-                directory.write_placements(table)
+        job = Job(env, settings, environments, trained, choice.placement, interruption, reporting=reporting, team=team)
+        if run_dir is None or team.rank > 0:
             return run_by_groups(job)
-        except BaseException:
-            if directory is not None:
-                directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
-            raise
+        return _run_in(run_dir, replace(job, profile=profile), choice.table)
+
+
+def _run_in(run_dir: str | Path, job: Job, table: dict[str, Any]) -> TrainResult:
+    """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
+    directory = RunDirectory.create(run_dir, job.settings.to_json())
+    try:
+        if table:
+            directory.write_placements(table)
+        return run_by_groups(replace(job, directory=directory))
+    except BaseException:
+        directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
+        raise
 
 
 def run_by_groups(job: Job) -> TrainResult:
@@ -246,9 +268,9 @@ def run_to_the_end(job: Job) -> TrainResult:
     job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
     config, run = agent.config, settings.run
-    memory = _explaining_memory(config, job.environments)
+    memory = explaining_memory(config, job.environments.observation_space, job.environments.action_space)
     products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
-    with limit_threads(config.torch_threads or 1), memory, products:
+    with limit_threads(config.torch_threads or 1), memory, products, contextlib.ExitStack() as stack:
         placement.prepare(agent)
         sampler = team.sampler(
             job.env,
@@ -262,46 +284,38 @@ def run_to_the_end(job: Job) -> TrainResult:
             env_seed=seed_of(settings.seed, "environments"),
             noise=np.random.default_rng(seed_of(settings.seed, "noise")),
         )
+        stack.callback(sampler.close)
+        if directory is not None:
+            stack.callback(directory.close)
         seen = TrainingRun(agent, settings.to_json(), directory.path if directory is not None else None)
         own = [StopAtReturn(run.target_return)] if run.target_return is not None else []
         callbacks = Callbacks([*own, *job.reporting.callbacks], seen)
-        with contextlib.ExitStack() as stack:
-            stack.callback(sampler.close)
-            if directory is not None:
-                stack.callback(directory.close)
-            evaluation_meanwhile = _evaluation_during(job, callbacks) if run.evaluate_every else None
-            if evaluation_meanwhile is not None:
-                stack.callback(evaluation_meanwhile.close)
-            runner = team.runner(
-                agent,
-                sampler,
-                placement,
-                total_steps=run.total_steps,
-                total_episodes=run.total_episodes,
-                run_directory=directory,
-                checkpoint_seconds=run.checkpoint_seconds,
-                keep_checkpoints=run.keep_checkpoints,
-                progress=job.reporting.progress,
-                callbacks=callbacks,
-                evaluation=evaluation_meanwhile,
-                interruption=job.interruption,
-            )
-            if job.checkpoint is not None and directory is not None:
-                go_on(runner, job.checkpoint, settings.seed, directory)
-            seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
-            with callbacks.told():
-                metrics = _run(runner, job)
-                team.end()
-                evaluation, interrupted = None, runner.interrupted
-                if run.evaluation_episodes > 0 and not interrupted:
-                    try:
-                        evaluation = _evaluation_after(job)
-                    except Stopped:
-                        interrupted = True
-                    else:
-                        callbacks.evaluation(line_of(runner, evaluation))
-                if directory is not None and not interrupted:
-                    directory.write_result(_result(settings, runner, evaluation, placement))
+        evaluation_meanwhile = None
+        if run.evaluate_every:
+            evaluation_meanwhile = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
+        runner = team.runner(
+            agent,
+            sampler,
+            placement,
+            total_steps=run.total_steps,
+            total_episodes=run.total_episodes,
+            run_directory=directory,
+            checkpoint_seconds=run.checkpoint_seconds,
+            keep_checkpoints=run.keep_checkpoints,
+            progress=job.reporting.progress,
+            callbacks=callbacks,
+            evaluation=evaluation_meanwhile,
+            interruption=job.interruption,
+        )
+        if job.checkpoint is not None and directory is not None:
+            go_on(runner, job.checkpoint, settings.seed, directory)
+        seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
+        with callbacks.told():
+            metrics = _run(runner, job)
+            team.end()
+            evaluation, interrupted = _evaluation_after(job, runner, callbacks)
+            if directory is not None and not interrupted:
+                directory.write_result(_result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None and team.rank == 0 else None
     result = TrainResult(
         agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, runner.stopped_by
@@ -340,22 +354,30 @@ def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraini
     )
 
 
-def _evaluation_after(job: Job) -> Evaluation:
+def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[Evaluation | None, bool]:
+    """The evaluation that was asked for, if there is one; whether a signal ended it, or the training before it."""
     settings = job.settings
-    return evaluate_agent(
-        job.agent,
-        job.env,
-        episodes=settings.run.evaluation_episodes,
-        seed=seed_of(settings.seed, "evaluation"),
-        autoreset_mode=settings.environment.autoreset_mode,
-        on_env_error=settings.environment.on_env_error,
-        env_kwargs=settings.environment.env_kwargs,
-        imports=settings.environment.imports,
-        vectorization=settings.environment.vectorization_of_evaluation,
-        placement=job.placement,
-        progress=job.reporting.progress,
-        should_stop=lambda: job.interruption.requested,
-    )
+    if runner.interrupted or settings.run.evaluation_episodes == 0:
+        return None, runner.interrupted
+    try:
+        evaluation = evaluate_agent(
+            job.agent,
+            job.env,
+            episodes=settings.run.evaluation_episodes,
+            seed=seed_of(settings.seed, "evaluation"),
+            autoreset_mode=settings.environment.autoreset_mode,
+            on_env_error=settings.environment.on_env_error,
+            env_kwargs=settings.environment.env_kwargs,
+            imports=settings.environment.imports,
+            vectorization=settings.environment.vectorization_of_evaluation,
+            placement=job.placement,
+            progress=job.reporting.progress,
+            should_stop=lambda: job.interruption.requested,
+        )
+    except Stopped:
+        return None, True
+    callbacks.evaluation(line_of(runner, evaluation))
+    return evaluation, False
 
 
 def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, placement: Placement) -> dict[str, Any]:
@@ -374,11 +396,3 @@ def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, p
             "evaluation_episodes": len(evaluation.returns),
         }
     return result
-
-
-def _set_threads(agent: Any, torch_threads: int) -> None:
-    agent.config = replace(agent.config, torch_threads=torch_threads)
-
-
-def _explaining_memory(config: AnyConfig, environments: Environments) -> AbstractContextManager[None]:
-    return explaining_memory(config, environments.observation_space, environments.action_space)

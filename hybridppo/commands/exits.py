@@ -2,14 +2,18 @@
 
 import math
 import sys
+from typing import TYPE_CHECKING
 
 from hybridppo.reporting.advice import advice
 from hybridppo.training import TrainResult
 
+if TYPE_CHECKING:
+    from hybridppo.several_policies import PoliciesResult
+
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
-def report(result: TrainResult) -> int:
+def report(result: "TrainResult | PoliciesResult") -> int:
     """Say in a line what came of a training, and where it lies; the exit code."""
     if not result.saved:
         print(
@@ -22,6 +26,13 @@ def report(result: TrainResult) -> int:
         print(f"interrupted; go on with: hybridppo resume {result.run_dir}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
+    if isinstance(result, TrainResult):
+        _report_one_policy(result)
+    print(f"run directory: {result.run_dir}")
+    return EXIT_DONE
+
+
+def _report_one_policy(result: TrainResult) -> None:
     if result.stopped_by is not None:
         print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
@@ -31,15 +42,20 @@ def report(result: TrainResult) -> int:
     returns = result.evaluation.returns if result.evaluation is not None else None
     for sentence in advice(result.metrics, result.agent.config, returns):
         print(f"note: {sentence}")
-    print(f"run directory: {result.run_dir}")
-    return EXIT_DONE
 
 
-def summary(result: TrainResult) -> str:
-    """Return, steps, seconds and speed of a training, in a line."""
+def summary(result: "TrainResult | PoliciesResult") -> str:
+    """Returns, steps, seconds and speed of a training, in a line."""
     metrics = result.metrics
     if not metrics:  # resumed, and there was nothing left to do
         return "training: nothing was left to do"
-    mean, steps, seconds = metrics["episode_return_mean"], metrics["env_steps"], metrics["seconds"]
-    returns = f"return {mean:.1f} (latest episodes, sampled actions)" if math.isfinite(mean) else "no whole episode"
+    steps, seconds = metrics["env_steps"], metrics["seconds"]
+    if isinstance(result, TrainResult):
+        returns = _return(metrics["episode_return_mean"])
+    else:
+        returns = ", ".join(f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in result.agents)
     return f"training: {returns}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
+
+
+def _return(mean: float) -> str:
+    return f"return {mean:.1f} (latest episodes, sampled actions)" if math.isfinite(mean) else "no whole episode"

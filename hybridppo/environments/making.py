@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
@@ -24,6 +24,9 @@ from hybridppo.environments.registration import import_modules, spec_of
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
+
+if TYPE_CHECKING:
+    from hybridppo.compiled.definition import Definition
 
 logger = logging.getLogger(__name__)
 
@@ -206,21 +209,32 @@ def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, 
     return environments
 
 
+def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Definition":
+    """What an id or a function stands for that is to be compiled; the modules that register it are imported.
+
+    Raises:
+        EnvError: where there is no such environment, or it has no compiled form.
+    """
+    from hybridppo.compiled.known import compiled_form
+
+    import_modules(options.imports)
+    try:
+        return compiled_form(spec_of(source).id if isinstance(source, str) else source)
+    except (gym.error.Error, ImportError) as error:
+        raise EnvError(
+            f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
+        ) from error
+
+
 def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
     from hybridppo.compiled.building import require_numba
-    from hybridppo.compiled.known import compiled_form
     from hybridppo.environments.compiled import CompiledEnvironments
     from hybridppo.environments.compiled_agents import CompiledAgents
 
     require_numba()
     if options.env_kwargs:
         raise ConfigurationError("env_kwargs cannot be had with vectorization='compiled': leave one of them out")
-    try:
-        definition = compiled_form(spec_of(source).id if isinstance(source, str) else source)
-    except (gym.error.Error, ImportError) as error:
-        raise EnvError(
-            f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
-        ) from error
+    definition = compiled_definition(source, options)
     kind = CompiledAgents if definition.policies else CompiledEnvironments
     return kind(definition, num_envs, first, options.env_threads)
 

@@ -12,13 +12,16 @@ from compiled_hunt import HUNTERS, PREY, Hunt
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, Mirrored, OutOfMemoryError, RunDirectoryError
+from hybridppo import ConfigurationError, EnvError, Mirrored, OutOfMemoryError, RunDirectoryError
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.commands.exits import EXIT_DONE, report
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused_agents, together
 from hybridppo.runners.samplers.together import PolicySampler, Together
+from hybridppo.several_policies import definition_with_kinds
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -199,6 +202,29 @@ def test_what_several_policies_cannot_have_is_refused(options: dict[str, Any], m
 def test_an_environment_of_one_agent_has_no_several_policies() -> None:
     with pytest.raises(ConfigurationError, match="has one agent"):
         hybridppo.train("CartPole-v1", config=CONFIGS, total_steps=10, progress=False)
+
+
+def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in (8, 9):
+        (tmp_path / f"hunts_{version}.py").write_text(
+            f"import gymnasium\ngymnasium.register('Hunt-v{version}', entry_point='compiled_hunt:Hunt')\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    for source, imports in (("hunts_8:Hunt-v8", ""), ("Hunt-v9", "hunts_9")):
+        definition = definition_with_kinds(source, EnvironmentOptions(imports=imports), CONFIGS)
+        assert definition.policies == {"hunter": HUNTERS, "prey": PREY}
+    with pytest.raises(EnvError, match="'Hunts-v0' cannot be made"):
+        hybridppo.train("Hunts-v0", config=CONFIGS, total_steps=10, progress=False)
+
+
+def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(never_stopped) == EXIT_DONE
+    said = capsys.readouterr().out
+    metrics = never_stopped.metrics
+    for name in CONFIGS:
+        assert f"{name}: return {metrics[f'{name}/episode_return_mean']:.1f}" in said
+    assert f"{4 * STEPS:,} steps" in said
+    assert f"run directory: {never_stopped.run_dir}" in said
 
 
 def test_what_is_for_one_policy_says_so(never_stopped: Any) -> None:

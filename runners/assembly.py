@@ -52,7 +52,7 @@ def make_sampler(
     noise: np.random.Generator,
     transport: Callable[[Work], Transport] = Processes,
 ) -> BaseSampler:
-    """In this process, where nothing overlaps; in workers, where they are asked for; else in one, or in a thread.
+    """What samples: this process, where nothing overlaps; workers, where they are asked for; else one, or a thread.
 
     Compiled environments are sampled where the actor is, if there are kernels for its device.
 
@@ -71,24 +71,16 @@ def make_sampler(
         transport: where workers are.
     """
     if environments.device is not None:
-        from hybridppo.runners.samplers.on_tensors import TensorSampler
-
         of_tensors = cast("TensorEnvironments", environments)
         _require_turns_there(of_tensors, agent, placement, num_episodes=num_episodes, num_workers=num_workers)
-        placement.act_on_tensors()
-        return TensorSampler(
-            of_tensors, agent.distribution, num_steps=num_steps, env_seed=env_seed, noise=noise, memory=agent.memory
-        )
+        return _on_tensors(of_tensors, agent, placement, num_steps, env_seed, noise)
     overlaps, samples_on_cpu = placement.max_lag > 0, placement.sampling_device.type == "cpu"
+    may_be_on_device = environments.is_compiled and not samples_on_cpu and not num_workers
+    if may_be_on_device and _fits_device(agent, placement, num_episodes):
+        compiled = cast("CompiledEnvironments", environments)
+        return _on_device(compiled, agent, placement, num_steps, env_seed)(0, noise)
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
-    if environments.is_compiled and not samples_on_cpu and not num_workers:
-        from hybridppo.environments.on_device import has_launcher
-
-        if has_launcher(placement.sampling_device) and _fits_device(agent, placement, num_episodes):
-            return _on_device(cast("CompiledEnvironments", environments), agent, placement, num_steps, env_seed)(
-                0, noise
-            )
     if num_episodes is not None:
         if num_workers:
             raise ConfigurationError(
@@ -136,6 +128,22 @@ def make_sampler(
         pin_for=pin_for,
         in_thread=overlaps,
         memory=agent.memory,
+    )
+
+
+def _on_tensors(
+    environments: "TensorEnvironments",
+    agent: Agent,
+    placement: Placement,
+    num_steps: int,
+    env_seed: int,
+    noise: np.random.Generator,
+) -> BaseSampler:
+    from hybridppo.runners.samplers.on_tensors import TensorSampler
+
+    placement.act_on_tensors()
+    return TensorSampler(
+        environments, agent.distribution, num_steps=num_steps, env_seed=env_seed, noise=noise, memory=agent.memory
     )
 
 
@@ -194,10 +202,9 @@ def policy_samplers(
         num_steps: of each environment per rollout.
         env_seed: the `i`-th environment starts from `env_seed + i`.
     """
-    from hybridppo.environments.on_device import has_launcher
     from hybridppo.runners.samplers.together import PolicySampler, Together
 
-    if has_launcher(placement.sampling_device) and _fits_device(agent, placement, None):
+    if _fits_device(agent, placement, None):
         return _on_device(environments, agent, placement, num_steps, env_seed, apart=True)
     together = Together(environments, agent.distribution, env_seed, bytearray(1))
     return lambda policy, noise: PolicySampler(together, policy, num_steps=num_steps, noise=noise)
@@ -228,9 +235,15 @@ def _on_device(
 
 
 def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:
-    """Whether compiled environments can be sampled on a device; a warning says why not, for that costs much speed."""
+    """Whether compiled environments can be sampled where the actor is, by kernels.
+
+    Where there are kernels for its device, and they cannot be used, a warning says why: that costs much speed.
+    """
+    from hybridppo.environments.on_device import has_launcher
     from hybridppo.runners.samplers.fused_actor import is_drawn
 
+    if not has_launcher(placement.sampling_device):
+        return False
     reasons = {
         "the actor has a memory": agent.memory is not None,
         "sampling and learning overlap": placement.max_lag > 0,

@@ -18,7 +18,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import arrays_of, numpy_form
-from hybridppo.networks.numpy_forms.form import OwnActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -77,23 +77,14 @@ class WorkerSampler(BaseSampler):
         memory: MemoryLayout | None = None,
         transport: Callable[[Work], Transport] = Processes,
     ) -> None:
-        columns, agents = template.num_envs, template.num_agents
-        num_envs = columns // agents
-        if not 1 <= num_workers <= num_envs:
-            raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
-        form = numpy_form(network)
-        if form is None:
-            raise ConfigurationError(
-                "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
-                "layer_norm and impala convolutions: choose such a network, or num_workers=0"
-            )
-        layout = RolloutBuffer.layout(num_steps, columns, template.encode, distribution, memory)
-        arrays = arrays_of(network)
+        agents = template.num_agents
+        num_envs = template.num_envs // agents
         options = options if options is not None else EnvironmentOptions()
-        bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
-        shares = [slice(start, end) for start, end in pairwise(bounds)]
+        shares = _divided(num_envs, num_workers)
         # In columns: an environment's agents stay together.
         self._envs = [slice(share.start * agents, share.stop * agents) for share in shares]
+        layout = RolloutBuffer.layout(num_steps, template.num_envs, template.encode, distribution, memory)
+        form, arrays = _form_of(network), arrays_of(network)
         setup = {
             "source": to_send(source),
             "options": options,
@@ -282,3 +273,21 @@ class WorkerSampler(BaseSampler):
             self._closed = True
             self.request_stop()
             self._transport.close()
+
+
+def _divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
+    """Each worker's share of the environments, as even as can be."""
+    if not 1 <= num_workers <= num_envs:
+        raise ConfigurationError(f"num_workers must lie between 1 and num_envs = {num_envs}, got {num_workers}")
+    bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
+    return [slice(start, end) for start, end in pairwise(bounds)]
+
+
+def _form_of(network: nn.Module) -> NumpyForm:
+    form = numpy_form(network)
+    if form is None:
+        raise ConfigurationError(
+            "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
+            "layer_norm and impala convolutions: choose such a network, or num_workers=0"
+        )
+    return form

@@ -63,38 +63,3 @@ class NumpyEncoded:
                 seen = encoder.features
             joined.append(seen)
         return np.concatenate((*joined, features[:, self._rest]), axis=1)
-
-
-class NumpyEncodedActor:
-    """Encoded parts and an MLP as a sampler sees them: host arrays in, host arrays out.
-
-    Args:
-        form: of the parts.
-        parameters: as for `NumpyActor`, with those of `NumpyEncoded` before those of the first layer.
-        activation: of every layer.
-        version: of these parameters.
-        mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
-    """
-
-    def __init__(
-        self,
-        form: EncodedForm,
-        parameters: Sequence[Array],
-        activation: NumpyActivation,
-        version: int = 0,
-        mask_size: int = 0,
-    ) -> None:
-        self.parameters, self.version = parameters, version
-        start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
-        end = start + form.num_arrays
-        self._encoded = NumpyEncoded(form, parameters[start:end], activation)
-        self._mlp = NumpyActor([*parameters[:start], *parameters[end:]], activation, version, mask_size)
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        return self._mlp(self._encoded(observations))
-
-    @property
-    def features(self) -> Array:
-        """As `NumpyActor.features`."""
-        return self._mlp.features

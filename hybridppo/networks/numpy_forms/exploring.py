@@ -1,17 +1,29 @@
 """Actors whose exploration depends on the state, in NumPy: the arithmetic of `StateDependentActor` to rounding."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import NumpyActor
-from hybridppo.networks.numpy_forms.encoders import NumpyEncodedActor
-from hybridppo.networks.numpy_forms.images import NumpyImageActor
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 Array = NDArray[Any]
+
+
+class ActorWithFeatures(Protocol):
+    """An actor that shows what its last hidden layer gave."""
+
+    version: int
+
+    @property
+    def features(self) -> Array:
+        """Of the last call, `[N, L]`."""
+        ...
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`."""
+        ...
 
 
 class NumpyExploringActor:
@@ -21,14 +33,12 @@ class NumpyExploringActor:
     one row each, in NumPy's own order, which follows from their number alone.
 
     Args:
-        actor: of the means.
+        actor: of the means, and of the features that exploration sees.
         log_std: of the entries of a matrix, `[d, L]`; copied.
         parameters: all that this was made of.
     """
 
-    def __init__(
-        self, actor: NumpyActor | NumpyImageActor | NumpyEncodedActor, log_std: Array, parameters: Sequence[Array]
-    ) -> None:
+    def __init__(self, actor: ActorWithFeatures, log_std: Array, parameters: Sequence[Array]) -> None:
         self.parameters, self.version = parameters, actor.version
         self._actor = actor
         self._scale: Array = np.exp(log_std)

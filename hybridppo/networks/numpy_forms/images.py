@@ -1,6 +1,6 @@
-"""Actors of images in NumPy: the same arithmetic as `ImageNetwork` and `JoinedNetwork` to rounding, without torch.
+"""Convolutions in NumPy: the same arithmetic as in `ImageNetwork` and `JoinedNetwork` to rounding, without torch.
 
-For the same two reasons as `numpy_mlp`: worker processes need not load torch, and what comes out for an image does not
+For the same two reasons as `NumpyActor`: worker processes need not load torch, and what comes out for an image does not
 depend on how many others there are, because each passes through the convolutions by itself.
 """
 
@@ -12,51 +12,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
 from hybridppo.spaces.images import ImageLayout
 from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
-
-
-class NumpyImageActor:
-    """Convolutions and an MLP as a sampler sees them: host arrays in, host arrays out.
-
-    A convolution is a product: each patch that its filters look at is copied to a row, which is multiplied with all
-    filters at once. The patches of one image stay in the cache.
-
-    Args:
-        layout: what a row is: an image, or numbers and images.
-        parameters: as for `NumpyActor`, with weights `[filters, channels, kernel, kernel]` and biases `[filters]` of
-            the convolutions, image by image, before those of the first layer. Copied when it is made.
-        activation: of every hidden layer; convolutions have ReLU.
-        version: of these parameters.
-        mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
-    """
-
-    def __init__(
-        self,
-        layout: RowLayout,
-        parameters: Sequence[Array],
-        activation: NumpyActivation,
-        version: int = 0,
-        mask_size: int = 0,
-    ) -> None:
-        self.parameters, self.version = parameters, version
-        start = len(parameters) % 2  # after the log standard deviations of a Gaussian actor
-        end = start + num_convolution_arrays(layout)
-        self._features = NumpyFeatures(layout, parameters[start:end])
-        rest = [*parameters[:start], *parameters[end:]]
-        self._mlp = NumpyActor(rest, activation, version, mask_size, layout.num_numbers)
-
-    def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`; the result is reused by the next call."""
-        return self._mlp(self._features(observations))
-
-    @property
-    def features(self) -> Array:
-        """As `NumpyActor.features`."""
-        return self._mlp.features
 
 
 def num_convolution_arrays(layout: RowLayout) -> int:
@@ -65,11 +24,15 @@ def num_convolution_arrays(layout: RowLayout) -> int:
 
 
 class NumpyFeatures:
-    """What is left of a row with images: its numbers, and what convolutions make of each image.
+    """What is left of a row with images: its numbers, and what convolutions, each with its ReLU, make of each image.
+
+    A convolution is a product: each patch that its filters look at is copied to a row, which is multiplied with all
+    filters at once. The patches of one image stay in the cache.
 
     Args:
-        layout: what a row is.
-        parameters: of the convolutions, image by image, as for `NumpyImageActor`.
+        layout: what a row is: an image, or numbers and images.
+        parameters: weights `[filters, channels, kernel, kernel]` and biases `[filters]` of the convolutions, image by
+            image. Copied when it is made.
     """
 
     def __init__(self, layout: RowLayout, parameters: Sequence[Array]) -> None:

@@ -23,7 +23,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.convolutions import ImageNetwork, nature
 from hybridppo.networks.mlp import MLP
-from hybridppo.networks.numpy_forms.images import NumpyImageActor
+from hybridppo.networks.numpy_forms.form import NumpyFeaturesActor
 from hybridppo.placements.acting import TorchActor, sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.spaces.images import ImageLayout
@@ -201,7 +201,7 @@ def test_weights_are_orthogonal_and_leading_dimensions_kept(shape: tuple[int, ..
 def test_numpy_gives_what_torch_gives(shape: tuple[int, ...], gaussian: bool) -> None:
     network = make_network(shape, gaussian=gaussian)
     actor = sampling_actor(network, CROSSING, version=3)
-    assert isinstance(actor, NumpyImageActor)
+    assert isinstance(actor, NumpyFeaturesActor)
     assert actor.version == 3
     for count in (1, 8, 3):
         images = some_images(count, shape)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.interruption import Stopped
@@ -16,6 +17,8 @@ from hybridppo.spaces.state_dependent import Drawing
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -70,47 +73,73 @@ def evaluate(
     Raises:
         Stopped: where `should_stop` says so.
     """
-    num_agents, columns = environments.num_agents, environments.num_envs
-    num_envs = columns // num_agents
-    remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
-    running_return, running_length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
-    resetting = nobody = np.zeros(columns, dtype=np.bool_)
-    drawing = Drawing(distribution, np.random.default_rng(seed), columns)
-    returns: list[float] = []
-    lengths: list[int] = []
-    agents: list[str] = []
+    tally = _Tally(environments, episodes, on_episode)
+    drawing = Drawing(distribution, np.random.default_rng(seed), environments.num_envs)
     observations = environments.reset(seed)
     remembered: EpisodeMemory | None = None
     if memory is not None:
-        remembered = EpisodeMemory(num_envs, memory, environments.skips_row_after_end)
+        remembered = EpisodeMemory(environments.num_envs, memory, environments.skips_row_after_end)
         remembered.begin(actor)
-    while remaining.any():
+    while tally.remaining.any():
         if should_stop():
             raise Stopped
         if remembered is not None:
             remembered.forget(actor)
         actions = distribution.mode(actor(observations)) if deterministic else drawing.actions(actor, observations)
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
-        absent = environments.absent if environments.absent is not None else nobody
         if remembered is not None:
             remembered.after(terminated | truncated, environments.restarted)
-        ended, no_steps = (terminated | truncated) & ~absent, resetting | absent
-        running_return += np.where(no_steps, 0.0, rewards)
-        running_length += ~no_steps
+        tally.add(rewards, terminated | truncated)
+    return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents))
+
+
+class _Tally:
+    """What the episodes under way have gained, and those that have ended and count.
+
+    Args:
+        environments: that are stepped.
+        episodes: how many count.
+        on_episode: called after each of them.
+    """
+
+    def __init__(self, environments: Environments, episodes: int, on_episode: Callable[[], object]) -> None:
+        self._environments, self._on_episode = environments, on_episode
+        columns, self._num_agents = environments.num_envs, environments.num_agents
+        num_envs = columns // self._num_agents
+        self.remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
+        """Of each environment, how many episodes of it are still to end."""
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+        self.agents: list[str] = []
+        self._return, self._length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
+        self._resetting = self._nobody = np.zeros(columns, dtype=np.bool_)
+
+    def add(self, rewards: Array, ends: Array) -> None:
+        """A row of the environments: what it gave, and where an episode ended, `[N]`."""
+        environments = self._environments
+        absent = environments.absent if environments.absent is not None else self._nobody
+        ended, no_steps = ends & ~absent, self._resetting | absent
+        self._return += np.where(no_steps, 0.0, rewards)
+        self._length += ~no_steps
         for restarted in environments.restarted:
             if not ended[restarted]:  # its episode was broken off
-                running_return[restarted], running_length[restarted] = 0.0, 0
+                self._return[restarted], self._length[restarted] = 0.0, 0
         for column in np.flatnonzero(ended).tolist():
-            if remaining[column // num_agents]:
-                returns.append(float(running_return[column]))
-                lengths.append(int(running_length[column]))
-                agents += environments.agents[column % num_agents : column % num_agents + 1]
-            running_return[column], running_length[column] = 0.0, 0
+            env, agent = divmod(column, self._num_agents)
+            if self.remaining[env]:
+                self.returns.append(float(self._return[column]))
+                self.lengths.append(int(self._length[column]))
+                self.agents += environments.agents[agent : agent + 1]
+            self._return[column], self._length[column] = 0.0, 0
         if ended.any():
-            is_over = (ended | no_steps).reshape(num_envs, num_agents).all(1) & ended.reshape(num_envs, -1).any(1)
-            for env in np.flatnonzero(is_over & (remaining > 0)):
-                remaining[env] -= 1
-                on_episode()
+            self._count_environments(ended, no_steps)
         if environments.skips_row_after_end:
-            resetting = ended
-    return Evaluation(tuple(returns), tuple(lengths), tuple(agents))
+            self._resetting = ended
+
+    def _count_environments(self, ended: Array, no_steps: Array) -> None:
+        """An environment's episode is over with that of the last of its agents."""
+        by_env = (len(self.remaining), self._num_agents)
+        is_over = (ended | no_steps).reshape(by_env).all(1) & ended.reshape(by_env).any(1)
+        for env in np.flatnonzero(is_over & (self.remaining > 0)):
+            self.remaining[env] -= 1
+            self._on_episode()

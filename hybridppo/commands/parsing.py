@@ -3,11 +3,9 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import tyro
-
-Parsed = TypeVar("Parsed")
 
 _JSON = dict[str, Any] | None
 """Options of this type are an object of JSON on the command line."""

@@ -2,9 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -67,11 +68,7 @@ class Placements:
             options=self.environment,
             progress=self.progress,
         )
-        if self.json:
-            print(json.dumps(comparison, indent=1))
-        else:
-            table = comparison_as_markdown(comparison)
-            print(for_terminals(table) if sys.stdout.isatty() else table)
+        self._show(comparison, comparison_as_markdown)
         if self.plot is not None:
             plot_placements(rows_of(comparison), f"{self.env_id}, seconds by part", self.plot)
         return EXIT_DONE
@@ -92,9 +89,12 @@ class Placements:
             address=self.address,
             options=self.environment,
         )
+        self._show(comparison, distributions_as_markdown)
+        return EXIT_DONE
+
+    def _show(self, comparison: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str]) -> None:
         if self.json:
             print(json.dumps(comparison, indent=1))
-        else:
-            table = distributions_as_markdown(comparison)
-            print(for_terminals(table) if sys.stdout.isatty() else table)
-        return EXIT_DONE
+            return
+        table = as_markdown(comparison)
+        print(for_terminals(table) if sys.stdout.isatty() else table)

@@ -15,7 +15,7 @@ import gymnasium as gym
 
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.frame_stack import FrameStack
-from hybridppo.environments.making import require_single
+from hybridppo.environments.making import require_single, with_arguments
 from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError
@@ -133,7 +133,7 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
     source = require_single(source, "playing")
     try:
         if callable(source):
-            made: Any = source()
+            made: Any = with_arguments(source, 1, options)()
         else:
             env_kwargs = {**(options.env_kwargs or {}), "render_mode": render_mode}
             made = make_env(source, imports=options.imports, **env_kwargs)

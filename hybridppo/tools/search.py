@@ -110,18 +110,7 @@ def tune(
     asked = {"env_id": env_id, "total_steps": total_steps, "fixed": fixed, "env_kwargs": env_kwargs, "seed": seed}
     output.mkdir(parents=True, exist_ok=True)
     _require_same(output / "search.json", asked)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    log = str(output / "study.log")
-    lock = journal.JournalFileOpenLock(log)  # the other kind makes links, which Windows allows to few
-    study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(log, lock_obj=lock)),
-        study_name=env_id,
-        load_if_exists=True,
-        direction="maximize",
-        pruner=optuna.pruners.MedianPruner(n_startup_trials=UNJUDGED),
-    )
-    # A search that goes on does not begin with the same suggestions again.
-    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), multivariate=True, constant_liar=True)
+    study = _study(output, env_id, seed, optuna, journal)
     options = {**PLACEMENT, "evaluation_episodes": EVALUATION_EPISODES}
     if env_kwargs:
         options["env_kwargs"] = env_kwargs
@@ -137,17 +126,26 @@ def tune(
     if not study.trials:
         study.enqueue_trial({name: value for name, value in _nearest(PPOConfig()).items() if name not in fixed})
     _search(study, optuna, begin, trials, jobs, progress)
-    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
-    if not complete:
-        raise HybridPPOError(f"none of the trials in {output} came to its end")
-    best = sorted(complete, key=lambda trial: float(trial.value or 0.0), reverse=True)[:FINALISTS]
-    runs = {
-        trial.number: [_final_run(trial, output, seed + 1 + number, options) for number in range(FINAL_SEEDS)]
-        for trial in best
-    }
-    entry = _best_of(runs, jobs, trials, progress)
+    entry = _best_of(_finals(study, optuna, output, seed, options), jobs, trials, progress)
     write_entry(output / "tuned.json", env_id, entry)
     return entry
+
+
+def _study(output: Path, env_id: str, seed: int, optuna: Any, journal: Any) -> Any:
+    """The search as optuna keeps it: a new one, or that in the folder."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    log = str(output / "study.log")
+    lock = journal.JournalFileOpenLock(log)  # the other kind makes links, which Windows allows to few
+    study = optuna.create_study(
+        storage=optuna.storages.JournalStorage(journal.JournalFileBackend(log, lock_obj=lock)),
+        study_name=env_id,
+        load_if_exists=True,
+        direction="maximize",
+        pruner=optuna.pruners.MedianPruner(n_startup_trials=UNJUDGED),
+    )
+    # A search that goes on does not begin with the same suggestions again.
+    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), multivariate=True, constant_liar=True)
+    return study
 
 
 def suggested(trial: Any, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -266,6 +264,22 @@ def _is_hopeless(one: _Underway) -> bool:
         one.trial.report(float(line["evaluation_return_mean"]), number)
     one.seen = len(lines)
     return bool(lines) and bool(one.trial.should_prune())
+
+
+def _finals(study: Any, optuna: Any, output: Path, seed: int, options: dict[str, Any]) -> dict[int, list[RunAsked]]:
+    """The best trials by their numbers, each with its runs on further seeds.
+
+    Raises:
+        HybridPPOError: where no trial came to its end.
+    """
+    complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    if not complete:
+        raise HybridPPOError(f"none of the trials in {output} came to its end")
+    best = sorted(complete, key=lambda trial: float(trial.value or 0.0), reverse=True)[:FINALISTS]
+    return {
+        trial.number: [_final_run(trial, output, seed + 1 + number, options) for number in range(FINAL_SEEDS)]
+        for trial in best
+    }
 
 
 def _final_run(trial: Any, output: Path, seed: int, options: dict[str, Any]) -> RunAsked:

@@ -266,3 +266,23 @@ def test_agents_with_a_replay_buffer_say_that_they_learn_from_one() -> None:
 
     with pytest.raises(ConfigurationError, match="learns from environments of one agent, and these have"):
         hybridppo.train(Steering, total_steps=100, config=hybridppo.TD3Config(), placement="cpu", progress=False)
+
+
+def test_agents_with_a_memory_are_evaluated_where_their_environment_is_restarted() -> None:
+    """What each agent remembers has a row of its own, also of those beyond the number of environments."""
+    fails: list[bool] = []
+
+    def fault(env: FaultyAgents, found: Any) -> Any:
+        if env.steps == 4 and fails and fails.pop(0):
+            raise RuntimeError("a fault")
+        return found
+
+    def make() -> FaultyAgents:
+        return FaultyAgents(fault)
+
+    config = replace(SMALL, num_envs=2, num_minibatches=1, recurrent="lstm", recurrent_size=4)
+    agent = hybridppo.train(make, total_steps=64, seed=0, config=config, placement="cpu", progress=False).agent
+    fails += [False, True]  # the second of both environments
+    found = hybridppo.evaluate_agent(agent, make, episodes=4, on_env_error="restart", progress=False)
+    assert fails == []
+    assert found.lengths == (10,) * 8

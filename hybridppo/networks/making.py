@@ -119,68 +119,93 @@ def actor_and_critic(
         mask_size = distribution.mask_size
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
-    recurrent = config.recurrent
-    initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
+    parts = _Parts(encode, mask_size, config, generator)
+    num_outputs = distribution.output_size - distribution.free_size
+    if config.use_sde:  # of means alone: `PPOConfig` and `distribution_for` refuse what it cannot be had with
+        features = parts.network(None, 1.0) if parts.trunk is None else parts.trunk
+        exploring = StateDependentActor(features, parts.head(num_outputs, ACTOR_GAIN), config.log_std_init)
+        return exploring, parts.whole(1, CRITIC_GAIN)
+    actor = parts.whole(num_outputs, ACTOR_GAIN)
+    if mask_size:
+        actor = MaskedActor(actor, mask_size, parts.layout)
+    if distribution.free_size:
+        actor = GaussianActor(actor, distribution.free_size, config.log_std_init)
+    return parts.remembering(actor), parts.remembering(parts.whole(1, CRITIC_GAIN))
 
-    def convolve(image: ImageLayout) -> tuple[nn.Module, int]:
-        return CONVOLUTIONS[config.convolutions](image, generator, initialise)
 
-    # What the layers of an actor see: rows, or what is remembered of them, with the mask.
-    layout = encode.layout if recurrent is None else RowLayout(config.recurrent_size + mask_size)
+class _Parts:
+    """What actor and critic are made of. First weights are drawn as the parts are made, from one generator.
 
-    def mlp(inputs: int, sizes: Sequence[int], outputs: int | None = None, gain: float = 1.0) -> MLP:
+    Args:
+        encode: of the observations.
+        mask_size: how many numbers of a row are a mask.
+        config: of the networks.
+        generator: of the first weights.
+    """
+
+    def __init__(
+        self, encode: ObservationEncoder, mask_size: int, config: NetworkSettings, generator: torch.Generator
+    ) -> None:
+        self._config, self._generator, self._mask_size = config, generator, mask_size
+        self._initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
+        self._rows = encode.layout
+        self._encoders = None if config.encoder_sizes is None else parts_with_sizes(encode, config.encoder_sizes)
+        self.layout = self._rows if config.recurrent is None else RowLayout(config.recurrent_size + mask_size)
+        """What the layers of an actor see: rows, or what is remembered of them, with the mask."""
+        self.trunk = SharedTrunk(self.network(None, 1.0)) if config.shared_trunk else None
+        """What both share, where they do."""
+
+    def whole(self, outputs: int, gain: float) -> nn.Module:
+        """A network of so many outputs: all of it, or its last layer on the shared trunk."""
+        if self.trunk is None:
+            return self.network(outputs, gain)
+        return HeadedNetwork(self.trunk, self.head(outputs, gain))
+
+    def network(self, outputs: int | None, gain: float) -> nn.Module:
+        """All layers, of what the layers of an actor see; without the last one where `outputs` is None."""
+
+        def last(inputs: int) -> MLP:
+            return self._mlp(inputs, self._config.hidden_sizes, outputs, gain)
+
+        if self._config.recurrent is not None:
+            return last(self.layout.num_numbers)
+        return self._after_encoders(self.layout, last)
+
+    def head(self, outputs: int, gain: float) -> nn.Linear:
+        """A last layer by itself."""
+        return self._initialise(EmptyLinear(self._config.hidden_sizes[-1], outputs), gain, self._generator)
+
+    def remembering(self, network: nn.Module) -> nn.Module:
+        """A network behind a memory, where there is to be one."""
+        recurrent, rows = self._config.recurrent, self._rows
+        if recurrent is None:
+            return network
+        has_features = rows.images or self._encoders is not None
+        features = self._after_encoders(rows, lambda inputs: nn.Identity()) if has_features else None
+        num_features = features.num_features if isinstance(features, EncodedNetwork) else rows.num_features
+        cell = CELLS[recurrent](num_features, self._config.recurrent_size, self._generator)
+        return RecurrentNetwork(features, cell, network, rows, self._mask_size)
+
+    def _after_encoders(self, rows: RowLayout, make: Callable[[int], nn.Module]) -> nn.Module:
+        """What is made for so many inputs, after the layers that parts of a row have of their own."""
+        if self._encoders is not None:
+            return EncodedNetwork(rows, self._encoders, make, self._mlp, self._convolve)
+        return _after_convolutions(rows, make, self._convolve)
+
+    def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
+        return CONVOLUTIONS[self._config.convolutions](image, self._generator, self._initialise)
+
+    def _mlp(self, inputs: int, sizes: Sequence[int], outputs: int | None = None, gain: float = 1.0) -> MLP:
         return MLP(
             inputs,
             sizes,
             outputs,
-            activation=config.activation,
+            activation=self._config.activation,
             output_gain=gain,
-            generator=generator,
-            layer_norm=config.layer_norm,
-            initialise=initialise,
+            generator=self._generator,
+            layer_norm=self._config.layer_norm,
+            initialise=self._initialise,
         )
-
-    parts = None if config.encoder_sizes is None else parts_with_sizes(encode, config.encoder_sizes)
-
-    def after_parts(rows: RowLayout, make: Callable[[int], nn.Module]) -> Any:
-        if parts is not None:
-            return EncodedNetwork(rows, parts, make, mlp, convolve)
-        return _after_convolutions(rows, make, convolve)
-
-    def network(outputs: int | None, gain: float) -> nn.Module:
-        def last(inputs: int) -> MLP:
-            return mlp(inputs, config.hidden_sizes, outputs, gain)
-
-        return last(layout.num_numbers) if recurrent is not None else after_parts(layout, last)
-
-    trunk = SharedTrunk(network(None, 1.0)) if config.shared_trunk else None
-
-    def head(outputs: int, gain: float) -> nn.Linear:
-        return initialise(EmptyLinear(config.hidden_sizes[-1], outputs), gain, generator)
-
-    def whole(outputs: int, gain: float) -> nn.Module:
-        return network(outputs, gain) if trunk is None else HeadedNetwork(trunk, head(outputs, gain))
-
-    def remembering(network: nn.Module) -> nn.Module:
-        if recurrent is None:
-            return network
-        rows = encode.layout
-        features = after_parts(rows, lambda inputs: nn.Identity()) if rows.images or parts is not None else None
-        num_features = features.num_features if isinstance(features, EncodedNetwork) else rows.num_features
-        cell = CELLS[recurrent](num_features, config.recurrent_size, generator)
-        return RecurrentNetwork(features, cell, network, rows, mask_size)
-
-    num_outputs = distribution.output_size - distribution.free_size
-    if config.use_sde:  # of means alone: `PPOConfig` and `distribution_for` refuse what it cannot be had with
-        features = network(None, 1.0) if trunk is None else trunk
-        exploring = StateDependentActor(features, head(num_outputs, ACTOR_GAIN), config.log_std_init)
-        return exploring, whole(1, CRITIC_GAIN)
-    actor = whole(num_outputs, ACTOR_GAIN)
-    if mask_size:
-        actor = MaskedActor(actor, mask_size, layout)
-    if distribution.free_size:
-        actor = GaussianActor(actor, distribution.free_size, config.log_std_init)
-    return remembering(actor), remembering(whole(1, CRITIC_GAIN))
 
 
 def _after_convolutions(layout: RowLayout, make: Callable[[int], nn.Module], convolve: Convolve) -> nn.Module:

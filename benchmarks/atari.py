@@ -10,17 +10,14 @@ same convolutions, as the field usually does; the first two have them apart. Nee
 `pip install opencv-python-headless`, for the wrappers.
 """
 
-import argparse
 import json
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
-import machine
 from cases import Case
 from many_agents import one_core, run_ours
-from turns import in_words, medians, ratios, take_turns
+from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
 CASE = Case(env_id="ALE/Pong-v5", num_envs=8, hidden_sizes=(512,), has_images=True, warmup=1, iterations=4)
 OURS, PEER, SHARED = "hybridppo", "stable-baselines3", "stable-baselines3, shared"
@@ -59,11 +56,8 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure by turns, print, keep; or take one turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="1 round of a small iteration, to see that it works")
-    parser.add_argument("--turn", choices=(OURS, PEER, SHARED), help="take one turn, in this process")
-    arguments = parser.parse_args()
+    names = (OURS, PEER, SHARED)
+    arguments = parser_of(__doc__, names, "1 round of a small iteration, to see that it works").parse_args()
     case = replace(CASE, num_envs=2, num_steps=32, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         one_core()
@@ -71,18 +65,11 @@ def main() -> int:
         turn = run_ours(case, case.env_id, case.num_envs) if is_ours else run_theirs(case, arguments.turn == SHARED)
         print(json.dumps(turn))
         return 0
-    quick = ["--quick"] if arguments.quick else []
-    names = (OURS, PEER, SHARED)
-    commands = {name: [sys.executable, __file__, "--turn", name, *quick] for name in names}
-    rounds = take_turns(commands, 1 if arguments.quick else arguments.rounds)
-    summary = {
-        "rows": {name: medians(rounds, name) for name in names},
-        "ratios": {name: ratios(rounds, name, PEER, "steps_per_second") for name in names},
-    }
-    versions = {name: version(name) for name in ("hybridppo", "stable-baselines3", "ale-py")}
-    payload = {"work": case.in_words(), "versions": versions, "summary": summary, "rounds": rounds}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('atari_quick' if arguments.quick else 'atari', payload)}")
+    rounds = rounds_of(__file__, names, arguments)
+    summary = summary_against(rounds, names, PEER)
+    result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
+    name = "atari_quick" if arguments.quick else "atari"
+    print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "ale-py"))
     return 0
 
 

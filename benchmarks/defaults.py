@@ -9,9 +9,7 @@ probable actions. What is in the results already is not run again, so it can be 
 says, for each environment, the interquartile mean over seeds and a bootstrap interval of it.
 """
 
-import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from missing_runs import kept_runs, run_missing
+from missing_runs import kept_runs, parser_of, run_missing
 from settings import CLEANRL
 
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
@@ -146,14 +144,10 @@ def table(runs: list[dict[str, Any]], candidates: Iterable[str] = CANDIDATES) ->
 
 def main() -> None:
     """Run what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "defaults")
     parser.add_argument("--candidates", default="library,stable-baselines3")
     parser.add_argument("--environments", default=",".join(ENVIRONMENTS))
     parser.add_argument("--total-steps", default="100000", help="or several, with commas")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "defaults.json")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))

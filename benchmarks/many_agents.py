@@ -9,18 +9,15 @@ beforehand and nothing else: what bounds everybody who steps them in Python. Nee
 `pip install supersuit`.
 """
 
-import argparse
 import json
 import os
 import sys
 import time
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
-import machine
 from cases import Case, Mark, our_config, work_done
-from turns import in_words, medians, ratios, take_turns
+from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
 AGENTS = 3
 CASE = Case(env_id="simple_spread_v3", num_envs=8 * AGENTS, hidden_sizes=(64, 64), warmup=2, iterations=6)
@@ -112,27 +109,17 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure by turns, print, keep; or take one turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="1 round of 1 iteration, to see that it works")
-    parser.add_argument("--turn", choices=(OURS, WORKERS, PEER, ALONE), help="take one turn, in this process")
-    arguments = parser.parse_args()
+    names = (OURS, WORKERS, PEER, ALONE)
+    arguments = parser_of(__doc__, names, "1 round of 1 iteration, to see that it works").parse_args()
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))
         return 0
-    quick = ["--quick"] if arguments.quick else []
-    names = (OURS, WORKERS, PEER, ALONE)
-    commands = {name: [sys.executable, __file__, "--turn", name, *quick] for name in names}
-    rounds = take_turns(commands, 1 if arguments.quick else arguments.rounds)
-    summary = {
-        "rows": {name: medians(rounds, name) for name in names},
-        "ratios": {name: ratios(rounds, name, PEER, "steps_per_second") for name in names},
-    }
-    versions = {name: version(name) for name in ("hybridppo", "stable-baselines3", "supersuit", "pettingzoo", "mpe2")}
-    payload = {"work": CASE.in_words(), "versions": versions, "summary": summary, "rounds": rounds}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('many_agents_quick' if arguments.quick else 'many_agents', payload)}")
+    rounds = rounds_of(__file__, names, arguments)
+    summary = summary_against(rounds, names, PEER)
+    result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
+    name = "many_agents_quick" if arguments.quick else "many_agents"
+    print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "supersuit", "pettingzoo", "mpe2"))
     return 0
 
 

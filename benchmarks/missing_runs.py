@@ -1,6 +1,8 @@
 """Runs that are missing in the results, a process each and several at once: stopped, they go on where they were."""
 
+import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +14,21 @@ import machine
 from tqdm.auto import tqdm
 
 Run = dict[str, Any]
+
+
+def parser_of(document: str | None, result: str) -> argparse.ArgumentParser:
+    """The arguments that every such script has: with `--one JSON` it makes the run that this describes.
+
+    Args:
+        document: of the script.
+        result: the name of its result.
+    """
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
+    parser.add_argument("--output", type=Path, default=machine.RESULTS / f"{result}.json")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser
 
 
 def kept_runs(output: Path) -> list[Run]:

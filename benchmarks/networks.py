@@ -12,20 +12,17 @@ numbers, MultiInputPolicy shares the convolutions and has 64 x 64 for each of ac
 their last layers.
 """
 
-import argparse
 import json
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any
 
 import gymnasium as gym
-import machine
 import numpy as np
 from cases import Case, our_config
 from many_agents import one_core, run_ours
 from peers import learn_by_stable_baselines3, their_agent, their_environments
-from turns import in_words, medians, ratios, take_turns
+from turns import in_words, medians, parser_of, print_and_keep, ratios, rounds_of
 
 CASE = Case(num_envs=8, hidden_sizes=(64, 64), warmup=2, iterations=12)
 OURS = {
@@ -133,26 +130,19 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure by turns, print, keep; or take one turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="1 round of 1 iteration, to see that it works")
-    parser.add_argument("--turn", choices=NAMES, help="take one turn, in this process")
-    arguments = parser.parse_args()
+    arguments = parser_of(__doc__, NAMES, "1 round of 1 iteration, to see that it works").parse_args()
     case = replace(CASE, warmup=1, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         print(json.dumps(take(arguments.turn, case)))
         return 0
-    quick = ["--quick"] if arguments.quick else []
-    commands = {name: [sys.executable, __file__, "--turn", name, *quick] for name in NAMES}
-    rounds = take_turns(commands, 1 if arguments.quick else arguments.rounds)
+    rounds = rounds_of(__file__, NAMES, arguments)
     summary = {
         "rows": {name: medians(rounds, name) for name in NAMES},
         "ratios": {f"{a} / {b}": ratios(rounds, a, b, "steps_per_second") for a, b in RATIOS},
     }
-    versions = {name: version(name) for name in ("hybridppo", "stable-baselines3", "sb3-contrib")}
-    payload = {"work": CASE.in_words(), "versions": versions, "summary": summary, "rounds": rounds}
-    print(as_markdown(payload))
-    print(f"\nRaw figures: {machine.save('networks_quick' if arguments.quick else 'networks', payload)}")
+    result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
+    name = "networks_quick" if arguments.quick else "networks"
+    print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "sb3-contrib"))
     return 0
 
 

@@ -12,14 +12,11 @@ PPO's median run ended with, as a share of all steps. A run is a process; what i
 again.
 """
 
-import argparse
 import json
-import os
 import statistics
-from pathlib import Path
 from typing import Any
 
-from missing_runs import kept_runs, run_missing
+from missing_runs import kept_runs, parser_of, run_missing
 
 EVALUATION_EPISODES = 20
 CASES = {"Pendulum-v1": 100_000, "LunarLander-v3": 300_000, "HalfCheetah-v5": 300_000}
@@ -33,8 +30,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 """By name, what differs from the defaults."""
 NAMES = ("kind", "env_id", "total_steps", "seed")
-ASKED = 0.7
-"""Of plain PPO's steps."""
 
 
 def run(kind: str, env_id: str, total_steps: int, seed: int) -> list[dict[str, Any]]:
@@ -94,14 +89,10 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "pool")
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--kinds", default=",".join(KINDS))
-    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--total-steps", type=int, help="of each, instead of its own number")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "pool.json")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))

@@ -1,10 +1,12 @@
 """Contestants by turns: each turn is a process of its own, and its result the last line of its output, as JSON."""
 
+import argparse
 import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from typing import Any
 
 import machine
@@ -69,3 +71,42 @@ def ratios(rounds: list[Round], name: str, other: str, key: str) -> dict[str, An
 def in_words(ratio: dict[str, Any]) -> str:
     """A ratio of `ratios`: median (least to most)."""
     return f"{ratio['median']:.2f} ({min(ratio['rounds']):.2f} to {max(ratio['rounds']):.2f})"
+
+
+def parser_of(document: str | None, names: Sequence[str], quick: str) -> argparse.ArgumentParser:
+    """The arguments of a script whose contestants take turns: it takes one itself where it is given `--turn NAME`.
+
+    Args:
+        document: of the script.
+        names: of the contestants.
+        quick: what `--quick` does.
+    """
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--turn", choices=names, help="take one turn, in this process")
+    return parser
+
+
+def rounds_of(script: str, names: Sequence[str], arguments: argparse.Namespace) -> list[Round]:
+    """All turns of such a script's contestants; one round with `--quick`."""
+    quick = ["--quick"] if arguments.quick else []
+    commands = {name: [sys.executable, script, "--turn", name, *quick] for name in names}
+    return take_turns(commands, 1 if arguments.quick else arguments.rounds)
+
+
+def summary_against(rounds: list[Round], names: Sequence[str], peer: str) -> dict[str, Any]:
+    """Each contestant's medians, and how many times the peer's speed its own is."""
+    return {
+        "rows": {name: medians(rounds, name) for name in names},
+        "ratios": {name: ratios(rounds, name, peer, "steps_per_second") for name in names},
+    }
+
+
+def print_and_keep(
+    name: str, result: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str], packages: Sequence[str]
+) -> None:
+    """Print the table of a result, and write the result with the versions of what was compared."""
+    payload = {"versions": {package: version(package) for package in packages}, **result}
+    print(as_markdown(payload))
+    print(f"\nRaw figures: {machine.save(name, payload)}")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hybridppo.accelerator import accelerator_of, num_cuda_devices
-from hybridppo.acceptance.case import SMALL, TOLERANCES, Bench, Case, distance, require, values_of
+from hybridppo.acceptance.case import SMALL, TOLERANCES, Bench, Case, breaking_off, distance, require, values_of
 from hybridppo.acceptance.environments import ENVIRONMENTS
 from hybridppo.acceptance.results import EPISODES, PLACEMENTS, SIMPLE, WIDE, placement_on
 from hybridppo.agents import PPO, PPOConfig
@@ -149,23 +149,14 @@ def _break_off(agent: PPO, rollout: Rollout, after: int) -> None:
     require(False, "nothing was broken off")
 
 
-class _StopHereError(Exception):
-    pass
-
-
 def resumes(bench: Bench, name: str, config: PPOConfig) -> str:
     """A run that is broken off and resumed ends where one ends that never was."""
     if config.cuda_graphs:
         bench.needs_gpu("recording a CUDA graph")
     whole, _ = bench.train(placement_on(name, bench), config)
     run_dir = bench.folder / "run"
-
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 3:
-            raise _StopHereError
-
-    with contextlib.suppress(_StopHereError):
-        bench.train(placement_on(name, bench), config, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=stop)
+    with breaking_off() as break_off:
+        bench.train(placement_on(name, bench), config, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=break_off)
     resumed = resume(run_dir, progress=False)
     require(resumed.metrics["iteration"] == whole.metrics["iteration"], "the resumed run is of another length")
     if torch.equal(values_of(resumed.agent), values_of(whole.agent)):

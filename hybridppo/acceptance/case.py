@@ -1,9 +1,10 @@
 """What a case is, and what it is run with."""
 
+import contextlib
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -154,6 +155,22 @@ def require(holds: bool, what: str) -> None:
     """Fail with what should be so."""
     if not holds:
         raise DisagreementError(what)
+
+
+class _BreakOffError(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def breaking_off() -> Iterator[Callable[[Metrics], None]]:
+    """Gives an `on_iteration` that breaks a training off after its third iteration, by an error that ends here."""
+
+    def break_off(metrics: Metrics) -> None:
+        if metrics["iteration"] == 3:
+            raise _BreakOffError
+
+    with contextlib.suppress(_BreakOffError):
+        yield break_off
 
 
 def attempt(case: Case, bench: Bench) -> Outcome:

@@ -3,7 +3,6 @@
 Each is compared with the CPU as `results.py` does it, and its updates' waits are counted as in `behaviour.py`.
 """
 
-import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
 from hybridppo.acceptance.behaviour import waits_once
-from hybridppo.acceptance.case import SMALL, TOLERANCES, Bench, Case, distance, require, values_of
+from hybridppo.acceptance.case import SMALL, TOLERANCES, Bench, Case, breaking_off, distance, require, values_of
 from hybridppo.acceptance.results import IMAGES, agrees, on_the_cpu, placement_on
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
@@ -78,16 +77,10 @@ def off_policy_agrees(bench: Bench, name: str, config: DDPGConfig) -> str:
 def off_policy_resumes(bench: Bench, config: DDPGConfig) -> str:
     """A run that is broken off and resumed ends where one ends that never was, replay buffer and all."""
     whole, run_dir = _off_policy(placement_on("hybrid", bench), config), bench.folder / "run"
-
-    class StopHereError(Exception):
-        pass
-
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 3:
-            raise StopHereError
-
-    with contextlib.suppress(StopHereError):
-        _off_policy(placement_on("hybrid", bench), config, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=stop)
+    with breaking_off() as break_off:
+        _off_policy(
+            placement_on("hybrid", bench), config, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=break_off
+        )
     resumed = resume(run_dir, progress=False)
     if torch.equal(values_of(resumed.agent), values_of(whole.agent)):
         return "bit for bit"

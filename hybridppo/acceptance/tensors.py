@@ -1,6 +1,5 @@
 """Cases of environments that are tensors on the device."""
 
-import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.acceptance.case import SMALL, TOLERANCES, Bench, Case, distance, require, values_of
+from hybridppo.acceptance.case import SMALL, TOLERANCES, Bench, Case, breaking_off, distance, require, values_of
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
@@ -67,16 +66,8 @@ def agrees_with_the_cpu(bench: Bench, config: PPOConfig) -> str:
 def resumes(bench: Bench) -> str:
     """A run that is broken off and resumed ends where one ends that never was."""
     whole, run_dir = _train(bench.device, EAGER), bench.folder / "run"
-
-    class StopHereError(Exception):
-        pass
-
-    def stop(metrics: dict[str, float]) -> None:
-        if metrics["iteration"] == 3:
-            raise StopHereError
-
-    with contextlib.suppress(StopHereError):
-        _train(bench.device, EAGER, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=stop)
+    with breaking_off() as break_off:
+        _train(bench.device, EAGER, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=break_off)
     make = partial(TorchCartPole, device=bench.device, episode_length=LENGTH, num_envs=EAGER.num_envs)
     resumed = resume(run_dir, env=make, progress=False)
     require(torch.equal(values_of(resumed.agent), values_of(whole.agent)), "it ends elsewhere")

@@ -14,19 +14,10 @@ class PartAdam(FlatAdam):
     Args:
         parameters: the buffer, and its gradient.
         learning_rates: by network; every network's.
-        betas: decay of the first and second moments.
-        eps: added to the root of the second moment.
     """
 
-    def __init__(
-        self,
-        parameters: FlatParameters,
-        learning_rates: Mapping[str, float],
-        *,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(parameters, learning_rates, betas=betas, eps=eps)
+    def __init__(self, parameters: FlatParameters, learning_rates: Mapping[str, float]) -> None:
+        super().__init__(parameters, learning_rates)
         slots = self.state[parameters.values]
         del slots["step"]
         for name in learning_rates:

@@ -1,5 +1,6 @@
 """Episodes to look at: frames, returns, and what is said where there is nothing to see."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,16 @@ def test_a_window_is_the_environments_own(masked_run: Path) -> None:
     assert (played.returns, played.path) == ((7.0, 7.0), None)
     with pytest.raises(EnvError, match="has no window: its render_mode is None"):
         hybridppo.play(masked_run, env=Numbered)
+
+
+def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
+    def make(length: int, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        return gym.wrappers.TimeLimit(Numbered(render_mode), length)
+
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    run_dir = tmp_path / "run"
+    hybridppo.train(make, env_kwargs={"length": 5}, total_steps=32, config=config, run_dir=run_dir, **QUIET)
+    assert hybridppo.play(run_dir, env=partial(make, render_mode="human")).lengths == (5,)
 
 
 def test_what_draws_nothing_and_what_is_no_video_is_refused(

@@ -98,14 +98,9 @@ class _Job:
     checkpoint: Checkpoint | None = None
 
     @property
-    def run(self) -> RunOptions:
-        """What all policies share."""
-        return next(iter(self.settings.values())).run
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-        return next(iter(self.settings.values())).seed
+    def shared(self) -> Settings:
+        """Those of any policy, for what all of them share."""
+        return next(iter(self.settings.values()))
 
 
 def train_policies(
@@ -306,7 +301,7 @@ def definition_with_kinds(env: EnvSource, options: EnvironmentOptions, given: Co
 
 
 def compiled_agents(env: EnvSource, num_envs: int, options: EnvironmentOptions) -> CompiledAgents:
-    """The environments of a definition with kinds of agents."""
+    """The environments of such a definition."""
     environments = make_environments(env, num_envs, options)
     assert isinstance(environments, CompiledAgents)  # as its definition has kinds
     return environments
@@ -335,7 +330,7 @@ def _to_json(settings: Mapping[str, Settings]) -> dict[str, Any]:
 
 def _run(job: _Job) -> PoliciesResult:
     """Train to the end that the options name, from the start or from a checkpoint; write the result."""
-    agents, run, placement, directory = job.agents, job.run, job.placement, job.directory
+    agents, run, placement, directory = job.agents, job.shared.run, job.placement, job.directory
     first = agents[next(iter(job.environments.definition.policies))]
     path = directory.path if directory is not None else None
     with contextlib.ExitStack() as stack:
@@ -357,12 +352,12 @@ def _run(job: _Job) -> PoliciesResult:
             interruption=job.interruption,
         )
         if job.checkpoint is not None:
-            _go_on(runner, job.checkpoint, job.seed)
+            _go_on(runner, job.checkpoint, job.shared.seed)
         with callbacks.told():
             metrics = runner.run()
             if directory is not None and not runner.interrupted:
                 directory.write_result(_result(job, runner, metrics))
-    result = PoliciesResult(agents, metrics, path, job.seed, runner.interrupted, runner.saved)
+    result = PoliciesResult(agents, metrics, path, job.shared.seed, runner.interrupted, runner.saved)
     if runner.interrupted and job.reporting.on_interrupt == "raise":
         raise TrainingInterrupted(result)
     return result
@@ -372,13 +367,13 @@ def _policies(job: _Job) -> dict[str, Policy]:
     """Each with a sampler, a placement and noise of its own, in the order of the kinds of agents."""
     kinds = list(job.environments.definition.policies)
     first = job.agents[kinds[0]]
-    env_seed, num_steps = seed_of(job.seed, "environments"), first.config.num_steps
+    env_seed, num_steps = seed_of(job.shared.seed, "environments"), first.config.num_steps
     sampler_of = policy_samplers(job.environments, first, job.placement, num_steps=num_steps, env_seed=env_seed)
     policies = {}
     for number, name in enumerate(kinds):
         own = placement_from_settings(job.placement.settings())
         own.prepare(job.agents[name])
-        noise = np.random.default_rng(seed_of(job.seed, f"noise {name}"))
+        noise = np.random.default_rng(seed_of(job.shared.seed, f"noise {name}"))
         policies[name] = Policy(job.agents[name], sampler_of(number, noise), own)
     return policies
 
@@ -395,8 +390,8 @@ def _go_on(runner: SeveralPoliciesRunner, checkpoint: Checkpoint, seed: int) -> 
 def _result(job: _Job, runner: SeveralPoliciesRunner, metrics: Metrics) -> dict[str, Any]:
     returns = {name: metrics.get(name) for name in (f"{kind}/episode_return_mean" for kind in runner.policies)}
     return {
-        "env_id": next(iter(job.settings.values())).env_id,
-        "seed": job.seed,
+        "env_id": job.shared.env_id,
+        "seed": job.shared.seed,
         "env_steps": runner.env_steps,
         "seconds": runner.seconds,
         "placement": job.placement.settings(),

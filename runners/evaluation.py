@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.interruption import Stopped
@@ -73,8 +74,9 @@ def evaluate(
     num_agents, columns = environments.num_agents, environments.num_envs
     num_envs = columns // num_agents
     remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
+    episodes_left = episodes
     running_return, running_length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
-    resetting = nobody = np.zeros(columns, dtype=np.bool_)
+    resetting: NDArray[np.bool_] | None = None
     drawing = Drawing(distribution, np.random.default_rng(seed), columns)
     returns: list[float] = []
     lengths: list[int] = []
@@ -84,33 +86,44 @@ def evaluate(
     if memory is not None:
         remembered = EpisodeMemory(num_envs, memory, environments.skips_row_after_end)
         remembered.begin(actor)
-    while remaining.any():
+    while episodes_left:
         if should_stop():
             raise Stopped
         if remembered is not None:
             remembered.forget(actor)
         actions = distribution.mode(actor(observations)) if deterministic else drawing.actions(actor, observations)
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
-        absent = environments.absent if environments.absent is not None else nobody
+        ended = terminated | truncated
         if remembered is not None:
-            remembered.after(terminated | truncated, environments.restarted)
-        ended, no_steps = (terminated | truncated) & ~absent, resetting | absent
-        running_return += np.where(no_steps, 0.0, rewards)
-        running_length += ~no_steps
+            remembered.after(ended, environments.restarted)
+        no_steps, absent = resetting, environments.absent
+        if absent is not None:
+            ended = ended & ~absent
+            no_steps = absent if no_steps is None else no_steps | absent
+        if no_steps is None:  # most steps are of everybody, and of a small policy every operation on arrays counts
+            running_return += rewards
+            running_length += 1
+        else:
+            running_return += np.where(no_steps, 0.0, rewards)
+            running_length += ~no_steps
         for restarted in environments.restarted:
             if not ended[restarted]:  # its episode was broken off
                 running_return[restarted], running_length[restarted] = 0.0, 0
+        resetting = None
+        if not ended.any():
+            continue
         for column in np.flatnonzero(ended).tolist():
             if remaining[column // num_agents]:
                 returns.append(float(running_return[column]))
                 lengths.append(int(running_length[column]))
                 agents += environments.agents[column % num_agents : column % num_agents + 1]
             running_return[column], running_length[column] = 0.0, 0
-        if ended.any():
-            is_over = (ended | no_steps).reshape(num_envs, num_agents).all(1) & ended.reshape(num_envs, -1).any(1)
-            for env in np.flatnonzero(is_over & (remaining > 0)):
-                remaining[env] -= 1
-                on_episode()
+        gone = ended if no_steps is None else ended | no_steps
+        is_over = gone.reshape(num_envs, num_agents).all(1) & ended.reshape(num_envs, num_agents).any(1)
+        for env in np.flatnonzero(is_over & (remaining > 0)):
+            remaining[env] -= 1
+            episodes_left -= 1
+            on_episode()
         if environments.skips_row_after_end:
             resetting = ended
     return Evaluation(tuple(returns), tuple(lengths), tuple(agents))

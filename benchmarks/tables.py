@@ -73,7 +73,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
     "fixed_work": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
-    "learning": lambda result: learning.as_markdown(result["cases"]),
+    "learning": lambda result: learning.as_markdown(result["rows"]),
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "pieces": pieces.as_markdown,

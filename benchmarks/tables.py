@@ -26,6 +26,7 @@ import machine
 import memory
 import pieces
 import pool
+import publishing
 import wall_clock
 import workers
 
@@ -78,6 +79,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "memory_tasks": _memory_tasks,
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
+    "publishing": publishing.as_markdown,
+    "publishing-cuda": publishing.as_markdown,
     "textbook": _textbook,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,

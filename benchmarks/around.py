@@ -22,9 +22,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "nothing": {},
     "tensorboard": {"track": "tensorboard"},
     "evaluations": {"evaluate_every": 50_000, "evaluate_episodes": 5},
+    "evaluations beside": {"evaluate_every": 50_000, "evaluate_episodes": 5, "evaluate_beside": True},
     "checkpoints": {"checkpoint_seconds": 5.0},
 }
 WAYS["all"] = {name: value for options in WAYS.values() for name, value in options.items()}
+"""With evaluations beside the training."""
 
 CHILD = """
 import json, sys

@@ -27,7 +27,7 @@ SIZES = ((64,), (64, 64), (128,), (128, 128), (256,), (256, 256))
 STEPS_PER_EPISODE = 400
 """Of an agent that learns as the textbook's does, over 500 episodes: about as many as it takes, so that rollouts of
 several environments, of which an episode says little, get as much work as whole episodes do."""
-BY_EPISODE, BY_ROLLOUT = placement_turn.ROLLOUTS
+BY_EPISODE, BY_ROLLOUT = placement_turn.BY_EPISODE, placement_turn.BY_ROLLOUT
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One turn of `off_policy.py` and `ddpg_placements.py`, in a fresh process. A line of JSON on stdout is its result.
+"""One turn of `off_policy.py` and `publishing.py`, in a fresh process. A line of JSON on stdout is its result.
 
     python benchmarks/off_policy_turn.py library --agent td3 --env Pendulum-v1 --steps 30000
     python benchmarks/off_policy_turn.py library --agent ddpg --placement mirror --publish-every 10

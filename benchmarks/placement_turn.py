@@ -1,11 +1,12 @@
-"""One turn of `comparison.py` and `against_textbook.py`, in a fresh process. A line of JSON on stdout is its result.
+"""One turn of `comparison.py`, `publishing.py` and `against_textbook.py`, in a fresh process.
 
     python benchmarks/placement_turn.py library --placement cpu --threads 1
     python benchmarks/placement_turn.py library --placement hybrid --learning-device cuda --hidden-sizes 256,256
     python benchmarks/placement_turn.py textbook
 
-`library` trains with the settings of the textbook's loop by `hybridppo.train`, `textbook` runs `textbook.py`. Both warm
-up with a few episodes that are not counted, so that neither pays for what a process loads once.
+A line of JSON on stdout is its result. `library` trains with the settings of the textbook's loop by `hybridppo.train`,
+`textbook` runs `textbook.py`. Both warm up with a few episodes that are not counted, so that neither pays for what a
+process loads once.
 """
 
 import argparse
@@ -19,19 +20,21 @@ from typing import Any
 
 import textbook
 import torch
+from off_policy_turn import placement_of
 from settings import cleanrl
 
 import hybridppo
 from hybridppo import PPOConfig
-from hybridppo.placements.by_name import make_placement
 
 ENV_ID = textbook.ENV_ID
 WARMUP_EPISODES = 3
 NO_LIMIT = 10**12
 
+BY_EPISODE, BY_ROLLOUT, WITH_POOL = "episode", "8 x 128 steps", "8 x 128 steps, a pool of 4"
 ROLLOUTS: dict[str, dict[str, Any]] = {
-    "episode": {"num_envs": 1, "episodes_per_rollout": 1},
-    "8 x 128 steps": {"num_envs": 8, "num_steps": 128},
+    BY_EPISODE: {"num_envs": 1, "episodes_per_rollout": 1},
+    BY_ROLLOUT: {"num_envs": 8, "num_steps": 128},
+    WITH_POOL: {"num_envs": 8, "num_steps": 128, "pool_size": 4},
 }
 """What an update learns from, as fields of the configuration."""
 
@@ -129,9 +132,7 @@ def run_library(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def train(arguments: argparse.Namespace, threads: int, episodes: int) -> dict[str, Any]:
     """A training. The clock runs from the start of its first iteration to the end of its last."""
-    placement = make_placement(
-        arguments.placement, sampling_device=arguments.sampling_device, learning_device=arguments.learning_device
-    )
+    placement = placement_of(arguments)
     parts = dict.fromkeys(("seconds_sampling", "seconds_learning", "seconds_copying"), 0.0)
     start = end = 0.0
 
@@ -200,6 +201,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--placement", default="cpu", help="of the library")
     parser.add_argument("--sampling-device", default="cpu")
     parser.add_argument("--learning-device", default="cpu")
+    parser.add_argument("--publish-every", type=int, default=1, help="of mirror")
     parser.add_argument("--threads", type=int, help="of torch and NumPy; without it, torch's own default")
     parsed = parser.parse_args(arguments)
     parsed.hidden_sizes = tuple(int(size) for size in parsed.hidden_sizes.split(","))

@@ -26,6 +26,7 @@ import machine
 import memory
 import pieces
 import pool
+import publishing
 import wall_clock
 import workers
 
@@ -73,11 +74,13 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
     "fixed_work": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
-    "learning": lambda result: learning.as_markdown(result["cases"]),
+    "learning": lambda result: learning.as_markdown(result["rows"]),
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
+    "publishing": publishing.as_markdown,
+    "publishing-cuda": publishing.as_markdown,
     "textbook": _textbook,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,

@@ -47,6 +47,9 @@ class RunOptions:
     of their own and change nothing of it; 0 for never. The best checkpoint is then chosen by them."""
     evaluate_episodes: int = field(default=10, metadata=CHANGEABLE)
     """Deterministic episodes in each of these, the same in all of them."""
+    evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE)
+    """Whether in a process of its own, beside the training, its result told when the next one is due; None for where
+    sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
     """Mean return at which to stop: of an evaluation during training where there are such, and else of the latest 100
     episodes."""
@@ -73,6 +76,8 @@ class RunOptions:
                 object.__setattr__(self, name, 0)
         self._require_whole("evaluation_episodes", "evaluate_every", minimum=0)
         self._require_whole("evaluate_episodes")
+        if self.evaluate_beside is not None and not isinstance(self.evaluate_beside, bool):
+            raise ConfigurationError(f"evaluate_beside must be True, False or None, got {shown(self.evaluate_beside)}")
         self._require_whole("total_episodes", may_be_none=True)
         self._require_whole("num_workers", minimum=0, may_be_none=True)
         self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)

@@ -344,6 +344,7 @@ def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraini
         job.agent,
         job.placement,
         settings.environment,
+        beside=run.evaluate_beside,
         num_envs=job.agent.config.num_envs,
         episodes=run.evaluate_episodes,
         seed=seed_of(settings.seed, "evaluation during training"),

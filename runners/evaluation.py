@@ -80,16 +80,17 @@ def evaluate(
     if memory is not None:
         remembered = EpisodeMemory(environments.num_envs, memory, environments.skips_row_after_end)
         remembered.begin(actor)
-    while tally.remaining.any():
+    while tally.episodes_left:
         if should_stop():
             raise Stopped
         if remembered is not None:
             remembered.forget(actor)
         actions = distribution.mode(actor(observations)) if deterministic else drawing.actions(actor, observations)
         observations, rewards, terminated, truncated, _, _ = environments.step(distribution.to_env(actions))
+        ends = terminated | truncated
         if remembered is not None:
-            remembered.after(terminated | truncated, environments.restarted)
-        tally.add(rewards, terminated | truncated)
+            remembered.after(ends, environments.restarted)
+        tally.add(rewards, ends)
     return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents))
 
 
@@ -108,22 +109,33 @@ class _Tally:
         num_envs = columns // self._num_agents
         self.remaining = np.full(num_envs, episodes // num_envs) + (np.arange(num_envs) < episodes % num_envs)
         """Of each environment, how many episodes of it are still to end."""
+        self.episodes_left = episodes
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.agents: list[str] = []
         self._return, self._length = np.zeros(columns), np.zeros(columns, dtype=np.int64)
-        self._resetting = self._nobody = np.zeros(columns, dtype=np.bool_)
+        self._resetting: Array | None = None
+        """Columns whose next row begins an episode and is no step; None for none."""
 
     def add(self, rewards: Array, ends: Array) -> None:
         """A row of the environments: what it gave, and where an episode ended, `[N]`."""
         environments = self._environments
-        absent = environments.absent if environments.absent is not None else self._nobody
-        ended, no_steps = ends & ~absent, self._resetting | absent
-        self._return += np.where(no_steps, 0.0, rewards)
-        self._length += ~no_steps
+        ended, no_steps, absent = ends, self._resetting, environments.absent
+        if absent is not None:
+            ended = ends & ~absent
+            no_steps = absent if no_steps is None else no_steps | absent
+        if no_steps is None:  # most rows are of everybody, and of a small policy every operation on arrays counts
+            self._return += rewards
+            self._length += 1
+        else:
+            self._return += np.where(no_steps, 0.0, rewards)
+            self._length += ~no_steps
         for restarted in environments.restarted:
             if not ended[restarted]:  # its episode was broken off
                 self._return[restarted], self._length[restarted] = 0.0, 0
+        self._resetting = None
+        if not ended.any():
+            return
         for column in np.flatnonzero(ended).tolist():
             env, agent = divmod(column, self._num_agents)
             if self.remaining[env]:
@@ -131,15 +143,15 @@ class _Tally:
                 self.lengths.append(int(self._length[column]))
                 self.agents += environments.agents[agent : agent + 1]
             self._return[column], self._length[column] = 0.0, 0
-        if ended.any():
-            self._count_environments(ended, no_steps)
+        self._count_environments(ended, ended if no_steps is None else ended | no_steps)
         if environments.skips_row_after_end:
             self._resetting = ended
 
-    def _count_environments(self, ended: Array, no_steps: Array) -> None:
+    def _count_environments(self, ended: Array, gone: Array) -> None:
         """An environment's episode is over with that of the last of its agents."""
         by_env = (len(self.remaining), self._num_agents)
-        is_over = (ended | no_steps).reshape(by_env).all(1) & ended.reshape(by_env).any(1)
+        is_over = gone.reshape(by_env).all(1) & ended.reshape(by_env).any(1)
         for env in np.flatnonzero(is_over & (self.remaining > 0)):
             self.remaining[env] -= 1
+            self.episodes_left -= 1
             self._on_episode()

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hybridppo.acceptance import report as reports
-from hybridppo.acceptance.running import Stage, run
+from hybridppo.acceptance.running import Stage, cases_at_once, run
 from hybridppo.errors import HybridPPOError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "acceptance", help="folder (%(default)s)")
     parser.add_argument("--device", default="cuda", help="to learn on (%(default)s)")
     parser.add_argument("--only", default="", help="cases and stages whose names contain this")
+    parser.add_argument("--jobs", type=int, default=cases_at_once(), help="cases at once (%(default)s)")
     parser.add_argument("--without-measurements", action="store_true", help="the cases and the tests alone")
     options = parser.parse_args(arguments)
     try:
@@ -59,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.output,
             device=options.device,
             only=options.only,
+            jobs=options.jobs,
             stages=stages(not options.without_measurements),
         )
     except HybridPPOError as error:

@@ -51,4 +51,9 @@ class Hunt:
         out[2] = state.x[0] - state.x[agent]
         out[3] = state.caught[agent]
 
+    def draw(state, time):
+        picture = np.zeros((32, 32, 3), np.uint8)
+        picture[:, :, 0] = 10 * time
+        return picture
+
     phases = (move, catch)

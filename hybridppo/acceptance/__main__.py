@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hybridppo.acceptance import report as reports
 from hybridppo.acceptance.catalogue import catalogue
-from hybridppo.acceptance.running import in_this_process, run
+from hybridppo.acceptance.running import cases_at_once, in_this_process, run
 from hybridppo.errors import HybridPPOError
 
 
@@ -17,6 +17,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("acceptance"), help="folder of the report (%(default)s)")
     parser.add_argument("--device", default="cuda", help="to learn on; cpu stands in for one (%(default)s)")
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument(
+        "--jobs", type=int, default=cases_at_once(), help="cases at once, of which each has a process (%(default)s)"
+    )
     parser.add_argument("--list", action="store_true", help="say which cases there are, and run none")
     parser.add_argument("--case", help=argparse.SUPPRESS)  # what each case's own process is started with
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
@@ -29,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.answer.write_text(json.dumps(outcome.to_json()))
         return 0
     try:
-        report = run(options.output, device=options.device, only=options.only)
+        report = run(options.output, device=options.device, only=options.only, jobs=options.jobs)
     except HybridPPOError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

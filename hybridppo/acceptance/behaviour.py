@@ -286,9 +286,11 @@ def behaviour_cases() -> Iterator[Case]:
     yield Case("divergence", "numbers that are not finite end the training", diverges)
     yield Case("round trip", "an agent goes to the CPU and comes back", comes_back)
     wide = replace(WIDE, cuda_graphs=True, num_steps=128)
-    yield Case("auto/recorded", "auto measures recorded steps of wide networks", partial(auto_measures, config=wide))
+    yield Case(
+        "auto/recorded", "auto measures recorded steps of wide networks", partial(auto_measures, config=wide), True
+    )
     small = replace(SMALL, num_steps=128)
-    yield Case("auto/eager", "auto measures eager steps of small networks", partial(auto_measures, config=small))
+    yield Case("auto/eager", "auto measures eager steps of small networks", partial(auto_measures, config=small), True)
     for name in SIMPLE:
         case = partial(evaluates, name=name)
         yield Case(f"evaluation/{name}", f"{name}: evaluation as on the CPU", case)

@@ -48,6 +48,8 @@ class Case:
     """In a sentence, for the report."""
     run: Callable[["Bench"], str]
     """Tries it; what was found, in a few words."""
+    alone: bool = False
+    """Whether it goes by a stopwatch, and so nothing is to run beside it."""
 
 
 @dataclass(frozen=True)

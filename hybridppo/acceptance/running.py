@@ -1,4 +1,4 @@
-"""Run cases one by one, each in a process of its own, and go on where an earlier run was broken off.
+"""Run cases, each in a process of its own and several at once, and go on where an earlier run was broken off.
 
 A GPU that was given a wrong address is of no more use to the process that gave it: so every case has its own, and one
 that crashes or hangs takes no other with it.
@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,13 @@ from hybridppo.acceptance.case import Bench, Case, Outcome, attempt
 from hybridppo.acceptance.catalogue import catalogue
 from hybridppo.acceptance.report import Report
 from hybridppo.errors import ConfigurationError
+from hybridppo.networks.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
 
 SECONDS_FOR_A_CASE = 600.0
+MOST_AT_ONCE, CORES_FOR_A_CASE = 4, 4
+"""Each case has a context on the GPU, some 500 MiB, and a worker process or two."""
 MODULE = ("-m", "hybridppo.acceptance")
 """What the process of a case runs."""
 
@@ -61,11 +65,17 @@ def machine() -> dict[str, object]:
     }
 
 
+def cases_at_once() -> int:
+    """As many as this machine has cores for."""
+    return min(MOST_AT_ONCE, max(1, cpu_cores() // CORES_FOR_A_CASE))
+
+
 def run(
     folder: Path,
     *,
     device: str = "cuda",
     only: str = "",
+    jobs: int = 1,
     stages: Iterable[Stage] = (),
     cases: Iterable[Case] | None = None,
     attempting: Attempt | None = None,
@@ -79,6 +89,7 @@ def run(
         folder: of the report, and of the stages' output.
         device: to learn on; the CPU may stand in for one.
         only: run those whose names contain this.
+        jobs: cases at once, but for those that go by a stopwatch.
         stages: what a checkout adds.
         cases: others than the catalogue's.
         attempting: how a case is run; None for a process of its own.
@@ -91,21 +102,40 @@ def run(
     report = _begun(folder, device)
     done = {outcome["name"]: outcome for outcome in report["outcomes"] if outcome["status"] != "failed"}
     attempting = attempting if attempting is not None else in_a_process
+    wanted, stages = list(catalogue().values() if cases is None else cases), list(stages)
+    names = [*(case.name for case in wanted), *(stage.name for stage in stages)]
+    order = {name: place for place, name in enumerate(names)}
 
     def note(outcome: Outcome) -> None:
         say(f"{outcome.status}: {outcome.name} ({outcome.seconds:.1f} s): {outcome.detail}")
         others = [other for other in report["outcomes"] if other["name"] != outcome.name]
-        report["outcomes"] = [*others, outcome.to_json()]
+        # In the order of the catalogue, in whatever order they end.
+        outcomes = [*others, outcome.to_json()]
+        report["outcomes"] = sorted(outcomes, key=lambda each: order.get(each["name"], -1))
         reports.write(folder, report)
 
-    for case in catalogue().values() if cases is None else cases:
-        if only in case.name and case.name not in done:
-            note(attempting(case, device))
+    for outcome in _outcomes([c for c in wanted if only in c.name and c.name not in done], attempting, device, jobs):
+        note(outcome)
     for stage in stages:
         if only in stage.name and stage.name not in done:
             note(run_stage(stage, folder))
     reports.write(folder, report)
     return report
+
+
+def _outcomes(cases: Sequence[Case], attempting: Attempt, device: str, jobs: int) -> Iterator[Outcome]:
+    """What becomes of each, as they end."""
+    together = [case for case in cases if jobs > 1 and not case.alone]
+    if together:
+        with ThreadPoolExecutor(jobs) as threads:
+            try:
+                for ended in as_completed([threads.submit(attempting, case, device) for case in together]):
+                    yield ended.result()
+            finally:
+                threads.shutdown(wait=False, cancel_futures=True)
+    for case in cases:
+        if case not in together:
+            yield attempting(case, device)
 
 
 def _begun(folder: Path, device: str) -> Report:

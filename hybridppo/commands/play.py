@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from hybridppo.commands.exits import EXIT_DONE
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import WhichCheckpoint
+
+if TYPE_CHECKING:
+    from hybridppo.tools.playing import Played
 
 
 @dataclass(frozen=True)
@@ -46,10 +49,21 @@ class Play:
             played = play(self.run_dir, **options)
         else:
             played = record_video(self.run_dir, self.output, most_steps=self.most_steps, **options)
-        for value, length in zip(played.returns, played.lengths, strict=True):
-            print(f"episode: return {value:.2f}, {length} steps")
-        if len(played.returns) < self.episodes:
+        for line in _lines(played):
+            print(line)
+        if played.episodes < self.episodes:
             print(f"ended after {played.steps} steps, within an episode (--most-steps)")
         if played.path is not None:
             print(f"video: {played.path}")
         return EXIT_DONE
+
+
+def _lines(played: "Played") -> list[str]:
+    """What came of every episode; of many agents, of each kind in the mean."""
+    if not played.agents:
+        pairs = zip(played.returns, played.lengths, strict=True)
+        return [f"episode: return {value:.2f}, {length} steps" for value, length in pairs]
+    kinds: dict[str, list[float]] = {}
+    for name, value in zip(played.agents, played.returns, strict=True):
+        kinds.setdefault(name.rpartition("_")[0] or name, []).append(value)
+    return [f"{kind}: mean return {sum(of) / len(of):.2f} of {len(of)} agents' episodes" for kind, of in kinds.items()]

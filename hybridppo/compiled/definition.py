@@ -18,6 +18,9 @@ class Slide:
     def observe(state, out):                # write the observation
         out[0], out[1] = state.x, state.speed
 
+    def draw(state):                        # may be left out: a picture [height, width, 3] of bytes, in plain Python
+        return picture_of(state.x)
+
 Several agents act in phases, each phase by all agents: `tagging.py` is such an environment, and `docs/compiled.md`
 the guide.
 """
@@ -51,6 +54,8 @@ AGENT_FUNCTIONS = {
 }
 """What one of several agents has, besides its phases."""
 PHASE, END = ("agent", "state", "action", "random"), ("state", "time")
+DRAW, DRAW_OF_AGENTS = ("state",), ("state", "time")
+"""Of the function that makes pictures, which may be left out."""
 
 ActionKind = Literal["choice", "choices", "numbers"]
 CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "numbers": kernels.choose_numbers}
@@ -80,13 +85,26 @@ class Definition:
     """Where it has several agents: the kinds of them, and how many there are of each."""
     phases: tuple[str, ...] = ()
     """Likewise: the names of its phases."""
+    draw: Callable[..., Any] | None = None
+    """Makes a picture of a state, `[height, width, 3]` of bytes; plain Python, and never compiled."""
 
-    def __call__(self) -> PythonForm | PythonAgents:
-        """One environment stepped by Python, as gymnasium has it; of several agents, as PettingZoo has it."""
+    def __call__(self, render_mode: str | None = None) -> PythonForm | PythonAgents:
+        """One environment stepped by Python, as gymnasium has it; of several agents, as PettingZoo has it.
+
+        Args:
+            render_mode: None, or "rgb_array" where it can draw.
+
+        Raises:
+            UnsupportedMode: for another.
+        """
         from hybridppo.compiled.python_agents import PythonAgents
         from hybridppo.compiled.python_form import PythonForm
 
-        return PythonAgents(self) if self.policies else PythonForm(self)
+        if render_mode is not None and (render_mode != "rgb_array" or self.draw is None):
+            arguments = ", ".join(DRAW_OF_AGENTS if self.policies else DRAW)
+            remedy = f"write `def draw({arguments})` in the class" if self.draw is None else "it draws for 'rgb_array'"
+            raise gym.error.UnsupportedMode(f"{self.name} has no render_mode {render_mode!r}: {remedy}")
+        return PythonAgents(self, render_mode) if self.policies else PythonForm(self, render_mode)
 
     def __repr__(self) -> str:
         return f"<compiled environment {self.name}>"
@@ -189,6 +207,8 @@ def environment(
             functions |= {name: _function(written, name, PHASE) for name in phases}
             has_end = "end" in vars(written)
             functions["end"] = _function(written, "end", END) if has_end else agent_kernels.never
+        draws = "draw" in vars(written)
+        draw = _function(written, "draw", DRAW_OF_AGENTS if kinds else DRAW) if draws else None
         return Definition(
             written.__name__,
             fields,
@@ -198,6 +218,7 @@ def environment(
             functions,
             kinds,
             phases,
+            draw,
         )
 
     return define

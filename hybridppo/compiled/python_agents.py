@@ -21,11 +21,12 @@ Array = NDArray[Any]
 class PythonAgents:
     """One environment of a definition, with the methods of PettingZoo's `ParallelEnv`."""
 
-    metadata: dict[str, Any] = {"name": "compiled"}  # noqa: RUF012 - as PettingZoo has it
-    render_mode = None
+    metadata: dict[str, Any] = {  # noqa: RUF012 - as PettingZoo has it
+        "name": "compiled", "render_modes": ["rgb_array"], "render_fps": 20,
+    }  # fmt: skip
 
-    def __init__(self, definition: "Definition") -> None:
-        self.definition = definition
+    def __init__(self, definition: "Definition", render_mode: str | None = None) -> None:
+        self.definition, self.render_mode = definition, render_mode
         self.possible_agents = list(definition.agents)
         self.agents: list[str] = []
         num_agents = len(self.possible_agents)
@@ -92,6 +93,11 @@ class PythonAgents:
     def _run(self, phase: Any, actions: dict[int, Any]) -> None:
         for agent, action in actions.items():
             phase(agent, self.fields, action, self._randoms[agent])
+
+    def render(self) -> Any:
+        """The picture of now, `[height, width, 3]`; None where none was asked for."""
+        draw = self.definition.draw
+        return None if self.render_mode is None or draw is None else draw(self.fields, self._length)
 
     def state_dict(self) -> dict[str, Any]:
         """All that it is in the middle of."""

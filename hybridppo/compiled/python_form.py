@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class PythonForm(gym.Env[Any, Any]):
     """One environment of a definition."""
 
-    def __init__(self, definition: "Definition") -> None:
-        self.definition = definition
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, definition: "Definition", render_mode: str | None = None) -> None:
+        self.definition, self.render_mode = definition, render_mode
         self.observation_space, self.action_space = definition.observation_space, definition.action_space
         self._states = np.zeros(1, definition.state).view(np.recarray)
         self._random = np.zeros(NUM_WORDS, np.int64)
@@ -44,6 +46,12 @@ class PythonForm(gym.Env[Any, Any]):
         self._length += 1
         is_cut = 0 < self.definition.episode_length <= self._length
         return self._observation(), float(reward), bool(terminated), is_cut, {}
+
+    def render(self) -> Any:
+        """The picture of now, `[height, width, 3]`; None where none was asked for."""
+        return (
+            None if self.render_mode is None or self.definition.draw is None else self.definition.draw(self._states[0])
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """All that it is in the middle of."""

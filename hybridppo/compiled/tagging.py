@@ -332,6 +332,12 @@ def _tag(
                 for number in range(OTHER):
                     out[at + number] = nothing
 
+    def draw(state: Any, time: int) -> Any:
+        """The square from above."""
+        from hybridppo.compiled.tag_pictures import picture
+
+        return picture(state, taggers, side)
+
     functions = {
         "reset": reset,
         "move": move,
@@ -340,6 +346,7 @@ def _tag(
         "reward": reward,
         "end": end,
         "observe": observe,
+        "draw": draw,
         "phases": (move, catch, count_tags),
     }
     numbers = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")

@@ -6,7 +6,8 @@ Videos are gymnasium's `RecordVideo`, which needs moviepy (`pip install hybridpp
 """
 
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,20 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.agents.registry import AnyAgent
+from hybridppo.compiled.definition import Definition
 from hybridppo.environments.frame_stack import FrameStack
 from hybridppo.environments.making import require_single, with_arguments
 from hybridppo.environments.named import make_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.parallel import is_parallel
 from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.settings import Settings
+from hybridppo.several_policies import settings_of
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.tools.playing_together import Together, play_together
 from hybridppo.validation import require_whole
 
 MOST_STEPS = 3000
@@ -35,12 +40,16 @@ class Played:
     """What was seen."""
 
     returns: tuple[float, ...]
-    """Of the episodes that ended."""
+    """Of the episodes that ended; where there are several agents, of each agent's."""
     lengths: tuple[int, ...]
     steps: int
     """Of all episodes, with that which was broken off."""
     path: Path | None
     """The video."""
+    agents: tuple[str, ...] = ()
+    """Whose each return is, where there are several."""
+    episodes: int = 0
+    """How many ended."""
 
 
 def record_video(
@@ -80,8 +89,7 @@ def record_video(
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
     if find_spec("moviepy") is None:
         raise ConfigurationError("videos need moviepy: pip install hybridppo[video]")
-    player = load(run_dir, checkpoint, agent=agent, networks=networks)
-    settings = Settings.read(directory)
+    player_of, settings = _players(directory, checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "rgb_array")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
@@ -92,12 +100,12 @@ def record_video(
             video_length=2**62,  # from the first episode to the last, in one file
         )
         try:
-            played = _play(player, recorder, episodes, seed, deterministic, most_steps)
+            played = _play(player_of, recorder, episodes, seed, deterministic, most_steps)
         finally:
             recorder.close()
         (video,) = (Path(folder) / "frames").glob("*.mp4")
         video.replace(output)
-    return Played(*played, output)
+    return replace(played, path=output)
 
 
 def play(
@@ -118,13 +126,25 @@ def play(
     Raises:
         EnvError: where the environment has no window.
     """
-    player = load(run_dir, checkpoint, agent=agent, networks=networks)
-    settings = Settings.read(RunDirectory.open(run_dir))
+    player_of, settings = _players(RunDirectory.open(run_dir), checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "human")
     try:
-        return Played(*_play(player, made, episodes, seed, deterministic, None), None)
+        return _play(player_of, made, episodes, seed, deterministic, None)
     finally:
         made.close()
+
+
+def _players(
+    directory: RunDirectory, checkpoint: WhichCheckpoint, agent: type[AnyAgent] | None, networks: Networks | None
+) -> "tuple[Callable[[str], AnyAgent], Settings]":
+    """Whose policy an agent has, by its name, and the settings of the run (those of any policy of several)."""
+    if "policies" in directory.config:
+        from hybridppo.policies_of_run import load_policies
+
+        policies = load_policies(directory.path, checkpoint)
+        return lambda name: policies[name.rpartition("_")[0]], next(iter(settings_of(directory).values()))
+    player = load(directory.path, checkpoint, agent=agent, networks=networks)
+    return lambda name: player, Settings.read(directory)
 
 
 def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "gym.Env[Any, Any]":
@@ -132,14 +152,23 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
     remedy = f"it must take render_mode={render_mode!r}"
     source = require_single(source, "playing")
     try:
-        if callable(source):
-            made: Any = with_arguments(source, 1, options)()
+        if isinstance(source, Definition):
+            made: Any = source(render_mode=render_mode)
+        elif callable(source):
+            made = with_arguments(source, 1, options)()
         else:
             env_kwargs = {**(options.env_kwargs or {}), "render_mode": render_mode}
             made = make_env(source, imports=options.imports, **env_kwargs)
     except (gym.error.Error, TypeError) as error:  # TypeError: of one that takes no render_mode
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
-    if not isinstance(made, gym.Env) or made.render_mode != render_mode:
+    is_drawn = getattr(made, "render_mode", None) == render_mode
+    if is_drawn and is_parallel(made):
+        if options.frame_stack > 1:
+            raise ConfigurationError(
+                "stacks of frames of several agents cannot be played: look at the agents one by one"
+            )
+        return Together(made)
+    if not isinstance(made, gym.Env) or not is_drawn:
         mode = getattr(made, "render_mode", None)
         if callable(getattr(made, "close", None)):
             made.close()
@@ -148,16 +177,32 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
 
 
 def _play(
-    agent: AnyAgent, env: "gym.Env[Any, Any]", episodes: int, seed: int, deterministic: bool, most_steps: int | None
-) -> tuple[tuple[float, ...], tuple[int, ...], int]:
-    """Episodes one after the other: returns, lengths and all steps."""
+    player_of: "Callable[[str], AnyAgent]",
+    env: "gym.Env[Any, Any]",
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    most_steps: int | None,
+) -> Played:
+    """Episodes one after the other."""
     episodes = require_whole("episodes", episodes)
+    seed = require_whole("seed", seed, 0, below=2**31)
     most = require_whole("most_steps", most_steps) if most_steps is not None else None
+    if isinstance(env.unwrapped, Together):
+        names = env.unwrapped.agents
+        found = play_together(player_of, env, names, episodes, seed, deterministic, most)
+        return Played(*found[:2], found[4], None, found[2], found[3])
+    return _play_alone(player_of(""), env, episodes, seed, deterministic, most)
+
+
+def _play_alone(
+    agent: AnyAgent, env: "gym.Env[Any, Any]", episodes: int, seed: int, deterministic: bool, most: int | None
+) -> Played:
     is_masked = isinstance(agent.observation_space, MaskedObservation)
     returns: list[float] = []
     lengths: list[int] = []
     steps = 0
-    observation, info = env.reset(seed=require_whole("seed", seed, 0, below=2**31))
+    observation, info = env.reset(seed=seed)
     state, total, length = None, 0.0, 0
     while most is None or steps < most:
         mask = info.get("action_mask") if is_masked else None
@@ -171,4 +216,4 @@ def _play(
                 break
             observation, info = env.reset()
             state, total, length = None, 0.0, 0
-    return tuple(returns), tuple(lengths), steps
+    return Played(tuple(returns), tuple(lengths), steps, None, episodes=len(returns))

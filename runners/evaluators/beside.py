@@ -31,7 +31,7 @@ class Beside:
         memory: the actors', where they have one.
 
     Raises:
-        EnvError: where the process fails, dies or hangs, now or when a result is waited for.
+        EnvError: where the process fails, dies or hangs, seen when an evaluation begins or its result is waited for.
     """
 
     is_beside = True
@@ -51,7 +51,7 @@ class Beside:
         layout: dict[str, Any] = {"steps": ((1,), "int64"), "stop": ((1,), "uint8")}
         self._arrays = SharedArrays(layout)
         self._stop = self._arrays["stop"]
-        self._closed = False
+        self._closed, self._is_ready = False, False
         setup = {
             "source": to_send(source),
             "num_envs": num_envs,
@@ -73,9 +73,7 @@ class Beside:
             role="evaluator",
         )
         try:
-            self._pool.start(0, seed)
-            self._pool.wait_until_ready([0])
-            self._arrays.unlink()
+            self._pool.start(0, seed)  # and not waited for: it loads what it needs while the training begins
         except BaseException:
             self.close()
             raise
@@ -84,6 +82,10 @@ class Beside:
         """As in `Evaluator`."""
         # What there is of such a network on the CPU.
         assert isinstance(actor, OwnActor | NormalizingActor)
+        if not self._is_ready:
+            self._pool.wait_until_ready([0])
+            self._arrays.unlink()
+            self._is_ready = True
         self._pool.send(0, ("evaluate", list(actor.parameters)))
 
     def result(self) -> Evaluation:

@@ -22,22 +22,27 @@ def make_evaluator(
     placement: Placement,
     options: EnvironmentOptions,
     *,
+    beside: bool | None,
     num_envs: int,
     episodes: int,
     seed: int,
     interruption: Interruption,
 ) -> Beside | InBetween:
-    """Beside the training where sampling and learning overlap, and NumPy can act; else in between.
+    """Beside the training where that is asked for, or sampling and learning overlap and NumPy can act; else in between.
 
     Args:
         source: what the training's environments were made from; the evaluation makes its own.
         agent: prepared by the placement.
         placement: says whether sampling and learning overlap.
         options: how the environments are made.
+        beside: whether in a process of its own; None for where sampling and learning overlap.
         num_envs: of the training, for functions that may make a vector of those.
         episodes: in an evaluation.
         seed: of every evaluation.
         interruption: breaks an evaluation off.
+
+    Raises:
+        ConfigurationError: for environments that cannot be made anew, or `beside` where NumPy cannot act.
     """
     if is_tensor_env(source):
         raise ConfigurationError(
@@ -47,12 +52,18 @@ def make_evaluator(
     num_envs = num_envs_of(source, num_envs, episodes)
     options = replace(options, episodic_life=False)  # which is for learning alone
     form = numpy_form(agent.actor)
-    if placement.max_lag > 0 and placement.sampling_device.type == "cpu" and form is not None:
-        beside = Beside(
+    acts = placement.sampling_device.type == "cpu" and form is not None
+    if beside and not acts:
+        raise ConfigurationError(
+            "evaluate_beside needs a policy that acts in NumPy, on the CPU, and this one "
+            f"{'is of modules of its own' if form is None else f'samples on {placement.sampling_device}'}: leave it out"
+        )
+    if form is not None and acts and (placement.max_lag > 0 if beside is None else beside):
+        process = Beside(
             source, num_envs, options, agent.distribution, form, episodes=episodes, seed=seed, memory=agent.memory
         )
-        interruption.tell(beside.request_stop)
-        return beside
+        interruption.tell(process.request_stop)
+        return process
     return InBetween(
         source,
         num_envs,

@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import against_textbook
 import comparison
-import ddpg_placements
 import placement_turn
+import publishing
 import textbook
 from comparison import (
     BY_EPISODE,
@@ -105,7 +105,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         }  # fmt: skip
 
     monkeypatch.setattr(comparison, "take_turn", take_turn)
-    monkeypatch.setattr(ddpg_placements, "run", lambda **options: {"rows": [], "conclusions": []})
+    monkeypatch.setattr(publishing, "run", lambda *experiments, **options: {"rows": [], "conclusions": []})
     return turns
 
 

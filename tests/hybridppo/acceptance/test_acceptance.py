@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -212,6 +214,42 @@ def test_a_run_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     third = Attempts()
     assert run_here(tmp_path, cases=CASES, attempting=third) == found
     assert third.tried == []
+
+
+def test_cases_run_at_once_but_for_those_that_go_by_a_stopwatch(tmp_path: Path) -> None:
+    meet, running_now, seen_alone = threading.Barrier(2, timeout=30.0), [], []
+    cases = [Case("alone", "", lambda bench: "", alone=True), *CASES[:2], Case("three", "", lambda bench: "")]
+
+    def attempting(case: Case, device: str) -> Outcome:
+        running_now.append(case.name)
+        if case.alone:
+            seen_alone.append(list(running_now))
+        elif case.name != "three":
+            meet.wait()  # is broken where one waits for the other's end
+        running_now.remove(case.name)
+        return Outcome(case.name, case.what, "passed", "")
+
+    found = run_here(tmp_path, cases=cases, attempting=attempting, jobs=2)
+    assert found == dict.fromkeys(("alone", "one", "two", "three"), "passed")
+    assert [*found] == ["alone", "one", "two", "three"]  # in the order of the catalogue
+    assert seen_alone == [["alone"]]
+    assert {name for name, case in catalogue().items() if case.alone} == {"auto/recorded", "auto/eager"}
+
+
+def test_a_stop_ends_what_has_yet_to_begin(tmp_path: Path) -> None:
+    tried = []
+
+    def attempting(case: Case, device: str) -> Outcome:
+        tried.append(case.name)
+        if case.name == "one":
+            raise KeyboardInterrupt
+        time.sleep(0.2)  # all of them would take 20 s, within which the stop is seen
+        return Outcome(case.name, case.what, "passed", "")
+
+    cases = [CASES[0], *(Case(str(number), "", lambda bench: "") for number in range(100))]
+    with pytest.raises(KeyboardInterrupt):
+        run_here(tmp_path, cases=cases, attempting=attempting, jobs=2)
+    assert len(tried) < len(cases)
 
 
 def test_the_report_has_a_line_a_case(tmp_path: Path) -> None:

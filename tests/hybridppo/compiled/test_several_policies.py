@@ -233,6 +233,32 @@ def test_what_is_for_one_policy_says_so(never_stopped: Any) -> None:
             function(never_stopped.run_dir)
 
 
+def test_a_video_has_all_agents_each_with_its_kinds_policy(
+    never_stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("moviepy")
+    imageio = pytest.importorskip("imageio.v3")
+    acted: list[int] = []
+    act = PPO.act
+
+    def counted(agent: PPO, *arguments: Any, **options: Any) -> Any:
+        acted.append(agent.parameters.values.numel())
+        return act(agent, *arguments, **options)
+
+    monkeypatch.setattr(PPO, "act", counted)
+    played = hybridppo.record_video(never_stopped.run_dir, tmp_path / "hunt.mp4", env=Hunt, episodes=2)
+    assert played.episodes == 2
+    assert len(played.agents) == 2 * (HUNTERS + PREY)
+    assert {name.rpartition("_")[0] for name in played.agents} == set(CONFIGS)
+    assert sum(played.lengths) == len(acted)
+    sizes = {name: agent.parameters.values.numel() for name, agent in never_stopped.agents.items()}
+    of_hunters = [n for n, name in zip(played.lengths, played.agents, strict=True) if name.startswith("hunter")]
+    assert acted.count(sizes["hunter"]) == sum(of_hunters)
+    frames = list(imageio.imiter(tmp_path / "hunt.mp4", plugin="FFMPEG"))
+    assert abs(len(frames) - (played.steps + 2)) <= 1  # moviepy rounds the seconds down
+    assert [round(float(frame[..., 0].mean()) / 10) for frame in frames[:4]] == [0, 1, 2, 3]
+
+
 def test_memory_is_computed_beforehand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "host_memory", lambda: 50_000)
     with pytest.raises(OutOfMemoryError, match=r"needs about .* of memory, and 48.8 KiB are free: with 5 agents"):

@@ -1,5 +1,6 @@
 """Episodes to look at: frames, returns, and what is said where there is nothing to see."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 from processes import run_python
+from toy_agents import Matching
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError
+from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.commands.main import main
+from hybridppo.commands.play import _lines
+from hybridppo.compiled.tag_pictures import RUNNER, TAGGED, TAGGER
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
@@ -131,6 +135,71 @@ def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     hybridppo.train(make, env_kwargs={"length": 5}, total_steps=32, config=config, run_dir=run_dir, **QUIET)
     assert hybridppo.play(run_dir, env=partial(make, render_mode="human")).lengths == (5,)
+
+
+class Shown(Matching):
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - as PettingZoo has it
+    render_mode = "human"
+
+    def __init__(self) -> None:
+        super().__init__(masks=True)
+
+
+def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Path) -> None:
+    config = ppo_config(
+        num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,), recurrent="gru", recurrent_size=4
+    )
+    options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
+    hybridppo.train(Shown, total_steps=96, **options)
+    played = hybridppo.play(tmp_path / "run", episodes=2, env=Shown)
+    # Each leaves a step before the one ahead of it; the last is not there in every other episode.
+    assert played.agents == ("player 2", "player 1", "player 0", "player 1", "player 0")
+    assert (played.lengths, played.episodes, played.steps) == ((6, 7, 8, 7, 8), 2, 16)
+    assert all(0 <= value <= length for value, length in zip(played.returns, played.lengths, strict=True))
+    lines = _lines(replace(played, agents=("wolf_0", "wolf_1", "sheep_0", "wolf_0", "wolf_1"), returns=(1, 2, 5, 3, 4)))
+    assert lines == ["wolf: mean return 2.50 of 4 agents' episodes", "sheep: mean return 5.00 of 1 agents' episodes"]
+
+
+def test_compiled_environments_draw_where_they_say_how() -> None:
+    game = compiled.tag(taggers=1, runners=2, episode_length=5)
+    made: Any = game(render_mode="rgb_array")
+    made.reset(seed=0)
+    made.fields.x[:], made.fields.y[:] = (0.5, 0.1, 0.9), (0.5, 0.1, 0.9)
+    made.fields.tagged_by[2], made.fields.in_game[2] = 0, 0
+    picture = made.render()
+    assert (picture.shape, picture.dtype) == ((480, 480, 3), np.uint8)
+    at = [
+        tuple(picture[480 - 16 - round(y * 448), 16 + round(x * 448)]) for x, y in ((0.5, 0.5), (0.1, 0.1), (0.9, 0.9))
+    ]
+    assert at == [TAGGER, RUNNER, TAGGED]
+    assert game().render() is None
+    with pytest.raises(gym.error.UnsupportedMode, match="Tag has no render_mode 'human': it draws for 'rgb_array'"):
+        game(render_mode="human")
+    with pytest.raises(gym.error.UnsupportedMode, match=r"write `def draw\(state\)` in the class"):
+        UNDRAWN(render_mode="rgb_array")
+    assert DRAWN(render_mode="rgb_array").render().mean() == 7.0
+
+
+def _slide(**more: Any) -> Any:
+    """An environment of one number, with what else its class has."""
+
+    def reset(state: Any, random: Any) -> None:
+        state.x = 7.0
+
+    def step(state: Any, action: Any, random: Any) -> Any:
+        return 0.0, False
+
+    def observe(state: Any, out: Any) -> None:
+        out[0] = state.x
+
+    define = compiled.environment(
+        state={"x": np.float64}, observation_space=Box(-9.0, 9.0, (1,), np.float32), action_space=Discrete(2)
+    )
+    return define(type("Slide", (), {"reset": reset, "step": step, "observe": observe, **more}))
+
+
+UNDRAWN = _slide()
+DRAWN = _slide(draw=lambda state: np.full((4, 4, 3), 7, np.uint8))
 
 
 def test_what_draws_nothing_and_what_is_no_video_is_refused(

@@ -26,6 +26,7 @@ CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=2, num_minibatches=2, h
 BATCH = CONFIG.batch_size
 WAYS: dict[str, dict[str, Any]] = {
     "cpu": {"placement": "cpu"},
+    "cpu, beside": {"placement": "cpu", "evaluate_beside": True},
     "workers": {"placement": "cpu", "num_workers": 2},
     "mirrored": {"placement": "mirrored"},
     "overlap": {"placement": "overlap"},
@@ -91,11 +92,21 @@ def test_each_checkpoint_gives_what_was_evaluated(way: str, tmp_path: Path) -> N
     assert not torch.equal(agents[0], agents[1])
 
 
-def test_both_ways_give_the_same_evaluations_of_the_same_agents(tmp_path: Path, monkeypatch: Any) -> None:
-    train(run_dir=tmp_path / "beside", **EVERY, **WAYS["overlap"])
-    monkeypatch.setattr("hybridppo.runners.evaluators.making.numpy_form", lambda network: None)
-    train(run_dir=tmp_path / "between", **EVERY, **WAYS["overlap"])
-    assert timeless(evaluated(tmp_path / "beside")) == timeless(evaluated(tmp_path / "between"))
+@pytest.mark.parametrize("way", ["cpu", "overlap"])
+def test_both_ways_give_the_same_evaluations_of_the_same_agents(way: str, tmp_path: Path) -> None:
+    for beside in (True, False):
+        train(run_dir=tmp_path / str(beside), **EVERY, **{**WAYS[way], "evaluate_beside": beside})
+    assert timeless(evaluated(tmp_path / "True")) == timeless(evaluated(tmp_path / "False"))
+
+
+def test_another_agents_is_evaluated_beside_it(tmp_path: Path) -> None:
+    config = hybridppo.TD3Config(hidden_sizes=(8,), num_envs=2, batch_size=16, learning_starts=32, buffer_size=512)
+    for beside in (True, False):
+        options = {"config": config, "evaluate_beside": beside, "run_dir": tmp_path / str(beside)}
+        train(env="Pendulum-v1", iterations=4, **EVERY, **options)
+    there = evaluated(tmp_path / "True")
+    assert there
+    assert timeless(there) == timeless(evaluated(tmp_path / "False"))
 
 
 def test_the_metrics_tell_of_it_when_it_is_there(tmp_path: Path) -> None:
@@ -104,12 +115,14 @@ def test_the_metrics_tell_of_it_when_it_is_there(tmp_path: Path) -> None:
     assert ["evaluation_return_mean" in metrics for metrics in history] == [False, True] * 3
     assert [metrics["evaluation_env_steps"] for metrics in history[1::2]] == [2 * BATCH, 4 * BATCH, 6 * BATCH]
     history.clear()
-    beside = train(on_iteration=history.append, **EVERY, **WAYS["overlap"])
-    # Beside the training, a result is told when the next evaluation is due, and the last one at the end.
-    steps = [metrics.get("evaluation_env_steps") for metrics in history]
-    assert steps[:-1] == [None, None, None, 2 * BATCH, None]
-    assert beside.metrics["evaluation_env_steps"] == 6 * BATCH
     assert result.metrics["evaluation_env_steps"] == 6 * BATCH
+    for way in ("overlap", "cpu, beside"):
+        beside = train(on_iteration=history.append, **EVERY, **WAYS[way])
+        # Beside the training, a result is told when the next evaluation is due, and the last one at the end.
+        steps = [metrics.get("evaluation_env_steps") for metrics in history]
+        assert steps[:-1] == [None, None, None, 2 * BATCH, None]
+        assert beside.metrics["evaluation_env_steps"] == 6 * BATCH
+        history.clear()
 
 
 def test_steps_are_those_of_all_environments(tmp_path: Path) -> None:
@@ -383,3 +396,5 @@ def test_networks_that_numpy_cannot_stand_in_for_are_evaluated_in_between(tmp_pa
     with_it = train(run_dir=tmp_path / "run", **EVERY, **options)
     assert torch.equal(parameters(with_it.agent), parameters(train(**options).agent))
     assert len(evaluated(tmp_path / "run")) == 3
+    with pytest.raises(hybridppo.ConfigurationError, match=r"needs a policy that acts in NumPy.*modules of its own"):
+        train(**EVERY, **{**options, "evaluate_beside": True})

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 CAN_FORK = sys.platform == "linux"
 """Forked processes of macOS may not use its own libraries."""
 FOLDER = Path(__file__).parent
@@ -76,7 +78,20 @@ class WarmSubprocess:
         assert stdin == subprocess.DEVNULL
         assert ONE_THREAD.items() <= env.items()
         with open(os.devnull) as nothing:
-            return _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
+            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
+        _copies.append(psutil.Process(process.pid))
+        return process
+
+
+_copies: list[psutil.Process] = []
+"""Worker processes that are no children of this one."""
+
+
+def worker_processes() -> list[psutil.Process]:
+    """Those that run for this process: its children, or copies of the warm one."""
+    _copies[:] = [copy for copy in _copies if copy.is_running() and copy.status() != psutil.STATUS_ZOMBIE]
+    children = psutil.Process().children()
+    return [child for child in children if "hybridppo.runners.workers.process" in child.cmdline()] + _copies
 
 
 class _WarmProcess:

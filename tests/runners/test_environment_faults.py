@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from processes import worker_processes
 from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
 import hybridppo
@@ -37,8 +38,6 @@ from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
-
-pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
 
 NUM_ENVS = 6
 SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
@@ -476,11 +475,8 @@ def hang(result: Any) -> Any:
         signal.pause()
 
 
-def worker_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "hybridppo.runners.workers.process" in child.cmdline()]
-
-
 @posix
+@pytest.mark.cold_workers  # how a child of this process ends
 @pytest.mark.parametrize(
     ("fault", "how"), [(die, "SIGKILL"), (die_in_native_code, "SIGSEGV")], ids=["killed", "native code"]
 )

@@ -117,8 +117,8 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
 def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pool, "SECONDS_TO_CLOSE", 0.1)
-    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 2 s, after 3 of its rollout"):
-        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=2.0)
+    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 1 s, after 3 of its rollout"):
+        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()
 
 

@@ -85,6 +85,7 @@ NAMES = {"in the id": ["mazes_of_ones_own:Maze-v0"], "imported": ["Maze-v0", "--
     [
         ("in the id", ["--placement", "cpu"]),
         ("imported", OVERLAP),
+        pytest.param("in the id", OVERLAP, marks=pytest.mark.slow),
         pytest.param("imported", ["--placement", "cpu", "--num-workers", 2], marks=pytest.mark.slow),
     ],
 )

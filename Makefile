@@ -10,6 +10,9 @@
 # make bench    compare with stable-baselines3 and skrl on fixed work
 # make bench-all  every benchmark that needs no GPU, and the tables of benchmarks/README.md
 # make bench-gpu  the gpu tests and every measurement of placements, on a machine with a CUDA device
+# Bytecode is kept: each process would else compile all that it imports, and tests be rewritten for their asserts.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train test lint slow gpu mutants extras docs wheel bench bench-all bench-gpu clean
 .DEFAULT_GOAL := train
 

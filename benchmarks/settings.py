@@ -1,4 +1,7 @@
-"""The settings that published figures were made with, whatever the library's defaults are at the time."""
+"""The settings that published figures were made with, whatever the library's defaults are at the time.
+
+Tests make their configurations by them too (`tests/ppo_settings.py`).
+"""
 
 from typing import Any
 

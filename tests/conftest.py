@@ -11,8 +11,9 @@ import cloudpickle  # noqa: E402
 import pytest  # noqa: E402
 import second_device as second  # noqa: E402
 import torch  # noqa: E402
-from processes import CAN_FORK, WarmSubprocess  # noqa: E402
+from processes import CAN_FORK, WarmLearners, WarmSubprocess  # noqa: E402
 
+from hybridppo.distribution import launching  # noqa: E402
 from hybridppo.runners.workers import pool  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
@@ -25,9 +26,10 @@ os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cac
 
 @pytest.fixture(autouse=True)
 def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes are copies of one that has imported what they need, but where tests look at how they start."""
+    """Workers and learners are copies of a process that is warm, but where tests look at how they start."""
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(pool, "subprocess", WarmSubprocess)
+        monkeypatch.setattr(launching, "subprocess", WarmLearners)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 CAN_FORK = sys.platform == "linux"
 """Forked processes of macOS may not use its own libraries."""
 FOLDER = Path(__file__).parent
@@ -76,7 +78,56 @@ class WarmSubprocess:
         assert stdin == subprocess.DEVNULL
         assert ONE_THREAD.items() <= env.items()
         with open(os.devnull) as nothing:
-            return _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
+            process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
+        _copies[psutil.Process(process.pid)] = command[2]
+        return process
+
+
+class WarmLearners:
+    """In the place of `subprocess` where the library starts learners, which read what they are told."""
+
+    PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
+
+    @staticmethod
+    def Popen(command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
+        """A process of `python -m MODULE ARGUMENTS`."""
+        assert stdin == subprocess.PIPE
+        theirs, ours = os.pipe()
+        try:
+            process = _WarmProcess(command[1:], theirs, env=env, reads=True)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        process.stdin = open(ours, "wb")  # noqa: SIM115
+        _copies[psutil.Process(process.pid)] = command[2]
+        return process
+
+
+_copies: dict[psutil.Process, str] = {}
+"""Processes that are no children of this one, and what module each of them runs."""
+
+
+def processes_of(module: str) -> list[psutil.Process]:
+    """Those that run a module for this process: its children, or copies of a warm one."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if module in child.cmdline():
+                found.append(child)
+    for copy in list(_copies):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if copy.is_running() and copy.status() != psutil.STATUS_ZOMBIE:
+                found += [copy] * (_copies[copy] == module)
+                continue
+        del _copies[copy]
+    return found
+
+
+def worker_processes() -> list[psutil.Process]:
+    """The worker processes of this one."""
+    return processes_of("hybridppo.runners.workers.process")
 
 
 class _WarmProcess:
@@ -93,6 +144,7 @@ class _WarmProcess:
         stderr: Any = None,
         start_new_session: bool = False,
         kind: str = "--serve",
+        reads: bool = False,
     ) -> None:
         self.args, self.returncode = arguments, None
         with contextlib.ExitStack() as stack:
@@ -108,7 +160,7 @@ class _WarmProcess:
                 "cwd": str(cwd or os.getcwd()),
                 "env": dict(os.environ if env is None else env),
                 "session": start_new_session,
-                "ends_with_the_tests": kind == "--serve",
+                "ends_with_the_tests": kind == "--serve" and not reads,
             }
             line = json.dumps(asked).encode() + b"\n"
             socket.send_fds(self._connection, [line[:1]], handles)

@@ -4,17 +4,14 @@ import contextlib
 import json
 import logging
 import math
-import multiprocessing
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ import pytest
 import torch
 from gymnasium.spaces import Discrete
 from ppo_settings import ppo_config
-from processes import run_python
+from processes import run_python, start_python
 from selection import only_by_default
 from toy_environments import IdentityDiscrete, ScriptedEnv
 
@@ -83,37 +80,38 @@ def run_dir(finished: Path, tmp_path: Path) -> Path:
 # Killed in the middle of writing a checkpoint
 
 
-def write_checkpoints_for_ever(path: Path) -> None:
-    run = RunDirectory(path, {})
-    first = max((int(folder.name) for folder in checkpoints.folders(path / "checkpoints")), default=0) + 1
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    for step in count(first):
-        if not parent.is_alive():  # killed before it could kill this
-            return
-        tensors = {f"part{i}": torch.full((50_000,), float(step)) for i in range(3)}
-        run.save_checkpoint(step, tensors, {"step": step, "filler": ["x" * 100] * 200}, keep=2, score=-float(step % 7))
+WRITES_FOR_EVER = """
+import sys
+from itertools import count
+from pathlib import Path
+import torch
+from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory.directory import RunDirectory
+
+path = Path(sys.argv[1])
+run = RunDirectory(path, {})
+first = max((int(folder.name) for folder in checkpoints.folders(path / "checkpoints")), default=0) + 1
+for step in count(first):
+    tensors = {f"part{i}": torch.full((50_000,), float(step)) for i in range(3)}
+    run.save_checkpoint(step, tensors, {"step": step, "filler": ["x" * 100] * 200}, keep=2, score=-float(step % 7))
+"""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is of POSIX")
 def test_killed_in_the_middle_of_writing_a_checkpoint_the_previous_one_is_whole(tmp_path: Path) -> None:
-    # Children of a process that has loaded torch already: a child is writing within milliseconds.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "toy_environments", "hybridppo.training", "hybridppo.resuming"])
     folder, moments = tmp_path / "checkpoints", random.Random(0)
     folder.mkdir()
     cut_short, newest = 0, 0
-    for _ in range(25):
-        writer = context.Process(target=write_checkpoints_for_ever, args=(tmp_path,), daemon=True)
-        writer.start()
+    for _ in range(12):
+        writer = start_python("-c", WRITES_FOR_EVER, tmp_path)
         deadline = time.monotonic() + 60
         while checkpoints.folders(folder)[-1:] in ([], [folder / f"{newest:012d}"]):
-            assert writer.is_alive()
+            assert writer.poll() is None
             assert time.monotonic() < deadline
+            time.sleep(0.001)
         time.sleep(moments.uniform(0.0, 0.02))
-        assert writer.pid is not None
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
+        writer.kill()
+        writer.wait()
         cut_short += any(folder.glob(".*.tmp"))
         path, checkpoint = checkpoints.load_latest(folder)
         assert path == checkpoints.folders(folder)[-1]  # none was passed over

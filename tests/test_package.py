@@ -4,10 +4,12 @@ import ast
 import configparser
 import functools
 import importlib.metadata
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,8 +52,13 @@ ROOMS = {
 FACE = {"acceptance", "placements/auto", "commands", "distribution", "tools"}
 
 
-def imports(source: str) -> Iterator[str]:
+@functools.cache
+def imports(source: str) -> tuple[str, ...]:
     """The full names of all that a Python source imports, but for type checking alone."""
+    return tuple(names_imported(source))
+
+
+def names_imported(source: str) -> Iterator[str]:
     nodes: list[ast.AST] = [ast.parse(source)]
     while nodes:
         node = nodes.pop()
@@ -119,7 +126,7 @@ def test_every_room_is_known() -> None:
 def test_each_room_imports_only_what_it_may(room: str) -> None:
     strays = {}
     for module in (module for module in SOURCES if room_of(module) == room):
-        names = list(imports(SOURCES[module].read_text()))
+        names = imports(SOURCES[module].read_text())
         wrong = [name for name in names if name.startswith(".")]  # or it would not be seen here
         for imported in modules_imported(module):
             where = room_of(imported)
@@ -191,48 +198,60 @@ def test_types_are_marked() -> None:
     assert (ROOT / "hybridppo" / "py.typed").exists()
 
 
-@pytest.mark.parametrize("statement", ["import hybridppo", "from hybridppo import PPO, Mirrored, train"])
-def test_importing_needs_neither_command_line_nor_pictures(statement: str) -> None:
-    code = (
-        f"import sys\n{statement}\nprint(*sorted({{'tyro', 'matplotlib', 'hybridppo.commands'}} & sys.modules.keys()))"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert process.stdout.split() == []
+FRESH = """
+import gc, json, sys
+
+def loaded():
+    return sorted({"tyro", "matplotlib", "hybridppo.commands", "torch"} & sys.modules.keys())
+
+seen = {}
+import hybridppo
+seen["imported"], before = loaded(), sum(generation["collections"] for generation in gc.get_stats())
+hybridppo.PPO
+seen["collections"] = sum(generation["collections"] for generation in gc.get_stats()) - before
+seen["is_frozen"], seen["is_enabled"] = gc.get_freeze_count() > 100_000, gc.isenabled()
+from hybridppo import PPO, Mirrored, train
+seen["names imported"] = loaded()
+config = hybridppo.PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(4,))
+train("CartPole-v1", total_steps=32, placement="cpu", config=config, progress=False)
+seen["trained"] = sorted({"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys())
+print(json.dumps(seen))
+"""
 
 
+@functools.cache
+def fresh() -> dict[str, Any]:
+    """What a process of its own saw that imported the library, then torch by it, and trained."""
+    process = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, check=True, cwd=ROOT)
+    seen: dict[str, Any] = json.loads(process.stdout)
+    return seen
+
+
+def test_importing_needs_neither_command_line_nor_pictures() -> None:
+    assert fresh()["imported"] == []
+    assert fresh()["names imported"] == ["torch"]
+
+
+def test_importing_torch_goes_without_collections() -> None:
+    assert (fresh()["collections"], fresh()["is_frozen"], fresh()["is_enabled"]) == (0, True, True)
+
+
+def test_training_on_a_cpu_loads_neither_compiler_nor_symbolic_algebra() -> None:
+    assert fresh()["trained"] == []  # together they take a second to load, and 80 MB
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("before", "is_frozen", "is_enabled"),
-    [
-        ("", True, True),
-        pytest.param("import torch", False, True, marks=pytest.mark.slow),
-        pytest.param("gc.disable()", False, False, marks=pytest.mark.slow),
-    ],
-    ids=["alone", "torch before", "without collections"],
+    ("before", "is_enabled"), [("import torch", True), ("gc.disable()", False)], ids=["torch before", "no collections"]
 )
-def test_importing_torch_goes_without_collections_and_leaves_them_as_they_were(
-    before: str, is_frozen: bool, is_enabled: bool
-) -> None:
+def test_collections_are_left_as_they_were(before: str, is_enabled: bool) -> None:
     code = f"""
 import gc, sys
 {before}
 import hybridppo
-collections = sum(generation["collections"] for generation in gc.get_stats())
 hybridppo.PPO
 assert "torch" in sys.modules
 print(gc.get_freeze_count() > 100_000, gc.isenabled())
-if {is_frozen}:
-    assert sum(generation["collections"] for generation in gc.get_stats()) == collections
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert process.stdout == f"{is_frozen} {is_enabled}\n"
-
-
-def test_training_on_a_cpu_loads_neither_compiler_nor_symbolic_algebra() -> None:
-    code = """
-import sys, hybridppo
-config = hybridppo.PPOConfig(num_envs=2, num_steps=8, hidden_sizes=(4,))
-hybridppo.train("CartPole-v1", total_steps=32, placement="cpu", config=config, progress=False)
-print(*sorted({"torch._dynamo", "torch._inductor", "sympy"} & sys.modules.keys()))
-"""
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert process.stdout.split() == []  # together they take a second to load, and 80 MB
+    assert process.stdout == f"False {is_enabled}\n"

@@ -61,6 +61,8 @@ def import_workers() -> None:
 
 def serve(address: str) -> None:
     """Fork for whoever asks, until the standard input is closed."""
+    if hasattr(signal, "pthread_sigmask"):  # whoever is first may have blocked some, as the library does for its own
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     assert threading.active_count() == 1  # of which no copy could be made
     gc.freeze()
     with socket.socket(socket.AF_UNIX) as listening:

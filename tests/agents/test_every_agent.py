@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,13 @@ def reference(name: str) -> Any:
 # Placements
 
 
-@pytest.mark.parametrize("placement", ON_ONE_DEVICE)
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    ("name", "placement"),
+    [
+        pytest.param(name, placement, marks=pytest.mark.slow if name in VARIANTS and placement != "mirror" else ())
+        for name, placement in product(AGENTS, ON_ONE_DEVICE)
+    ],
+)
 def test_no_placement_changes_the_result(name: str, placement: str) -> None:
     result, history = train(name, ON_ONE_DEVICE[placement]())
     expected, expected_history = reference(name)

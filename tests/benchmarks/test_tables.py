@@ -2,16 +2,17 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from processes import run_python
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def python(*arguments: str) -> "subprocess.CompletedProcess[str]":
     # In a process of its own: benchmarks import each other by names that are anybody's.
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=BENCHMARKS)
+    return run_python(*arguments, cwd=BENCHMARKS)
 
 
 def test_the_tables_are_those_of_the_results() -> None:

@@ -84,8 +84,9 @@ NAMES = {"in the id": ["mazes_of_ones_own:Maze-v0"], "imported": ["Maze-v0", "--
     ("name", "placement"),
     [
         ("in the id", ["--placement", "cpu"]),
-        ("in the id", OVERLAP),
-        ("imported", ["--placement", "cpu", "--num-workers", 2]),
+        ("imported", OVERLAP),
+        pytest.param("in the id", OVERLAP, marks=pytest.mark.slow),
+        pytest.param("imported", ["--placement", "cpu", "--num-workers", 2], marks=pytest.mark.slow),
     ],
 )
 def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str], folder: Path) -> None:

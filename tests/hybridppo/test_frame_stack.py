@@ -1,5 +1,6 @@
 """Stacks of frames that are stored once: the bits of stacks that an environment gives by itself, wherever sampled."""
 
+import json
 import os
 import signal
 from collections import deque
@@ -16,6 +17,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from stop_after import StopAfter
 from toy_environments import IdentityBox, IdentityDiscrete
 
 import hybridppo
@@ -278,9 +280,13 @@ def test_an_agent_acts_on_stacks_once_loaded(name: str, tmp_path: Path) -> None:
         assert exported.steps_checked == 200
 
 
-def test_auto_measures_it() -> None:
-    result = stacking("vector", placement="auto", total_steps=64 * 70)
-    assert result.metrics["env_steps"] >= 64 * 70
+def test_auto_measures_it(tmp_path: Path) -> None:
+    result = stacking(
+        "vector", placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=tmp_path / "run"
+    )
+    assert result.metrics["iteration"] == 2
+    table = json.loads((tmp_path / "run" / "placements.json").read_text())
+    assert table["figures"] is not None
 
 
 def test_what_it_cannot_be_had_with_is_one_clear_error() -> None:

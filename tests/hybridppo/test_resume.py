@@ -36,7 +36,7 @@ from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointDistribution
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-ITERATIONS = 24
+ITERATIONS = 12
 SIGNALS = [signal.SIGINT, *requests_to_end()]
 
 CPU: dict[str, Any] = {"placement": SingleDevice("cpu")}
@@ -391,7 +391,7 @@ def test_a_signal_while_evaluating_ends_it_and_resume_evaluates(tmp_path: Path) 
 def test_a_signal_while_preparing_leaves_a_run_to_resume(number: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "run"
     with Process(
-        *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 3
+        *HYBRIDPPO, "train", "CartPole-v1", "--total-steps", 10**9, "--run-dir", path, *SMALL, "--num-workers", 2
     ) as process:
         process.wait_until(lambda: psutil.Process(process.popen.pid).children())  # the first worker has started
         process.send_to_all(number)

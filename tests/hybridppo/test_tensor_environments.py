@@ -417,11 +417,11 @@ def test_cartpole_is_learned() -> None:
 
 
 def test_a_sound_environment_is_complained_of_in_nothing(second_device: str) -> None:
-    report = hybridppo.check_env(TorchCartPole(16, second_device, episode_length=15), steps=800)
+    report = hybridppo.check_env(TorchCartPole(16, second_device, episode_length=15), steps=320)
     assert report.is_usable
     assert [finding.severity for finding in report.findings] == ["note"]
     assert f"its tensors are on {second_device}" in str(report)
-    assert report.steps == 800
+    assert report.steps == 320
     assert max(report.episode_lengths) == 15
 
 

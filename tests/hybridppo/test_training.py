@@ -660,7 +660,7 @@ def test_the_discrete_identity_is_learned(seed: int) -> None:
     assert result.metrics["episode_return_mean"] > 7.5  # of 8, random actions and all
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_box_identity_is_learned(seed: int) -> None:
     config = ppo_config(
         num_envs=8,

@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
+from processes import worker_processes
 from toy_environments import MODES, FaultyEnv, ScriptedEnv, UndeclaredVector
 
 import hybridppo
@@ -37,8 +38,6 @@ from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
-
-pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
 
 NUM_ENVS = 6
 SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
@@ -476,11 +475,8 @@ def hang(result: Any) -> Any:
         signal.pause()
 
 
-def worker_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "hybridppo.runners.workers.process" in child.cmdline()]
-
-
 @posix
+@pytest.mark.cold_workers  # how a child of this process ends
 @pytest.mark.parametrize(
     ("fault", "how"), [(die, "SIGKILL"), (die_in_native_code, "SIGSEGV")], ids=["killed", "native code"]
 )
@@ -508,14 +504,14 @@ def test_worker_killed_or_hung_is_replaced_with_restart(
     fault: Any, num_workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = partial(FaultyEnv, at(4, 23, fault))
-    result = train(source, num_workers=num_workers, on_env_error="restart", worker_timeout=2.0)
+    result = train(source, num_workers=num_workers, on_env_error="restart", worker_timeout=1.0)
     lost = NUM_ENVS // num_workers
     assert result.metrics["env_restarts"] == lost
     # All that the worker had sampled of the second rollout is lost; where that is everything, it is sampled again.
     assert (result.metrics["env_steps"] + (lost * SMALL.num_steps) % 96) % 96 == 0
     assert result.metrics["env_steps"] >= 700
     assert result.metrics["episode_length_mean"] == result.metrics["episode_return_mean"] == 10.0
-    assert ("killed by SIGKILL" if fault is die else "has made no step for 2 s, after 6 of its rollout") in caplog.text
+    assert ("killed by SIGKILL" if fault is die else "has made no step for 1 s, after 6 of its rollout") in caplog.text
     assert not worker_processes()
 
 
@@ -598,26 +594,26 @@ def test_worker_killed_again_and_again_is_an_error() -> None:
 
 @posix
 def test_step_hangs_and_the_worker_is_named() -> None:
-    where = r"worker 1 \(environments 3 to 5\) has made no step for 2 s, after 6 of its rollout: .*worker_timeout"
+    where = r"worker 1 \(environments 3 to 5\) has made no step for 1 s, after 6 of its rollout: .*worker_timeout"
     with pytest.raises(EnvError, match=where):
-        train(partial(FaultyEnv, at(4, 23, hang)), num_workers=2, worker_timeout=2.0)
+        train(partial(FaultyEnv, at(4, 23, hang)), num_workers=2, worker_timeout=1.0)
     assert not worker_processes()
 
 
 @posix
 def test_the_first_reset_hangs_and_the_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SECONDS_TO_START", 2.0)
-    with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 5\) has made no step for 2 s, after 0 of"):
+    monkeypatch.setattr(pool, "SECONDS_TO_START", 1.5)
+    with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 5\) has made no step for 1.5 s, after 0 of"):
         train(partial(FaultyEnv, at(4, 0, hang)), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()
 
 
 def test_slow_steps_are_no_hang() -> None:
     def fault(env: FaultyEnv, result: Any) -> Any:
-        time.sleep(0.03)  # a rollout of 96 steps takes longer than the timeout
+        time.sleep(0.02)  # a rollout of 96 steps takes longer than the timeout
         return result
 
-    train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=2.0, total_steps=96)
+    train(partial(FaultyEnv, fault), num_workers=1, worker_timeout=1.5, total_steps=96)
 
 
 @pytest.mark.parametrize("timeout", [0.0, -1.0, math.nan])
@@ -635,7 +631,7 @@ def test_step_hangs_timeout_must_be_positive(timeout: float) -> None:
             rf"^environment 4 \(seed {FIRST_SEED + 4}\) failed in step 3 of its episode, 23 .*: the motor is stuck",
         ),
         (die, r"^the process of environment 4 has died: killed by SIGKILL"),
-        (hang, r"^no answer from environment 4 within 2 s: it hangs"),
+        (hang, r"^no answer from environment 4 within 1 s: it hangs"),
         (with_observation(np.zeros((2, 2))), "^environment 4 .* of shape"),
     ],
     ids=["raises", "killed", "hangs", "shape"],
@@ -644,7 +640,7 @@ def test_faults_with_a_process_for_each_environment(fault: Any, words: str) -> N
     step = 1 if fault not in (stick, die, hang) else 23
     before = set(psutil.Process().children())
     with pytest.raises(EnvError, match=words):
-        train(partial(FaultyEnv, at(4, step, fault)), vectorization="async", worker_timeout=2.0)
+        train(partial(FaultyEnv, at(4, step, fault)), vectorization="async", worker_timeout=1.0)
     assert set(psutil.Process().children()) == before
 
 

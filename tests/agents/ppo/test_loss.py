@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from stop_after import StopAfter
 from torch import nn
 
 import hybridppo
@@ -289,6 +290,7 @@ def test_auto_measures_the_agent_that_is_trained(monkeypatch: pytest.MonkeyPatch
     like = PPO.like
     monkeypatch.setattr(PPO, "like", lambda self, config, **options: made.append(self) or like(self, config, **options))
     config = replace(CONFIG, num_steps=32)
-    result = train(placement="auto", config=config, total_steps=64 * 100, networks=cartpole_networks)
+    options: dict[str, Any] = {"total_steps": 64 * 100, "callbacks": [StopAfter(1)]}  # what is short is not measured
+    result = train(placement="auto", config=config, networks=cartpole_networks, **options)
     assert made
     assert all(agent is result.agent for agent in made)

@@ -19,7 +19,7 @@ import pytest
 import torch
 from killed_driver import assert_nothing_outlives_it
 from ppo_settings import ppo_config
-from processes import start_python
+from processes import processes_of, start_python
 from torch import Tensor, nn
 from toy_agents import ScriptedAgents
 
@@ -63,14 +63,7 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 
 def learners() -> list[psutil.Process]:
     """The processes of learners that this one has started."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            if "hybridppo.distribution.process" in child.cmdline():
-                found.append(child)
-        except psutil.NoSuchProcess:
-            continue
-    return found
+    return processes_of("hybridppo.distribution.process")
 
 
 @pytest.fixture(autouse=True)
@@ -292,6 +285,7 @@ def test_what_a_failing_callback_leaves_goes_on_with_the_same_bits(hook: str, tm
     assert torch.equal(values_of(last), values_of(train(distribution="multi:1:2")))
 
 
+@pytest.mark.cold_workers  # a process that is started as it is elsewhere
 def test_a_learner_that_cannot_begin_is_named_with_its_reason() -> None:
     here = os.getpid()
 

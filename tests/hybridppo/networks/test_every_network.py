@@ -1,5 +1,6 @@
 """What holds for every kind of network: where and when it is sampled and learned changes nothing."""
 
+import json
 import shutil
 from dataclasses import replace
 from functools import cache, partial
@@ -13,13 +14,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from network_kinds import KINDS, acts_by_numbers, env_of, marks_of
 from ppo_settings import ppo_config
 from selection import only_by_default
+from stop_after import StopAfter
 from toy_environments import MODES, HighestAllowed
 
 import hybridppo
 from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-2)
-STEPS = 64 * 5
+STEPS = 64 * 4
 
 every_kind = pytest.mark.parametrize(
     "kind",
@@ -177,6 +179,8 @@ def test_whole_episodes_and_masks(kind: str) -> None:
 
 
 @every_kind
-def test_auto_measures_it(kind: str) -> None:
-    result = train(kind, placement="auto", total_steps=64 * 70)
-    assert result.metrics["env_steps"] >= 64 * 70
+def test_auto_measures_it(kind: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = train(kind, placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=run)
+    assert result.metrics["iteration"] == 2
+    assert json.loads((run / "placements.json").read_text())["figures"] is not None

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import pairwise, product
+from itertools import cycle, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 import second_device as second
 import torch
 from ppo_settings import ppo_config
+from selection import only_by_default
 from torch import Tensor, nn
 from toy_agents import Matching
 from toy_environments import Catch, HighestAllowed, ScriptedEnv
@@ -143,13 +144,17 @@ def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 # The result
 
 
-FOR_ALL_WORKS = ("migrating", "mirrored, sampling there")
-"""Placements of the default tests; under the others only the first work is done there, and the rest in slow ones."""
+SAMPLED_IN_THEIR_OWN_WAY = (
+    "Gaussian actions", "images", "masks", "normalised", "a memory", "noise of the state", "stacks of frames",
+    "stacks of images",
+)  # fmt: skip
 
 
 def combinations() -> Iterator[Any]:
+    """The first work under every placement; of the others, in the default tests, what learns there or samples there."""
     for work, placement in product(WORKS, PLACEMENTS):
-        is_quick = work == next(iter(WORKS)) or placement in FOR_ALL_WORKS
+        is_quick = work == next(iter(WORKS)) or placement == "migrating"
+        is_quick |= placement == "mirrored, sampling there" and work in SAMPLED_IN_THEIR_OWN_WAY
         yield pytest.param(work, placement, marks=() if is_quick else pytest.mark.slow)
 
 
@@ -166,7 +171,8 @@ def test_training_and_evaluation_give_what_they_give_on_the_cpu(work: str, place
 
 @pytest.mark.parametrize("work", WORKS)
 def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device: str) -> None:
-    agent = train(WORKS[work], SingleDevice(second_device), run_dir=tmp_path / "run")[0].agent
+    # One update, and whole episodes as long as they take: what is learned is looked at above.
+    agent = train(WORKS[work], SingleDevice(second_device), total_steps=16, run_dir=tmp_path / "run")[0].agent
     loaded = hybridppo.load(tmp_path / "run")
     assert {tensor.device for tensor in loaded.state()[0].values()} == {torch.device(HERE)}
     assert_same(loaded.state()[0], state_of(agent))
@@ -419,8 +425,14 @@ def never_stopped(tmp_path_factory: pytest.TempPathFactory, second_device: str) 
     return run_dir
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("route", ROUTES)
+SOME_STOPS = [f"{route}, {stop}" for route, stop in zip(ROUTES, cycle(STOPS), strict=False)]
+"""Each route with one, and each stop with half of the routes."""
+
+
+@pytest.mark.parametrize(
+    ("route", "stop"),
+    only_by_default(SOME_STOPS, [pytest.param(*each, id=", ".join(each)) for each in product(ROUTES, STOPS)]),
+)
 def test_a_run_that_is_stopped_and_resumed_is_none_that_was_not(
     route: str, stop: str, tmp_path: Path, second_device: str, never_stopped: Callable[[str], Path]
 ) -> None:

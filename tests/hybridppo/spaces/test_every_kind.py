@@ -22,8 +22,9 @@ from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
-SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
-STEPS = 4 * 16 * 4
+SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 3 * SMALL.batch_size
+"""Rollouts end within an episode, and at an episode's end."""
 TO_LEARN = ppo_config(
     num_envs=16, num_steps=32, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0, entropy_coef=0.001,
     clip_range_vf=None,
@@ -148,7 +149,9 @@ def test_its_space_as_json(name: str) -> None:
 @most_kinds
 def test_by_hand_is_autograd(name: str, masks: bool) -> None:
     """The agreement of the two is looked at in every run; here over a whole update."""
-    results = [train(name, masks, replace(SMALL, fast_updates=fast), total_steps=STEPS // 4) for fast in (True, False)]
+    results = [
+        train(name, masks, replace(SMALL, fast_updates=fast), total_steps=SMALL.batch_size) for fast in (True, False)
+    ]
     by_autograd = RecurrentSteps if "memory" in name else AutogradSteps
     is_plain = "image" not in name and "encoded" not in name and "memory" not in name
     forms = [type(result.agent._steps) for result in results]

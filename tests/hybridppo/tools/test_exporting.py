@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 from ppo_settings import ppo_config
+from processes import run_python
 
 import hybridppo
 from hybridppo import ConfigurationError, TrainingError
@@ -197,6 +198,6 @@ def test_without_its_packages_onnx_says_the_remedy(tmp_path: Path, monkeypatch: 
 
 
 def test_packages_are_imported_when_a_file_is_written() -> None:
+    # A copy of a process that has imported what trainings import, and no more, sees it as well as another would.
     code = "import sys, hybridppo.tools.exporting; print(*({'onnx', 'onnxruntime', 'onnxscript'} & sys.modules.keys()))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    assert run_python("-c", code, check=True).stdout.split() == []

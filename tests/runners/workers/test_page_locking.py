@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from ppo_settings import ppo_config
+from processes import worker_processes
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
@@ -14,8 +14,6 @@ from hybridppo.accelerator import Host, accelerator_of
 from hybridppo.errors import DeviceError, EnvError
 from hybridppo.runners.workers import processes as workers
 from hybridppo.runners.workers.page_locking import PageLock
-
-pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
@@ -62,7 +60,7 @@ def test_a_refusal_leaves_no_worker_behind(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(DeviceError, match="CUDA error 2"):
         train(placement=PinningPlacement("cpu"))
     assert refusing.calls == ["register"]
-    assert not [child for child in psutil.Process().children() if "worker_process" in " ".join(child.cmdline())]
+    assert not worker_processes()
 
 
 class PinningPlacement(SingleDevice):

@@ -11,10 +11,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import pytest
 import torch
 from ppo_settings import ppo_config
+from processes import worker_processes
 from toy_environments import FailingEnv, kill_this_process, raise_an_error, wait_forever
 
 import hybridppo
@@ -24,8 +24,6 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-
-pytestmark = pytest.mark.cold_workers  # processes are looked for among those of this one
 
 SMALL = ppo_config(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
@@ -39,10 +37,6 @@ def train(env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -
 
 def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
     return result.agent.parameters.values.detach()
-
-
-def worker_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "hybridppo.runners.workers.process" in child.cmdline()]
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
@@ -73,6 +67,7 @@ def test_workers_do_not_load_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.cold_workers  # children of this process, as they are elsewhere
 def test_nothing_is_left_behind() -> None:
     before = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").is_dir() else set()
     files: list[set[Path]] = []
@@ -122,8 +117,8 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
 def test_a_hung_worker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pool, "SECONDS_TO_CLOSE", 0.1)
-    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 2 s, after 3 of its rollout"):
-        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=2.0)
+    with pytest.raises(EnvError, match=r"worker 0 .* has made no step for 1 s, after 3 of its rollout"):
+        train(partial(FailingEnv, wait_forever), num_workers=1, worker_timeout=1.0)
     assert not worker_processes()
 
 

@@ -3,14 +3,13 @@
 import json
 import logging
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from ppo_settings import ppo_config
+from processes import run_python
 
 import hybridppo
 from hybridppo import ConfigurationError
@@ -315,6 +314,7 @@ def test_what_writes_into_the_run_directory_needs_one(monkeypatch: pytest.Monkey
 
 
 def test_names_are_remembered_and_no_package_is_imported_before_it_is_used() -> None:
+    # A copy of a process that has imported what trainings import, and no more, sees it as well as another would.
     code = """
 import sys, hybridppo
 from hybridppo import training, resuming
@@ -322,4 +322,4 @@ from hybridppo.reporting.trackers.registry import TRACKERS
 from hybridppo.reporting.trackers import mlflow, tensorboard, trackio, wandb
 print([name for name in TRACKERS if name in sys.modules])
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert run_python("-c", code, check=True).stdout == "[]\n"

@@ -1,0 +1,16 @@
+"""A training that is planned to be long, for what is done only in such, and ends after a few iterations."""
+
+from typing import Any
+
+import hybridppo
+
+
+class StopAfter(hybridppo.Callback):
+    """Ends the training after so many iterations."""
+
+    def __init__(self, iterations: int = 1) -> None:
+        self._iterations = iterations
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        if run.iteration == self._iterations:
+            run.stop("seen enough")

@@ -4,7 +4,7 @@
     python benchmarks/scaled.py --seeds 1 --total-steps 20000          # to see that it works
 
 Observations times 10,000, rewards times 1,000, and both: how many steps it takes until the mean return of the latest
-100 episodes is 475 (in the environment's own units). `PPOConfig()` normalises both; once without, for comparison.
+100 episodes is 475 (in the environment's own units). `PPOConfig()` normalises both; once more without, for comparison.
 """
 
 import argparse

@@ -27,6 +27,7 @@ import memory
 import pieces
 import pool
 import publishing
+import scaled
 import wall_clock
 import workers
 
@@ -81,6 +82,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "pool": lambda result: pool.table(result["runs"]),
     "publishing": publishing.as_markdown,
     "publishing-cuda": publishing.as_markdown,
+    "scaled": lambda result: scaled.table(result["rows"]),
     "textbook": _textbook,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,

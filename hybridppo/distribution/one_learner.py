@@ -84,7 +84,7 @@ class OneLearner:
         # Nobody knows how many epochs target_kl would leave: all are counted.
         own = replace(config, target_kl=None)
         if isinstance(policy, Central):
-            num_minibatches = config.minibatches_of(config.batch_size) // policy.learners
+            num_minibatches = config.minibatches // policy.learners
             own = replace(own, num_envs=config.num_envs // policy.learners, num_minibatches=num_minibatches)
         self._config = own
         environments = make_environments(source, own.num_envs, options)
@@ -102,9 +102,10 @@ class OneLearner:
                 num_steps=min(own.num_steps, MOST_STEPS),
                 env_seed=0,
                 noise=np.random.default_rng(0),
+                memory=self.agent.memory,
             )
             with cpu.sampling(self.agent) as actor:
-                self.rollout: Rollout = with_steps(sampler.collect(actor), own.num_steps)
+                self.rollout: Rollout = with_steps(sampler.collect(actor), own.num_steps, self.agent.memory)
         finally:
             environments.close()
         self.plain = self.agent._optimizer_steps()
@@ -162,10 +163,15 @@ def sizes_of(learner: OneLearner, config: PPOConfig, num_shards: int) -> Sizes:
     rollout, rows = learner.rollout, config.batch_size * learner.num_agents
     arrays = (rollout.observations, rollout.actions, rollout.log_probs, rollout.rewards)
     a_row = sum(array[0, 0].numel() * array.element_size() for array in arrays) + 2  # and how episodes end
-    pieces = -(-rows // num_shards // num_columns(learner.agent)) or 1
+    states, memory = 0, learner.agent.memory
+    numbers = rows  # that go to all once an update: values, and with a memory the critic's state after each row
+    if memory is not None:
+        assert rollout.states is not None
+        states, numbers = rollout.states.nbytes, rows * (1 + memory.state_size)
+    pieces = -(-numbers // num_shards // num_columns(learner.agent)) or 1
     return Sizes(
-        minibatches=config.num_epochs * config.minibatches_of(config.batch_size),
+        minibatches=config.num_epochs * config.minibatches,
         exchanges_of_values=pieces,
-        bytes_of_rollout=rows * a_row,
+        bytes_of_rollout=rows * a_row + states,
         bytes_of_parameters=4 * sum(parameter.numel() for parameter in learner.agent.actor.parameters()),
     )

@@ -8,7 +8,7 @@ from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
 
-_OF_ONE_PROCESS = {"pool_size": 1, "episodes_per_rollout": None, "compiled_updates": False}
+_OF_ONE_PROCESS = {"episodes_per_rollout": None, "compiled_updates": False}
 """Fields of the configuration that several learners cannot have otherwise."""
 
 

@@ -108,6 +108,7 @@ class OneLearner:
                 self.rollout: Rollout = with_steps(sampler.collect(actor), own.num_steps, self.agent.memory)
         finally:
             environments.close()
+        self.agent.fill_pool(self.rollout)
         self.plain = self.agent._optimizer_steps()
         self.agent.spread = self._served if isinstance(policy, Central) else self._sharded
         self._policy, self.agent._steps = policy, None
@@ -165,6 +166,8 @@ def sizes_of(learner: OneLearner, config: PPOConfig, num_shards: int) -> Sizes:
     a_row = sum(array[0, 0].numel() * array.element_size() for array in arrays) + 2  # and how episodes end
     states, memory = 0, learner.agent.memory
     numbers = rows  # that go to all once an update: values, and with a memory the critic's state after each row
+    if config.pool_size > 1:  # of all rollouts in it, with log-probabilities before and after
+        numbers *= 3 * config.pool_size
     if memory is not None:
         assert rollout.states is not None
         states, numbers = rollout.states.nbytes, rows * (1 + memory.state_size)

@@ -76,8 +76,12 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
     [
         ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 learners, got 3"),
         ({"num_envs": 4, "num_steps": 8}, {"distribution": "multi:2:64"}, "shards must be at most .* 8, got 64"),
-        ({"recurrent": "gru"}, {}, "recurrent='gru' cannot be had with 2 learners"),
-        ({"pool_size": 2}, {}, "pool_size=2 cannot be had"),
+        (
+            {"recurrent": "gru", "num_steps": 64, "num_minibatches": 4},
+            {"distribution": "multi:4"},
+            "shards must be at most the sequences of a minibatch, 2, got 4: take fewer, or lower num_minibatches",
+        ),
+        ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 cannot be had with 2 learners of a server"),
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
         ({}, {"num_workers": 2}, "num_workers=2 cannot be had"),
         ({}, {"vectorization": "async"}, "vectorization='async' cannot be had"),
@@ -89,11 +93,6 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "num_envs must be a multiple of the 2 learner",
         ),
         ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
-        (
-            {"recurrent": "gru"},
-            {"distribution": "central:2"},
-            "recurrent='gru' cannot be had with 2 learners of a serv",
-        ),
         ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 cannot be had"),
         (
             {},

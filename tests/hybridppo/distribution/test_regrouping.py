@@ -1,6 +1,7 @@
 """A learner that is lost: another group takes over the last checkpoint, and ends with the bits that there would be."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 from clusters import failing, killed, silent
+from learner_kinds import KINDS
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import DistributionError, MultiLearner
+from hybridppo import DistributionError, MultiLearner, PPOConfig
 from hybridppo.distribution import regrouping
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.errors import LearnerLostError
@@ -22,9 +24,9 @@ CONFIG = ppo_config(
 )  # fmt: skip
 
 
-def train(env: Any, size: int, **options: Any) -> hybridppo.TrainResult:
+def train(env: Any, size: int, config: PPOConfig = CONFIG, **options: Any) -> hybridppo.TrainResult:
     return hybridppo.train(
-        env, total_steps=4 * 32 * 5, config=CONFIG, seed=5, placement="cpu", progress=False, on_interrupt="return",
+        env, total_steps=4 * 32 * 5, config=config, seed=5, placement="cpu", progress=False, on_interrupt="return",
         distribution=MultiLearner(size, shards=2), on_env_error="restart", **options,
     )  # fmt: skip
 
@@ -52,6 +54,18 @@ def test_the_update_of_a_learner_that_is_killed_or_silent_is_done_again_by_anoth
         assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
         lines = (run_dir / "metrics.jsonl").read_text().splitlines()
         assert len(lines) == 5
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("name", ["gru", "frames", "pool"])
+def test_what_is_remembered_stacked_or_kept_is_taken_over_with_the_checkpoint(name: str, tmp_path: Path) -> None:
+    env, options = failing(killed, tmp_path / "mark"), KINDS[name].options
+    config = replace(CONFIG, **KINDS[name].config)
+    several = train(env, 2, config, run_dir=tmp_path / "run", checkpoint_seconds=0.0, **options)
+    assert (tmp_path / "mark").exists()
+    expected = train(env, 1, config, **options)
+    assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
 
 
 @pytest.mark.extras

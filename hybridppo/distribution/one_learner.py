@@ -164,17 +164,18 @@ def sizes_of(learner: OneLearner, config: PPOConfig, num_shards: int) -> Sizes:
     rollout, rows = learner.rollout, config.batch_size * learner.num_agents
     arrays = (rollout.observations, rollout.actions, rollout.log_probs, rollout.rewards)
     a_row = sum(array[0, 0].numel() * array.element_size() for array in arrays) + 2  # and how episodes end
-    states, memory = 0, learner.agent.memory
-    numbers = rows  # that go to all once an update: values, and with a memory the critic's state after each row
+    states, memory, passes = 0, learner.agent.memory, 1
+    numbers = rows  # that go to all once an update: values
     if config.pool_size > 1:  # of all rollouts in it, with log-probabilities before and after
-        numbers *= 3 * config.pool_size
-    if memory is not None:
+        passes = 3 * config.pool_size
+    if memory is not None:  # sequence by sequence, with the critic's state after each row
         assert rollout.states is not None
-        states, numbers = rollout.states.nbytes, rows * (1 + memory.state_size)
+        states, passes = rollout.states.nbytes, memory.num_sequences(config.num_steps + 1)
+        numbers = -(-rows // passes) * (1 + memory.state_size)
     pieces = -(-numbers // num_shards // num_columns(learner.agent)) or 1
     return Sizes(
         minibatches=config.num_epochs * config.minibatches,
-        exchanges_of_values=pieces,
+        exchanges_of_values=passes * pieces,
         bytes_of_rollout=rows * a_row + states,
         bytes_of_parameters=4 * sum(parameter.numel() for parameter in learner.agent.actor.parameters()),
     )

@@ -230,7 +230,7 @@ class Run:
                 strikes |= {"replaced": 4} if self.kind.replaces else {"worker": 2}
             kind = self.moments.choices(list(strikes), list(strikes.values()))[0]
             if kind == "signal":
-                return self.signal(trainer)
+                return self.signalled(trainer)
             if not self.wait(trainer, more_lines=self.moments.randint(2, 15)):
                 return "none", self.ended(trainer, {0})  # it was through already
             strike = {
@@ -241,7 +241,7 @@ class Run:
             trainer.end()
             raise
 
-    def signal(self, trainer: Trainer) -> tuple[str, str]:
+    def signalled(self, trainer: Trainer) -> tuple[str, str]:
         """Any signal at any moment: a third of them while the trainer starts up."""
         name = self.moments.choices(list(SIGNALS), list(SIGNALS.values()))[0]
         if self.moments.random() < 1 / 3:

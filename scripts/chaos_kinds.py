@@ -54,7 +54,7 @@ KINDS = {
             f"{REPLACING} --distribution multi:2:2", f"{CPU} --distribution multi:1:2", (MULTI,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),
-        "multi, gru": Kind(
+        "multi-gru": Kind(
             f"{REPLACING} --distribution multi:2:2 {GRU}", f"{CPU} --distribution multi:1:2 {GRU}", (MULTI,),
             replaces=True, seconds_to_start=15.0, stops_workers=True,
         ),

@@ -1,5 +1,6 @@
 """A learner that is lost: another group takes over the last checkpoint, and ends with the bits that there would be."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import DistributionError, MultiLearner, PPOConfig
+from hybridppo.agents.ppo.loss import Loss, ppo_loss
 from hybridppo.distribution import regrouping
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.errors import LearnerLostError
@@ -56,6 +58,31 @@ def test_the_update_of_a_learner_that_is_killed_or_silent_is_done_again_by_anoth
         assert len(lines) == 5
 
 
+def failing_loss(mark: Path) -> Any:
+    """PPO's, that kills its process once, for the 10th gradient: in the midst of the third update of four steps."""
+    here, calls = os.getpid(), list[int]()
+
+    def loss(*arguments: Any) -> Loss:
+        calls.append(1)
+        if len(calls) == 10 and os.getpid() != here and not mark.exists():
+            mark.touch()
+            killed()
+        return ppo_loss(*arguments)
+
+    return loss
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("name", ["rows", "gru"])
+def test_of_an_update_in_the_midst_of_which_a_learner_is_killed_nothing_stays(name: str, tmp_path: Path) -> None:
+    config, loss = replace(CONFIG, normalize_rewards=True, **KINDS[name].config), failing_loss(tmp_path / "mark")
+    several = train("CartPole-v1", 2, config, run_dir=tmp_path / "run", checkpoint_seconds=0.0, loss=loss)
+    assert (tmp_path / "mark").exists()
+    expected = train("CartPole-v1", 1, config, loss=loss)
+    assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
+
+
 @pytest.mark.extras
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 @pytest.mark.parametrize("name", ["gru", "frames", "pool"])
@@ -84,7 +111,9 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
     steps = [128, 128, 256, 256, 256, 256]
     monkeypatch.setattr(regrouping, "rewind_to", lambda directory, checkpoint: steps.pop(0))
     lost, losses = LearnerLostError("learner 1"), Losses()
+    loaded: list[int] = []
     job: Any = SimpleNamespace(
+        agent=SimpleNamespace(load_state=lambda tensors, state: loaded.append(state["version"])),
         settings=SimpleNamespace(environment=SimpleNamespace(restarts=True)),
         interruption=SimpleNamespace(requested=False),
         directory=SimpleNamespace(path=tmp_path / "run"),
@@ -92,6 +121,7 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
     monkeypatch.setattr(regrouping, "replace", lambda job, **changes: changes)
     for _ in range(5):
         assert losses.next(job, lost, may=True)["checkpoint"] is not None
+    assert loaded == [2] * 5  # the checkpoint's version, whatever the agent had become
     with pytest.raises(LearnerLostError, match="4 times in a row without a checkpoint between: learner 1"):
         losses.next(job, lost, may=True)
     for changes in ({"may": False}, {}):

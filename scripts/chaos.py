@@ -57,6 +57,8 @@ MARK = "HYBRIDPPO_CHAOS"
 SIGNALS = {"SIGKILL": 3, "SIGTERM": 2, "SIGINT": 2, "SIGUSR1": 1}
 """How often each, in proportion."""
 ROWS = 64
+MOST_LOSSES = 4
+"""Of workers in the life of a trainer that replaces them."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +179,21 @@ class Trainer:
 class Run:
     """One training: faults, resumptions, and its end."""
 
-    def __init__(self, folder: Path, moments: random.Random, seed: int, name: str, limits: Limits) -> None:
+    def __init__(
+        self, folder: Path, moments: random.Random, seed: int, name: str, limits: Limits, counts: Counts
+    ) -> None:
+        self._counts = counts
         self.name, self.kind, self.limits = name, ALL_KINDS[name], limits
         self.has_lost_bits = self.kind.reference is None
         self.path, self.moments, self.seed = folder / "run", moments, seed
         self.temporary = folder / "tmp"
         self.newest = -1
         self.damaged: set[Path] = set()
+
+    def survived(self, fault: str, ending: str) -> None:
+        """Count a fault, and tell of it."""
+        total = self._counts.add(self.name, fault, ending, self.lines())
+        print(f"{total:6} {self.name:10} {fault:18} {ending:20} at {self.lines()} lines", flush=True)
 
     def start(self) -> Trainer:
         """The command that a user would give now."""
@@ -234,7 +244,7 @@ class Run:
             if not self.wait(trainer, more_lines=self.moments.randint(2, 15)):
                 return "none", self.ended(trainer, {0})  # it was through already
             strike = {
-                "damage": self.damage, "disk": self.fill_disk, "worker": self.kill_worker, "replaced": self.lose_worker
+                "damage": self.damage, "disk": self.fill_disk, "worker": self.kill_worker, "replaced": self.lose_workers
             }  # fmt: skip
             return strike[kind](trainer)
         except BaseException:
@@ -262,16 +272,19 @@ class Run:
             raise FailureError(f"a killed worker was not named\n{trainer.said}")
         return "worker killed", ending
 
-    def lose_worker(self, trainer: Trainer) -> tuple[str, str]:
-        """A worker that is killed or falls silent: the trainer says so, and goes on with another in its place."""
-        is_silent = self.kind.stops_workers and self.moments.random() < 0.25
-        number = signal.SIGSTOP if is_silent else signal.SIGKILL
-        name, is_struck = f"worker {number.name}", self.strike(trainer, number)
-        self.has_lost_bits |= is_struck and not self.kind.keeps_bits
-        if not is_struck or not self.wait(trainer, more_lines=10):
-            return name if is_struck else "none", self.ended(trainer, {0})
-        if not is_silent and "in its place" not in trainer.said and "in place of" not in trainer.said:
-            raise FailureError(f"a killed worker was not named\n{trainer.said}")
+    def lose_workers(self, trainer: Trainer) -> tuple[str, str]:
+        """Workers that are killed or fall silent: the trainer says so, and goes on with others in their place."""
+        for more in reversed(range(self.moments.randint(1, MOST_LOSSES))):
+            is_silent = self.kind.stops_workers and self.moments.random() < 0.25
+            number = signal.SIGSTOP if is_silent else signal.SIGKILL
+            name, is_struck = f"worker {number.name}", self.strike(trainer, number)
+            self.has_lost_bits |= is_struck and not self.kind.keeps_bits
+            if not is_struck or not self.wait(trainer, more_lines=self.moments.randint(3, 8)):
+                return name if is_struck else "none", self.ended(trainer, {0})
+            if not is_silent and "in its place" not in trainer.said and "in place of" not in trainer.said:
+                raise FailureError(f"a killed worker was not named\n{trainer.said}")
+            if more:
+                self.survived(name, "went on")
         last = self.moments.choice((signal.SIGTERM, signal.SIGKILL))
         trainer.process.send_signal(last)
         self.ended(trainer, {0, 130, -last})
@@ -407,13 +420,12 @@ def trainings(folder: Path, arguments: argparse.Namespace, job: int, counts: Cou
         number += 1
         here = folder / f"{job}-{number}"
         here.mkdir()
-        run = Run(here, moments, moments.randrange(3), name, limits)
+        run = Run(here, moments, moments.randrange(3), name, limits, counts)
         try:
             for _ in range(moments.randint(1, arguments.most_in_a_row)):
                 fault, ending = run.hit()
                 if fault != "none":
-                    total = counts.add(name, fault, ending, run.lines())
-                    print(f"{total:6} {name:10} {fault:18} {ending:20} at {run.lines()} lines", flush=True)
+                    run.survived(fault, ending)
                 if ending == "exit 0" or stop.is_set():
                     break
             run.finish()

@@ -26,7 +26,13 @@ CONFIG = ppo_config(
     num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-3
 )
 EVERY = slice(None)
-EVERY_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+BY_SO_MANY = pytest.mark.parametrize(
+    ("num_learners", "kind"),
+    only_by_default(
+        ("4-rows", "2-rows, autograd", "2-gru", "2-lstm, autograd", "2-frames", "2-pool"),
+        (pytest.param(size, kind, id=f"{size}-{name}") for size in (2, 4) for name, kind in KINDS.items()),
+    ),
+)
 SOME_BY_DEFAULT = pytest.mark.parametrize(
     "kind", only_by_default(("rows", "rows, autograd"), (pytest.param(kind, id=name) for name, kind in KINDS.items()))
 )
@@ -99,8 +105,7 @@ def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_roundi
     np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-3, atol=1e-5)
 
 
-@EVERY_KIND
-@pytest.mark.parametrize("num_learners", [2, 4])
+@BY_SO_MANY
 def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, kind: Kind) -> None:
     """Learners by turns: each exchange is given what the learner of all shards had at the same place."""
     exchanged: list[list[Tensor]] = []

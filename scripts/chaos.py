@@ -454,6 +454,13 @@ def kinds_named(names: Sequence[str]) -> list[str]:
     return found
 
 
+def runs_in(name: str) -> list[Any]:
+    """What was kept before."""
+    path = machine.RESULTS / f"{name}.json"
+    found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    return found
+
+
 def main() -> int:
     """Strike until there were enough faults, or one was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -470,7 +477,7 @@ def main() -> int:
         "--hang-seconds", type=float, default=30.0, help="without progress, which are a hang (default %(default)s)"
     )
     parser.add_argument("--most-in-a-row", type=int, default=8, help="faults of a training (default %(default)s)")
-    parser.add_argument("--save", metavar="NAME", help="keep what was found as benchmarks/results/NAME.json")
+    parser.add_argument("--save", metavar="NAME", help="add what was found to benchmarks/results/NAME.json")
     parser.add_argument("--exact", action=argparse.BooleanOptionalAction, default=True, help="compare parameters too")
     arguments = parser.parse_args()
     kinds_named(arguments.kinds)
@@ -498,7 +505,8 @@ def main() -> int:
     print(json.dumps(summary, indent=1))
     if arguments.save:
         command = {name: value for name, value in vars(arguments).items() if name not in ("folder", "save")}
-        machine.save(arguments.save, {"arguments": command, **summary, "faults": counts.log})
+        runs = [*runs_in(arguments.save), {"arguments": command, **summary, "faults": counts.log}]
+        machine.save(arguments.save, {"runs": runs})
     if isinstance(failure, Exception):
         notes = "\n".join(getattr(failure, "__notes__", []))
         print(f"FAILED: {type(failure).__name__}: {failure}\n{notes}", file=sys.stderr)

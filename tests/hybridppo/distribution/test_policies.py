@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -11,8 +12,9 @@ from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, MultiLearner
+from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.policies import POLICIES, Distribution, distribution_of
 
 EVERY: dict[str, Distribution] = {
@@ -137,6 +139,15 @@ def test_without_ray_its_policies_say_how_to_get_it(distribution: str, monkeypat
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigurationError, match=rf"{distribution} needs Ray.*pip install 'hybridppo\[ray\]'"):
         hybridppo.train("CartPole-v1", total_steps=64, config=CONFIG, distribution=distribution)
+
+
+def test_ray_that_does_not_start_in_time_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")  # a plain one, as Ray does
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    with pytest.raises(DistributionError, match=r"Ray could not be started on this machine .*timed out during startup"):
+        Cluster("coarse:2", None, 2)
 
 
 def test_a_vector_that_is_seeded_as_a_whole_is_refused() -> None:

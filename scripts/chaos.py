@@ -2,18 +2,24 @@
 
     python scripts/chaos.py --faults 200
     python scripts/chaos.py --faults 1000000 --seed 7      # as long as you like; Ctrl-C ends it with what it has found
+    python scripts/chaos.py --faults 50 --kinds learners --hang-seconds 120 --save chaos_policies
+    python scripts/chaos.py --faults 8 --kinds coarse fine --iterations 100 --hang-seconds 120 --jobs 1
 
 Each training is started by the command line, hit by some faults in a row, resumed after each, and then let run to its
 end. Faults are SIGKILL, SIGTERM, SIGINT and SIGUSR1 to the trainer at random moments (starting up included), SIGKILL to
-a worker process, a damaged newest checkpoint, and a disk that takes no more for a while. After each it is checked that
+a worker process, a learner or a sampler (and SIGSTOP to learners), a damaged newest checkpoint, and a disk that takes
+no more for a while. After each it is checked that
 
-- the process ended, or goes on: 30 seconds without progress are a hang;
+- the process ended, or goes on (where lost workers are replaced): 30 seconds without progress are a hang, or as many as
+  are asked for, on a machine with other work;
 - no process that it started is left, and nothing in /dev/shm or in its temporary folder;
 - the newest whole checkpoint is no older than it was before (one that was damaged on purpose aside), and, where the
   trainer said that it saved (exit code 130), holds every iteration of the metrics.
 
-At the end of each training its metrics must be without a gap, and its parameters those of the same training without
-a fault, to the last bit. The first failure ends it all with exit code 1, and the folder is kept. Linux only.
+At the end of each training its metrics must be without a gap, all steps made, and its parameters those of the same
+training without a fault, to the last bit; but for `central`, which promises no bits, and for trainings over Ray whose
+lost workers were replaced, which begin other episodes. What Ray writes into its own folder is its own. The first
+failure ends it all with exit code 1, and the folder is kept. Linux only.
 """
 
 import argparse
@@ -30,36 +36,49 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import machine
 import psutil
 import torch
+from chaos_kinds import KINDS, Kind
 
 import hybridppo
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory import checkpoints
 
-HANG_SECONDS = 30.0
 MARK = "HYBRIDPPO_CHAOS"
-
-PLACEMENTS = {
-    "cpu": "--placement cpu",
-    "hybrid": "--placement hybrid --sampling-device cpu --learning-device cpu",
-    "workers": "--placement cpu --num-workers 2",
-    "overlap": "--placement overlap --sampling-device cpu --learning-device cpu",
-}
-HAS_WORKERS = ("workers", "overlap")
 SIGNALS = {"SIGKILL": 3, "SIGTERM": 2, "SIGINT": 2, "SIGUSR1": 1}
 """How often each, in proportion."""
-ITERATIONS = 300
 ROWS = 64
-SETTINGS = (
-    f"--total-steps {ITERATIONS * ROWS} --num-envs 2 --num-steps {ROWS // 2} --num-minibatches 2 --hidden-sizes 8 "
-    "--checkpoint-seconds 0 --no-progress --seed {seed}"
-)
+MOST_LOSSES = 4
+"""Of workers in the life of a trainer that replaces them."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much there is to do, and how long it may take.
+
+    Args:
+        iterations: of a training.
+        hang_seconds: without progress, after which it hangs.
+    """
+
+    iterations: int
+    hang_seconds: float
+
+    def settings(self, seed: int) -> list[str]:
+        """Flags of a training."""
+        return (
+            f"--total-steps {self.iterations * ROWS} --num-envs 2 --num-steps {ROWS // 2} --num-minibatches 2 "
+            f"--hidden-sizes 8 --checkpoint-seconds 0 --no-progress --seed {seed}"
+        ).split()
 
 
 class FailureError(Exception):
@@ -74,26 +93,35 @@ class Counts:
     runs: int = 0
     endings: collections.Counter[str] = field(default_factory=collections.Counter)
     identical: int = 0
+    by_kind: collections.Counter[str] = field(default_factory=collections.Counter)
+    log: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, fault: str, ending: str) -> int:
+    def add(self, kind: str, fault: str, ending: str, lines: int) -> int:
         """Count a fault that was survived; how many there are now."""
         with self.lock:
             self.faults[fault] += 1
             self.endings[ending] += 1
+            self.by_kind[kind] += 1
+            self.log.append({"kind": kind, "fault": fault, "ending": ending, "at_line": lines})
             return self.faults.total()
 
 
 class Trainer:
     """One process of `hybridppo train` or `hybridppo resume`, in a session of its own, and all that it starts."""
 
-    def __init__(self, arguments: list[str], temporary: Path) -> None:
-        self.mark = uuid.uuid4().hex
+    def __init__(self, command: Sequence[str], temporary: Path, hang_seconds: float) -> None:
+        self.mark, self._hang_seconds = uuid.uuid4().hex, hang_seconds
         self.temporary = temporary
         temporary.mkdir(exist_ok=True)
-        environment = {**os.environ, MARK: self.mark, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+        # Sockets of Ray's are in its folder, and their paths must be short.
+        self._of_ray = Path(tempfile.gettempdir()) / f"chaos-ray-{self.mark[:8]}"
+        environment = {
+            **os.environ, MARK: self.mark, "TMPDIR": str(temporary), "RAY_TMPDIR": str(self._of_ray),
+            "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "hybridppo", *arguments],
+            [sys.executable, *command],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -127,12 +155,13 @@ class Trainer:
 
     def check_gone(self) -> None:
         """That nothing of it is left, processes and files."""
-        deadline = time.monotonic() + HANG_SECONDS
+        deadline = time.monotonic() + self._hang_seconds
         while left := [*map(str, self.others()), *self._files()]:
             if time.monotonic() > deadline:
                 raise FailureError(f"left behind: {left}\n{self.said}")
             time.sleep(0.05)
         self._reader.join(timeout=5.0)
+        shutil.rmtree(self._of_ray, ignore_errors=True)
 
     def _files(self) -> list[str]:
         in_memory = Path("/dev/shm").glob(f"hybridppo-{self.process.pid}-*")
@@ -150,19 +179,28 @@ class Trainer:
 class Run:
     """One training: faults, resumptions, and its end."""
 
-    def __init__(self, folder: Path, moments: random.Random, seed: int) -> None:
-        self.placement = moments.choice(list(PLACEMENTS))
+    def __init__(
+        self, folder: Path, moments: random.Random, seed: int, name: str, limits: Limits, counts: Counts
+    ) -> None:
+        self._counts = counts
+        self.name, self.kind, self.limits = name, ALL_KINDS[name], limits
+        self.has_lost_bits = self.kind.reference is None
         self.path, self.moments, self.seed = folder / "run", moments, seed
         self.temporary = folder / "tmp"
         self.newest = -1
         self.damaged: set[Path] = set()
 
+    def survived(self, fault: str, ending: str) -> None:
+        """Count a fault, and tell of it."""
+        total = self._counts.add(self.name, fault, ending, self.lines())
+        print(f"{total:6} {self.name:10} {fault:18} {ending:20} at {self.lines()} lines", flush=True)
+
     def start(self) -> Trainer:
         """The command that a user would give now."""
+        command = [*self.kind.command, "resume", str(self.path), "--no-progress"]
         if not (self.path / "config.json").exists():
-            settings = f"{PLACEMENTS[self.placement]} {SETTINGS.format(seed=self.seed)}"
-            return Trainer(["train", "CartPole-v1", *settings.split(), "--run-dir", str(self.path)], self.temporary)
-        return Trainer(["resume", str(self.path), "--no-progress"], self.temporary)
+            command = train_command(self.kind, self.kind.settings, self.limits, self.seed, self.path)
+        return Trainer(command, self.temporary, self.limits.hang_seconds)
 
     def lines(self) -> int:
         """Whole lines of metrics."""
@@ -188,8 +226,8 @@ class Run:
                 return True
             if lines != seen:
                 seen, progress_at = lines, time.monotonic()
-            if time.monotonic() - progress_at > HANG_SECONDS:
-                raise FailureError(f"no progress for {HANG_SECONDS:g} s at {lines} lines\n{trainer.said}")
+            if time.monotonic() - progress_at > self.limits.hang_seconds:
+                raise FailureError(f"no progress for {self.limits.hang_seconds:g} s at {lines} lines\n{trainer.said}")
             time.sleep(0.005)
         return False
 
@@ -197,23 +235,28 @@ class Run:
         """One fault: start, wait for the moment, strike, check; which it was, and how the process ended."""
         trainer = self.start()
         try:
-            kinds = ["signal", "signal", "signal", "damage", "disk", *["worker"] * 2 * (self.placement in HAS_WORKERS)]
-            kind = self.moments.choice(kinds)
+            strikes = {"signal": 3, "damage": 1, "disk": 1}
+            if self.kind.workers:
+                strikes |= {"replaced": 4} if self.kind.replaces else {"worker": 2}
+            kind = self.moments.choices(list(strikes), list(strikes.values()))[0]
             if kind == "signal":
-                return self.signal(trainer)
+                return self.signalled(trainer)
             if not self.wait(trainer, more_lines=self.moments.randint(2, 15)):
                 return "none", self.ended(trainer, {0})  # it was through already
-            return {"damage": self.damage, "disk": self.fill_disk, "worker": self.kill_worker}[kind](trainer)
+            strike = {
+                "damage": self.damage, "disk": self.fill_disk, "worker": self.kill_worker, "replaced": self.lose_workers
+            }  # fmt: skip
+            return strike[kind](trainer)
         except BaseException:
             trainer.end()
             raise
 
-    def signal(self, trainer: Trainer) -> tuple[str, str]:
+    def signalled(self, trainer: Trainer) -> tuple[str, str]:
         """Any signal at any moment: a third of them while the trainer starts up."""
         name = self.moments.choices(list(SIGNALS), list(SIGNALS.values()))[0]
         if self.moments.random() < 1 / 3:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                trainer.process.wait(timeout=self.moments.uniform(0.0, 3.0))
+                trainer.process.wait(timeout=self.moments.uniform(0.0, self.kind.seconds_to_start))
         else:
             self.wait(trainer, more_lines=self.moments.randint(1, 20))
             time.sleep(self.moments.uniform(0.0, 0.03))
@@ -223,14 +266,42 @@ class Run:
 
     def kill_worker(self, trainer: Trainer) -> tuple[str, str]:
         """SIGKILL to a worker: the trainer says so and ends."""
-        workers = trainer.others()
-        if workers:
-            with contextlib.suppress(psutil.Error):
-                self.moments.choice(workers).kill()
+        self.strike(trainer, signal.SIGKILL)
         ending = self.ended(trainer, {0, 1})
         if ending == "exit 1" and "SIGKILL" not in trainer.said:
             raise FailureError(f"a killed worker was not named\n{trainer.said}")
         return "worker killed", ending
+
+    def lose_workers(self, trainer: Trainer) -> tuple[str, str]:
+        """Workers that are killed or fall silent: the trainer says so, and goes on with others in their place."""
+        for more in reversed(range(self.moments.randint(1, MOST_LOSSES))):
+            is_silent = self.kind.stops_workers and self.moments.random() < 0.25
+            number = signal.SIGSTOP if is_silent else signal.SIGKILL
+            name, is_struck = f"worker {number.name}", self.strike(trainer, number)
+            self.has_lost_bits |= is_struck and not self.kind.keeps_bits
+            if not is_struck or not self.wait(trainer, more_lines=self.moments.randint(3, 8)):
+                return name if is_struck else "none", self.ended(trainer, {0})
+            if not is_silent and "in its place" not in trainer.said and "in place of" not in trainer.said:
+                raise FailureError(f"a killed worker was not named\n{trainer.said}")
+            if more:
+                self.survived(name, "went on")
+        last = self.moments.choice((signal.SIGTERM, signal.SIGKILL))
+        trainer.process.send_signal(last)
+        self.ended(trainer, {0, 130, -last})
+        return name, "went on"
+
+    def strike(self, trainer: Trainer, number: signal.Signals) -> bool:
+        """Send a signal to one of the workers; whether there was one."""
+        found = []
+        for process in trainer.others():
+            with contextlib.suppress(psutil.Error):
+                if any(part in " ".join(process.cmdline()) for part in self.kind.workers):
+                    found.append(process)
+        if not found:
+            return False
+        with contextlib.suppress(psutil.Error):
+            self.moments.choice(found).send_signal(number)
+        return True
 
     def damage(self, trainer: Trainer) -> tuple[str, str]:
         """A killed trainer, and a newest checkpoint that is not what was written."""
@@ -309,7 +380,10 @@ class Run:
             raise
         if not (self.path / "result.json").exists():
             raise FailureError("it ended without a result.json")
-        iterations = [json.loads(line)["iteration"] for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        metrics = [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        iterations, steps = [line["iteration"] for line in metrics], metrics[-1]["env_steps"]
+        if steps < self.limits.iterations * ROWS:
+            raise FailureError(f"it ended after {steps} of {self.limits.iterations * ROWS} steps")
         if sorted(set(iterations)) != iterations:
             raise FailureError(f"the metrics are not in order: {iterations}")
         left = [str(path) for path in self.path.rglob(".*")]
@@ -317,40 +391,47 @@ class Run:
             raise FailureError(f"left in the run directory: {left}")
 
 
-def reference(folder: Path, placement: str, seed: int) -> Path:
+ALL_KINDS = {name: kind for group in KINDS.values() for name, kind in group.items()}
+
+
+def train_command(kind: Kind, settings: str, limits: Limits, seed: int, path: Path) -> list[str]:
+    """The command of a training."""
+    flags = [*settings.split(), *limits.settings(seed), "--run-dir", str(path)]
+    return [*kind.command, "train", "CartPole-v1", *flags]
+
+
+def reference(folder: Path, kind: Kind, limits: Limits, seed: int) -> Path:
     """The same training without a fault, which stays for comparison."""
-    # Of the others, each gives the same. (Workers divide an environment's own vectorised form, and it seeds otherwise.)
-    kind = placement if placement in HAS_WORKERS else "cpu"
-    path = folder / f"reference-{kind}-{seed}"
+    assert kind.reference is not None  # or nothing is compared
+    path = folder / f"reference-{kind.reference.replace(' ', '_')}-{seed}"
     if not path.exists():
-        settings = f"{PLACEMENTS[kind]} {SETTINGS.format(seed=seed)}"
-        command = [sys.executable, "-m", "hybridppo", "train", "CartPole-v1", *settings.split(), "--run-dir", str(path)]
+        command = [sys.executable, *train_command(kind, kind.reference, limits, seed, path)]
         subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return path
 
 
-def trainings(
-    folder: Path, faults: int, seed: int, job: int, counts: Counts, stop: threading.Event, exact: bool
-) -> None:
+def trainings(folder: Path, arguments: argparse.Namespace, job: int, counts: Counts, stop: threading.Event) -> None:
     """One training after the other, until there were enough faults in all."""
-    moments, number = random.Random(f"{seed}/{job}"), 0
-    while counts.faults.total() < faults and not stop.is_set():
+    moments, number = random.Random(f"{arguments.seed}/{job}"), 0
+    limits, names = Limits(arguments.iterations, arguments.hang_seconds), kinds_named(arguments.kinds)
+    while counts.faults.total() < arguments.faults and not stop.is_set():
+        # By turns: those that take longest would else be met least.
+        name = names[(job + arguments.jobs * number) % len(names)]
         number += 1
         here = folder / f"{job}-{number}"
         here.mkdir()
-        run = Run(here, moments, seed=moments.randrange(3))
+        run = Run(here, moments, moments.randrange(3), name, limits, counts)
         try:
-            for _ in range(moments.randint(1, 8)):
+            for _ in range(moments.randint(1, arguments.most_in_a_row)):
                 fault, ending = run.hit()
                 if fault != "none":
-                    total = counts.add(fault, ending)
-                    print(f"{total:6} {run.placement:8} {fault:18} {ending:20} at {run.lines()} lines", flush=True)
+                    run.survived(fault, ending)
                 if ending == "exit 0" or stop.is_set():
                     break
             run.finish()
-            if exact:
+            if arguments.exact and not run.has_lost_bits:
                 with counts.lock:  # one at a time makes a reference
-                    undisturbed = reference(folder, run.placement, run.seed)
+                    undisturbed = reference(folder, run.kind, limits, run.seed)
                 found, expected = (hybridppo.load(path).parameters.values for path in (run.path, undisturbed))
                 if not torch.equal(found, expected):
                     raise FailureError(f"the parameters are not those of {undisturbed}, which had no fault")
@@ -358,11 +439,26 @@ def trainings(
                     counts.identical += 1
         except BaseException as error:
             stop.set()
-            error.add_note(f"placement {run.placement}, kept in {here}") if hasattr(error, "add_note") else None
+            error.add_note(f"{name}, kept in {here}") if hasattr(error, "add_note") else None
             raise
         with counts.lock:
             counts.runs += 1
         shutil.rmtree(here)
+
+
+def kinds_named(names: Sequence[str]) -> list[str]:
+    """Those of groups, and those that are named themselves."""
+    found = [kind for name in names for kind in KINDS.get(name, [name])]
+    if unknown := set(found) - ALL_KINDS.keys():
+        raise SystemExit(f"unknown kinds {sorted(unknown)}: there are {', '.join([*KINDS, *ALL_KINDS])}")
+    return found
+
+
+def runs_in(name: str) -> list[Any]:
+    """What was kept before."""
+    path = machine.RESULTS / f"{name}.json"
+    found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.exists() else []
+    return found
 
 
 def main() -> int:
@@ -372,16 +468,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of which faults, and when")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default %(default)s)")
     parser.add_argument("--folder", type=Path, help="where to train; a temporary folder otherwise")
+    parser.add_argument(
+        "--kinds", nargs="+", default=["placements"], metavar="KIND",
+        help=f"groups ({', '.join(KINDS)}) or kinds ({', '.join(ALL_KINDS)}); default %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--iterations", type=int, default=300, help="of a training (default %(default)s)")
+    parser.add_argument(
+        "--hang-seconds", type=float, default=30.0, help="without progress, which are a hang (default %(default)s)"
+    )
+    parser.add_argument("--most-in-a-row", type=int, default=8, help="faults of a training (default %(default)s)")
+    parser.add_argument("--save", metavar="NAME", help="add what was found to benchmarks/results/NAME.json")
     parser.add_argument("--exact", action=argparse.BooleanOptionalAction, default=True, help="compare parameters too")
     arguments = parser.parse_args()
+    kinds_named(arguments.kinds)
     folder = Path(tempfile.mkdtemp(prefix="hybridppo-chaos-", dir=arguments.folder))
     counts, stop, start = Counts(), threading.Event(), time.monotonic()
     failure: BaseException | None = None
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        jobs = [
-            pool.submit(trainings, folder, arguments.faults, arguments.seed, job, counts, stop, arguments.exact)
-            for job in range(arguments.jobs)
-        ]
+        jobs = [pool.submit(trainings, folder, arguments, job, counts, stop) for job in range(arguments.jobs)]
         try:
             for job in as_completed(jobs):
                 job.result()
@@ -390,7 +494,8 @@ def main() -> int:
             failure = error
     summary: dict[str, Any] = {
         "faults_survived": counts.faults.total(),
-        "by_kind": dict(counts.faults.most_common()),
+        "by_fault": dict(counts.faults.most_common()),
+        "by_kind": dict(counts.by_kind.most_common()),
         "endings": dict(counts.endings.most_common()),
         "trainings_ended": counts.runs,
         "of_them_bit_identical": counts.identical,
@@ -398,6 +503,10 @@ def main() -> int:
         "seconds": round(time.monotonic() - start),
     }
     print(json.dumps(summary, indent=1))
+    if arguments.save:
+        command = {name: value for name, value in vars(arguments).items() if name not in ("folder", "save")}
+        runs = [*runs_in(arguments.save), {"arguments": command, **summary, "faults": counts.log}]
+        machine.save(arguments.save, {"runs": runs})
     if isinstance(failure, Exception):
         notes = "\n".join(getattr(failure, "__notes__", []))
         print(f"FAILED: {type(failure).__name__}: {failure}\n{notes}", file=sys.stderr)

@@ -286,9 +286,16 @@ def test_a_soak_of_two_thousand_iterations_grows_nothing(placement: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the chaos script is of Linux")
-def test_fifty_random_faults_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param("--faults 50", id="placements"),
+        pytest.param("--faults 12 --kinds learners --iterations 60 --hang-seconds 120", id="learners"),
+    ],
+)
+def test_random_faults_lose_nothing(flags: str, tmp_path: Path) -> None:
     process = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "chaos.py"), "--faults", "50", "--folder", str(tmp_path)],
+        [sys.executable, str(ROOT / "scripts" / "chaos.py"), *flags.split(), "--folder", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +28,16 @@ class Batch:
     advantages: Tensor
     returns: Tensor
 
-    is_normalized: ClassVar[bool] = False
-    """Whether the advantages are, as what they are a part of."""
+    is_weighed: bool = field(default=False, kw_only=True)
+    """Whether the advantages are those that are learned from: of a part of a minibatch, they follow from the whole."""
 
     def __len__(self) -> int:
         return len(self.returns)
+
+    @property
+    def num_steps(self) -> int:
+        """How many of its rows count."""
+        return len(self)
 
     @property
     def most_minibatches(self) -> int:
@@ -55,7 +60,26 @@ class Batch:
 
     def weighed_advantages(self, normalizes: bool) -> Tensor:
         """The advantages that are learned from, `[B]`."""
-        return normalize(self.advantages) if normalizes else self.advantages
+        return normalize(self.advantages) if normalizes and not self.is_weighed else self.advantages
+
+    def weighed_by_minibatch(
+        self, order: Tensor, sizes: Sequence[int], normalizes: bool
+    ) -> "Iterator[tuple[Tensor, int]]":
+        """Of the minibatches of an epoch, each as a whole: the advantages that are learned from, and how many steps.
+
+        Args:
+            order: of the epoch.
+            sizes: of its minibatches.
+            normalizes: whether advantages are normalised.
+        """
+        for advantages in torch.split(self.advantages.index_select(0, order), list(sizes)):
+            if normalizes:
+                normalize_in_place(advantages.numpy())
+            yield advantages, len(advantages)
+
+    def weighed(self, advantages: Tensor) -> "Batch":
+        """A part of a minibatch with its part of what `weighed_by_minibatch` gave."""
+        return replace(self, advantages=advantages, is_weighed=True)
 
     def packed(self) -> "PackedBatch":
         """The same as arrays, on the CPU."""
@@ -63,7 +87,7 @@ class Batch:
 
     def _as_arrays(self) -> tuple[Any, Array, Array]:
         """Observations, actions `[B, *action]`, and all that is beside them, `[n, B]`."""
-        beside = [getattr(self, field.name).numpy() for field in fields(self)[2:]]
+        beside = [getattr(self, name).numpy() for name in columns_of(type(self))[2:]]
         stacked = isinstance(self.observations, StackedRows)
         return self.observations if stacked else self.observations.numpy(), self.actions.numpy(), np.stack(beside)
 
@@ -81,8 +105,8 @@ class Batch:
 
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""
-        columns = (getattr(self, field.name).split(list(sizes)) for field in fields(self))
-        return (type(self)(*parts) for parts in zip(*columns, strict=True))
+        columns = (getattr(self, name).split(list(sizes)) for name in columns_of(type(self)))
+        return (type(self)(*parts, is_weighed=self.is_weighed) for parts in zip(*columns, strict=True))
 
     def gather(self, rows: Tensor) -> "Batch":
         """The rows at `[M]` indices, copied."""
@@ -90,24 +114,13 @@ class Batch:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `function` applied to each of its tensors."""
-        return type(self)(*(function(getattr(self, field.name)) for field in fields(self)))
+        tensors = (function(getattr(self, name)) for name in columns_of(type(self)))
+        return type(self)(*tensors, is_weighed=self.is_weighed)
 
 
-@dataclass(frozen=True)
-class NormalizedBatch(Batch):
-    """Steps whose advantages are what is learned from: a part of a minibatch that was normalised as a whole."""
-
-    is_normalized = True
-
-    @classmethod
-    def of(cls, batch: Batch, normalizes: bool) -> "NormalizedBatch":
-        """A minibatch."""
-        advantages = batch.weighed_advantages(normalizes)
-        return cls(batch.observations, batch.actions, batch.log_probs, batch.values, advantages, batch.returns)
-
-    def weighed_advantages(self, normalizes: bool) -> Tensor:
-        """As they are."""
-        return self.advantages
+def columns_of(kind: type[Batch]) -> tuple[str, ...]:
+    """The names of what a batch has for each row, in order."""
+    return tuple(each.name for each in fields(kind) if not each.kw_only)
 
 
 class PackedBatch:
@@ -118,11 +131,14 @@ class PackedBatch:
         actions: `[B, *action]`.
         columns: `[4, B]`: log-probabilities, values, advantages, returns.
         batch: what was packed, if it was a whole batch.
+        is_weighed: as `Batch.is_weighed`.
     """
 
-    def __init__(self, observations: Any, actions: Array, columns: Array, batch: Batch | None = None) -> None:
+    def __init__(
+        self, observations: Any, actions: Array, columns: Array, batch: Batch | None = None, is_weighed: bool = False
+    ) -> None:
         self.observations, self.actions, self.batch = observations, actions, batch
-        self.is_normalized = batch is not None and batch.is_normalized
+        self.is_weighed = is_weighed or (batch is not None and batch.is_weighed)
         self._columns = columns
         self.log_probs, self.values, self.advantages, self.returns = columns[:4]
         self.input_gradients: Array | None = None
@@ -134,7 +150,7 @@ class PackedBatch:
 
     def weigh_advantages(self, normalizes: bool) -> None:
         """Make the advantages those that are learned from, in place."""
-        if normalizes and not self.is_normalized:
+        if normalizes and not self.is_weighed:
             normalize_in_place(self.advantages)
 
     def mask(self, size: int) -> Array:

@@ -9,14 +9,13 @@ Source: the recipe of torch's documentation for capturing a whole training step 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from hybridppo.accelerator import Accelerator, accelerator_of
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.errors import DeviceError
@@ -141,8 +140,8 @@ class _Recording:
 
     def replay(self, minibatch: Batch) -> Tensor:
         """Step on a minibatch; its statistics."""
-        for field in fields(self._batch):
-            getattr(self._batch, field.name).copy_(getattr(minibatch, field.name))
+        for name in columns_of(type(self._batch)):
+            getattr(self._batch, name).copy_(getattr(minibatch, name))
         self._replay()
         return self._statistics.clone()  # the next replay writes here again
 

@@ -213,13 +213,12 @@ class PPOConfig:
             f"{self.num_envs} * {self.num_steps} / {self.minibatches_of(self.batch_size)} = 1: use fewer minibatches",
         )
         if self.recurrent is not None:
-            sequences = self.num_envs * -(-self.num_steps // self.sequence_length)
             self._require(
                 "num_minibatches",
-                (self.num_minibatches or 1) <= sequences,
+                (self.num_minibatches or 1) <= self.units,
                 f"must be at most the sequences of a rollout, num_envs * num_steps / sequence_length = "
-                f"{self.num_envs} * {self.num_steps} / {self.sequence_length}, rounded up to {sequences}, as recurrent "
-                "is given",
+                f"{self.num_envs} * {self.num_steps} / {self.sequence_length}, rounded up to {self.units}, as "
+                "recurrent is given",
             )
 
     @property
@@ -238,6 +237,16 @@ class PPOConfig:
     def batch_size(self) -> int:
         """Samples of a rollout, where rollouts are not whole episodes."""
         return self.num_envs * self.num_steps
+
+    @property
+    def units(self) -> int:
+        """What a rollout is cut into, before it is shuffled: rows, or with a memory sequences of them."""
+        return self.batch_size if self.memory is None else self.num_envs * self.memory.num_sequences(self.num_steps)
+
+    @property
+    def minibatches(self) -> int:
+        """Into how many minibatches a rollout of one agent in each environment is cut."""
+        return min(self.minibatches_of(self.batch_size), self.units)
 
     @property
     def minibatch_size(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.batch import Batch, NormalizedBatch
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.losses import normalize
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
@@ -90,7 +90,7 @@ class ShardedBatch:
         ]
         return Batch(parts[0], parts[1], parts[2], values, advantages, returns)
 
-    def minibatch(self, order: Tensor, normalizes: bool) -> list[NormalizedBatch]:
+    def minibatch(self, order: Tensor, normalizes: bool) -> list[Batch]:
         """This learner's part of a minibatch, by shard, of the rows at `[m]` places of an order."""
         places = (order + self._starts) % self._num_rows  # [shards, m]
         advantages = self._columns[:, 2].gather(1, places)
@@ -98,10 +98,7 @@ class ShardedBatch:
             advantages = normalize(advantages.flatten()).view_as(advantages)
         found = []
         for i, part in enumerate(self.own):
-            rows, own = part.gather(places[self.first + i]), advantages[self.first + i]
-            found.append(
-                NormalizedBatch(rows.observations, rows.actions, rows.log_probs, rows.values, own, rows.returns)
-            )
+            found.append(part.gather(places[self.first + i]).weighed(advantages[self.first + i]))
         return found
 
 

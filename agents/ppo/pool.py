@@ -12,19 +12,22 @@ the loss is PPO's.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch, PackedBatch
+from hybridppo.agents.ppo.batch import Batch, PackedBatch, columns_of
 from hybridppo.rollouts.advantages import next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
+
+Array = NDArray[Any]
 
 LEARNING_RATE_STEP = 0.03
 """By how much the actor's rate is lowered after an update that went too far (the paper's appendix, "adaptation")."""
@@ -41,7 +44,7 @@ class PooledBatch(Batch):
 
     def only(self, rows: Tensor) -> "PooledBatch":
         """The rows at `[M]` indices, copied."""
-        return PooledBatch(*(getattr(self, field.name).index_select(0, rows) for field in fields(self)))
+        return PooledBatch(*(getattr(self, name).index_select(0, rows) for name in columns_of(PooledBatch)))
 
     def clip_range(self, clip_range: Any) -> Any:
         """For each row, `[B]`."""
@@ -49,11 +52,23 @@ class PooledBatch(Batch):
 
     def weighed_advantages(self, normalizes: bool) -> Tensor:
         """Advantages by their weights; normalised, where they are, as the weighed ones are."""
+        if self.is_weighed:
+            return self.advantages
         if not normalizes:
             return self.weights * self.advantages
         mean = (self.weights * self.advantages).mean() / self.weights.mean()
         deviation = (self.weights * self.advantages).std() if len(self) > 1 else self.weights.new_zeros(())
         return self.weights * (self.advantages - mean) / (deviation + 1e-8)
+
+    def weighed_by_minibatch(  # noqa: D102 - as in the base
+        self, order: Tensor, sizes: Sequence[int], normalizes: bool
+    ) -> Iterator[tuple[Tensor, int]]:
+        columns = (
+            torch.split(column.index_select(0, order), list(sizes)) for column in (self.advantages, self.weights)
+        )
+        for advantages, weights in zip(*columns, strict=True):
+            weigh_in_place(advantages.numpy(), weights.numpy(), normalizes)
+            yield advantages, len(advantages)
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "PooledBatch":
         """The same steps with other numbers beside them, `[B]` each."""
@@ -74,15 +89,20 @@ class PackedPool(PackedBatch):
 
     def weigh_advantages(self, normalizes: bool) -> None:
         """As `PooledBatch.weighed_advantages`, in place."""
-        weights = self._columns[4]
-        if normalizes:
-            weighed = weights * self.advantages
-            total, size = np.add.reduce(weighed), len(weighed)
-            self.advantages -= total / np.add.reduce(weights)
-            weighed -= total / np.float32(size)
-            deviation = math.sqrt(np.dot(weighed, weighed) / (size - 1)) if size > 1 else 0.0
-            self.advantages /= np.float32(deviation + 1e-8)
-        np.multiply(self.advantages, weights, out=self.advantages)
+        if not self.is_weighed:
+            weigh_in_place(self.advantages, self._columns[4], normalizes)
+
+
+def weigh_in_place(advantages: Array, weights: Array, normalizes: bool) -> None:
+    """As `PooledBatch.weighed_advantages`, of arrays."""
+    if normalizes:
+        weighed = weights * advantages
+        total, size = np.add.reduce(weighed), len(weighed)
+        advantages -= total / np.add.reduce(weights)
+        weighed -= total / np.float32(size)
+        deviation = math.sqrt(np.dot(weighed, weighed) / (size - 1)) if size > 1 else 0.0
+        advantages /= np.float32(deviation + 1e-8)
+    np.multiply(advantages, weights, out=advantages)
 
 
 class Newest(nn.Module):
@@ -141,7 +161,8 @@ class Pool(Newest):
         distances = [agent.version - one.version + 1 for one in pooled]
         share = len(pooled) / sum(distances)
         parts = [self._part(agent, one, steps, share, is_new=one is rollout) for one in pooled]
-        return PooledBatch(*(torch.cat([getattr(part, f.name) for part in parts]) for f in fields(PooledBatch)))
+        columns = ([getattr(part, name) for part in parts] for name in columns_of(PooledBatch))
+        return PooledBatch(*map(torch.cat, columns))
 
     def _part(self, agent: "PPO", rollout: Rollout, steps: Any, share: float, *, is_new: bool) -> PooledBatch:
         """What one rollout adds, seen from the policy as it is now."""

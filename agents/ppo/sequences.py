@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.batch import Batch, normalize_in_place
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
@@ -91,6 +91,29 @@ class SequenceBatch:
             self.critic_states.index_select(0, order),
             None if self.valid is None else self.valid.index_select(1, order),
         )
+
+    @property
+    def num_steps(self) -> int:
+        """How many of its rows count; where it was not cut from others, this waits for the device."""
+        if self.valid is None:
+            return self.starts.numel()
+        return int(self.valid.sum()) if self.num_valid is None else self.num_valid
+
+    def weighed_by_minibatch(
+        self, order: Tensor, sizes: Sequence[int], normalizes: bool
+    ) -> "Iterator[tuple[Tensor, int]]":
+        """As `Batch.weighed_by_minibatch`: `[L, M]` each. Only rows that count are normalised."""
+        counts = torch.ones_like(self.starts) if self.valid is None else self.valid
+        both = (torch.split(rows.index_select(1, order), list(sizes), 1) for rows in (self.rows.advantages, counts))
+        for advantages, valid in zip(*both, strict=True):
+            steps = advantages[valid]
+            if normalizes:
+                normalize_in_place(steps.numpy())
+            yield torch.zeros_like(advantages).masked_scatter_(valid, steps), len(steps)
+
+    def weighed(self, advantages: Tensor) -> "SequenceBatch":
+        """As `Batch.weighed`."""
+        return replace(self, rows=self.rows.weighed(advantages))
 
     def some(self, least: int) -> "SequenceBatch":
         """Sequences of so many rows or more, over and over."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -51,6 +52,10 @@ class ServedSteps:
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values, by the form."""
         return self._form.values(observations)
+
+    def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `RecurrentSteps.recurrent_values`, by the form."""
+        return cast(RecurrentSteps, self._form).recurrent_values(observations, state, starts)
 
     def metrics(self) -> dict[str, float]:
         """Those of the form."""

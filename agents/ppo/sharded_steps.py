@@ -3,21 +3,23 @@
 A step is cut in two: the gradient, and what is done with it (clipping, the optimizer). In between, the gradients of the
 shards are exchanged, and summed in the order of the shards. So the result depends on how many shards there are, and not
 on who computed which. All else, such as the advantages' normalisation, is of the whole minibatch, which all have.
+
+What is divided is a unit of the batch: a row, or, of an agent with a memory, a sequence of them; and where a memory is
+carried through a rollout, a column of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.batch import NormalizedBatch, normalize_in_place
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
+from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.interruption import Stopped
 
 if TYPE_CHECKING:
@@ -69,20 +71,47 @@ class ShardedSteps:
 
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values, by the form; each learner computes those of its shards' part of the rows."""
-        bounds = self._bounds(len(observations))
-        values = torch.empty(len(observations))
+        return self._of_all(len(observations), 1, lambda rows: self._form.values(observations[rows])[:, None])[:, 0]
+
+    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """Likewise, as `AutogradSteps.log_probs`."""
+
+        def compute(rows: slice) -> Tensor:
+            return self._form.log_probs(observations[rows], actions[rows])[:, None]
+
+        return self._of_all(len(observations), 1, compute)[:, 0]
+
+    def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `RecurrentSteps.recurrent_values`; each learner computes those of its shards' part of the columns."""
+        num_steps, num_columns = starts.shape
+
+        def compute(columns: slice) -> Tensor:
+            own = observations[:, columns], state[columns], starts[:, columns]
+            values, states = cast(RecurrentSteps, self._form).recurrent_values(*own)
+            return torch.cat((values[..., None], states), -1).transpose(0, 1).flatten(1)  # [n, L * (1 + state)]
+
+        found = self._of_all(num_columns, num_steps * (1 + state.shape[1]), compute)
+        values, states = found.view(num_columns, num_steps, -1).transpose(0, 1).tensor_split([1], -1)
+        return values[..., 0].contiguous(), states.contiguous()
+
+    def _of_all(self, num_units: int, width: int, compute: Callable[[slice], Tensor]) -> Tensor:
+        """So many numbers of each unit, `[units, width]`, of which each learner computes those of its shards' part."""
+        bounds = self._bounds(num_units)
+        found = torch.empty(num_units, width)
         for shard in self._mine:
-            rows = slice(*bounds[shard : shard + 2])
-            values[rows] = self._form.values(observations[rows])
-        # In pieces, since there may be more rows than parameters.
-        longest, most = max(end - start for start, end in pairwise(bounds)), num_columns(self._agent)
-        for first in range(0, longest, most):
-            pieces = [values[start:end][first : first + most] for start, end in pairwise(bounds)]
+            start, end = bounds[shard : shard + 2]
+            if start < end:
+                found[start:end] = compute(slice(start, end))
+        parts = [found[start:end].view(-1) for start, end in pairwise(bounds)]
+        # In pieces, since they may be more than the gradient is.
+        most = num_columns(self._agent)
+        for first in range(0, max(map(len, parts)), most):
+            pieces = [part[first : first + most] for part in parts]
             for row, shard in zip(self._exchange.to_fill(), self._mine, strict=True):
                 row[: len(pieces[shard])] = pieces[shard]
             for row, piece in zip(self._exchange.filled(), pieces, strict=True):
                 piece.copy_(row[: len(piece)])
-        return values
+        return found
 
     def metrics(self) -> dict[str, float]:
         """Those of the form."""
@@ -93,40 +122,33 @@ class ShardedSteps:
         return self._form.gradient(batch, clip_range)
 
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One gather for the epoch, of the rows of this learner's shards and of all advantages; shards are views."""
-        order, ends = np.asarray(order), np.cumsum(sizes).tolist()
-        advantages = batch.advantages.index_select(0, torch.from_numpy(order)).split(list(sizes))
-        if self._agent.config.normalize_advantage:
-            for of_all in advantages:
-                normalize_in_place(of_all.numpy())
+        """One gather for the epoch, of the units of this learner's shards and of all advantages; shards are views."""
+        order = torch.as_tensor(order)
+        wholes = batch.weighed_by_minibatch(order, sizes, self._agent.config.normalize_advantage)
         bounds = [self._bounds(size) for size in sizes]
         mine = [
-            order[end - size + cuts[shard] : end - size + cuts[shard + 1]]
-            for end, size, cuts in zip(ends, sizes, bounds, strict=True)
+            units[cuts[shard] : cuts[shard + 1]]
+            for units, cuts in zip(torch.split(order, list(sizes)), bounds, strict=True)
             for shard in self._mine
         ]
-        shards = batch.gather(torch.from_numpy(np.concatenate(mine))).split([len(rows) for rows in mine])
+        shards = batch.gather(torch.cat(mine)).split([len(units) for units in mine])
         statistics: list[Tensor] = []
-        for cuts, of_all in zip(bounds, advantages, strict=True):
+        for cuts, (advantages, num_steps) in zip(bounds, wholes, strict=True):
             if self._agent.should_stop():
                 raise Stopped
             for row, shard in zip(self._exchange.to_fill(), self._mine, strict=True):
-                rows = next(shards)
-                own = of_all[cuts[shard] : cuts[shard + 1]]
-                of_shard = NormalizedBatch(
-                    rows.observations, rows.actions, rows.log_probs, rows.values, own, rows.returns
-                )
-                self._fill(row, of_shard, len(own) / len(of_all), clip_range)
+                own = next(shards).weighed(advantages[..., cuts[shard] : cuts[shard + 1]])
+                self._fill(row, own, own.num_steps / max(1, num_steps), clip_range)
             statistics.append(self._descend(self._exchange.filled()))
         return torch.stack(statistics)
 
     def _bounds(self, size: int) -> list[int]:
-        """Where the shards of so many rows begin, and the last one ends."""
+        """Where the shards of so many units begin, and the last one ends."""
         return [i * size // self._num_shards for i in range(self._num_shards + 1)]
 
-    def _fill(self, row: Tensor, shard: NormalizedBatch, weight: float, clip_range: float) -> None:
+    def _fill(self, row: Tensor, shard: Any, weight: float, clip_range: float) -> None:
         """Gradient and statistics of a shard; `weight` makes of means over shards that over the minibatch."""
-        if not len(shard):  # where few steps are left of a rollout
+        if not weight:  # where few steps are left of a rollout
             row.zero_()
             return
         statistics = self._form.gradient(shard, clip_range)

@@ -48,11 +48,15 @@ class ServerOfParameters(Alone):
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with {self._learners} learners of a server of parameters"
         config = require_divisible(config, options, run, self._learners, whom)
-        num_minibatches = config.minibatches_of(config.batch_size)
-        if num_minibatches % self._learners:
+        if config.pool_size > 1:
+            raise ConfigurationError(
+                f"pool_size={config.pool_size} cannot be had {whom}, whose rate every learner would lower for itself: "
+                "use distribution='local' or 'multi'"
+            )
+        if config.minibatches % self._learners:
             raise ConfigurationError(
                 f"num_minibatches must be a multiple of the {self._learners} learners, which each have a part of the "
-                f"rows, got {num_minibatches}"
+                f"rows, got {config.minibatches}"
             )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base

@@ -119,8 +119,9 @@ def serve(connection: "Connection[Any, Any]") -> None:
             cpu.prepare(agent)
             noise = np.random.default_rng(seed_of(seed, _owner("noise", number)))
             sampler = Sampler(
-                environments, agent.distribution, num_steps=config.num_steps, env_seed=mine["seed"], noise=noise
-            )
+                environments, agent.distribution, num_steps=config.num_steps, env_seed=mine["seed"], noise=noise,
+                memory=agent.memory,
+            )  # fmt: skip
             sampler.statistics = counted = Counted(sampler.num_envs)
             sampler.show_steps_in(heartbeat)
             server.tell("ready")

@@ -31,7 +31,7 @@ class Cluster:
 
     Raises:
         ConfigurationError: where Ray is not installed.
-        DistributionError: where no cluster answers at the address.
+        DistributionError: where no cluster answers at the address, or none can be started here.
     """
 
     def __init__(self, policy: str, address: str | None, num_cpus: int) -> None:
@@ -61,7 +61,7 @@ class Cluster:
                 ray.init(**options)
                 if address is None and sys.platform == "linux":
                     self._watcher = _watched()
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # plain ones too: "The current node timed out during startup"
             where = "could not be started on this machine" if address is None else f"does not answer at {address}"
             raise DistributionError(
                 f"Ray {where} ({type(error).__name__}: {error}). A cluster is started by ray start --head, and joined "

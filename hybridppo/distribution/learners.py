@@ -146,11 +146,13 @@ class Learners(BaseSampler):
     ) -> None:
         config, agents = agent.config, template.num_agents
         share = config.num_envs // learners
-        layout = RolloutBuffer.layout(config.num_steps, config.num_envs * agents, template.encode, agent.distribution)
+        columns = config.num_envs * agents
+        layout = RolloutBuffer.layout(config.num_steps, columns, template.encode, agent.distribution, agent.memory)
         # For its shapes alone: memory that nobody writes to is none.
         buffer = RolloutBuffer(**{name: np.empty(shape, dtype) for name, (shape, dtype) in layout.items()})
         super().__init__(
-            bytearray(1), [buffer], agent.distribution, template.encode, noise=noise, num_agents=agents,
+            bytearray(1), [buffer], agent.distribution, template.encode, noise=noise, memory=agent.memory,
+            num_agents=agents,
             skips_row_after_end=template.skips_row_after_end, clips_rewards=template.clips_rewards,
         )  # fmt: skip
         self._agent, self._seed, self._env_seed, self._options = agent, seed, env_seed, options
@@ -168,9 +170,7 @@ class Learners(BaseSampler):
         setup = {
             "source": to_send(source),
             "options": options,
-            "config": replace(
-                config, num_envs=share, num_minibatches=config.minibatches_of(config.batch_size) // learners
-            ),
+            "config": replace(config, num_envs=share, num_minibatches=config.minibatches // learners),
             "kind": type(agent),
             "own": {name: value for name, value in agent.own.items() if name != "agent"},
             "seed": seed,

@@ -8,7 +8,7 @@ from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
 
-_OF_ONE_PROCESS = {"recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "compiled_updates": False}
+_OF_ONE_PROCESS = {"episodes_per_rollout": None, "compiled_updates": False}
 """Fields of the configuration that several learners cannot have otherwise."""
 
 
@@ -43,8 +43,6 @@ def require_divisible(
         )
     if options.vectorization == "async":
         raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
-    if options.frame_stack > 1:
-        raise ConfigurationError(f"frame_stack={options.frame_stack} cannot be had {whom}: use distribution='local'")
     return config
 
 

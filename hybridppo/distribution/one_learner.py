@@ -84,7 +84,7 @@ class OneLearner:
         # Nobody knows how many epochs target_kl would leave: all are counted.
         own = replace(config, target_kl=None)
         if isinstance(policy, Central):
-            num_minibatches = config.minibatches_of(config.batch_size) // policy.learners
+            num_minibatches = config.minibatches // policy.learners
             own = replace(own, num_envs=config.num_envs // policy.learners, num_minibatches=num_minibatches)
         self._config = own
         environments = make_environments(source, own.num_envs, options)
@@ -102,11 +102,13 @@ class OneLearner:
                 num_steps=min(own.num_steps, MOST_STEPS),
                 env_seed=0,
                 noise=np.random.default_rng(0),
+                memory=self.agent.memory,
             )
             with cpu.sampling(self.agent) as actor:
-                self.rollout: Rollout = with_steps(sampler.collect(actor), own.num_steps)
+                self.rollout: Rollout = with_steps(sampler.collect(actor), own.num_steps, self.agent.memory)
         finally:
             environments.close()
+        self.agent.fill_pool(self.rollout)
         self.plain = self.agent._optimizer_steps()
         self.agent.spread = self._served if isinstance(policy, Central) else self._sharded
         self._policy, self.agent._steps = policy, None
@@ -162,10 +164,18 @@ def sizes_of(learner: OneLearner, config: PPOConfig, num_shards: int) -> Sizes:
     rollout, rows = learner.rollout, config.batch_size * learner.num_agents
     arrays = (rollout.observations, rollout.actions, rollout.log_probs, rollout.rewards)
     a_row = sum(array[0, 0].numel() * array.element_size() for array in arrays) + 2  # and how episodes end
-    pieces = -(-rows // num_shards // num_columns(learner.agent)) or 1
+    states, memory, passes = 0, learner.agent.memory, 1
+    numbers = rows  # that go to all once an update: values
+    if config.pool_size > 1:  # of all rollouts in it, with log-probabilities before and after
+        passes = 3 * config.pool_size
+    if memory is not None:  # sequence by sequence, with the critic's state after each row
+        assert rollout.states is not None
+        states, passes = rollout.states.nbytes, memory.num_sequences(config.num_steps + 1)
+        numbers = -(-rows // passes) * (1 + memory.state_size)
+    pieces = -(-numbers // num_shards // num_columns(learner.agent)) or 1
     return Sizes(
-        minibatches=config.num_epochs * config.minibatches_of(config.batch_size),
-        exchanges_of_values=pieces,
-        bytes_of_rollout=rows * a_row,
+        minibatches=config.num_epochs * config.minibatches,
+        exchanges_of_values=passes * pieces,
+        bytes_of_rollout=rows * a_row + states,
         bytes_of_parameters=4 * sum(parameter.numel() for parameter in learner.agent.actor.parameters()),
     )

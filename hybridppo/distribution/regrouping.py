@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hybridppo.errors import LearnerLostError
-from hybridppo.loading import rewind_to
+from hybridppo.loading import fitting, rewind_to, tensors_of_agent
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
 
@@ -22,7 +22,7 @@ class Losses:
         self._in_a_row, self._at = 0, -1
 
     def next(self, job: "Job", lost: LearnerLostError, *, may: bool) -> "Job":
-        """The training as of its last checkpoint: what came after is given up, and done again.
+        """The training as of its last checkpoint, agent included: what came after is given up, and done again.
 
         Args:
             job: of the training.
@@ -41,6 +41,8 @@ class Losses:
             raise lost
         checkpoint = directory.load_checkpoint(to_go_on=True)
         steps = rewind_to(directory, checkpoint)
+        with fitting("this run"):  # it may have been lost in the midst of an update, which has changed the agent
+            job.agent.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
         self._in_a_row = self._in_a_row + 1 if steps == self._at else 1
         self._at = steps
         if self._in_a_row > LOSSES_IN_A_ROW:

@@ -154,9 +154,11 @@ class Team(Alone):
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         config = require_divisible(config, options, run, self.size, f"with {self.size} learners")
-        if config.minibatch_size < self.shards:
+        units, most = "samples" if config.memory is None else "sequences", config.units // config.minibatches
+        if most < self.shards:
             raise ConfigurationError(
-                f"shards must be at most the samples of a minibatch, {config.minibatch_size}, got {self.shards}"
+                f"shards must be at most the {units} of a minibatch, {most}, got {self.shards}: take fewer, or lower "
+                "num_minibatches"
             )
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
@@ -262,6 +264,7 @@ class Team(Alone):
             env_seed=options["env_seed"],
             noise=options["noise"],
             gather=self.gather,
+            memory=agent.memory,
         )
 
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:

@@ -12,6 +12,7 @@ from hybridppo.environments.base import Environments, EnvState
 from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.in_process import allocate
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
@@ -38,6 +39,7 @@ class SharedSampler(BaseSampler):
         env_seed: the `i`-th environment of all starts from `env_seed + i`.
         noise: owner of the actions' randomness; the same in all processes.
         gather: brings together what the processes have.
+        memory: the actors', where they have one; what is remembered of an environment stays with who steps it.
     """
 
     def __init__(
@@ -51,23 +53,24 @@ class SharedSampler(BaseSampler):
         env_seed: int,
         noise: np.random.Generator,
         gather: Gather,
+        memory: MemoryLayout | None = None,
     ) -> None:
         num_envs = num_processes * environments.num_envs
-        layout = RolloutBuffer.layout(num_steps, num_envs, environments.encode, distribution)
+        layout = RolloutBuffer.layout(num_steps, num_envs, environments.encode, distribution, memory)
         buffer = RolloutBuffer(**{name: np.zeros(shape, dtype) for name, (shape, dtype) in layout.items()})
         skips_row_after_end = environments.skips_row_after_end
         super().__init__(
             bytearray(1), [buffer], distribution, environments.encode, skips_row_after_end=skips_row_after_end,
-            noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
+            noise=noise, memory=memory, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
         )  # fmt: skip
         self._has_warned = rank > 0  # the first says it for all
         self._environments, self._rank, self._gather = environments, rank, gather
         size = environments.num_envs
         self._shares = [slice(i * size, (i + 1) * size) for i in range(num_processes)]
         self._mine = self._shares[rank]
-        self._own = allocate(environments, distribution, num_steps, None)
+        self._own = allocate(environments, distribution, num_steps, None, memory)
         self._first = self._mine.start // environments.num_agents  # an environment has a column for each of its agents
-        self._stepper = Stepper(environments, distribution, env_seed + self._first)
+        self._stepper = Stepper(environments, distribution, env_seed + self._first, memory)
 
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         self._work = buffer, actor, first
@@ -97,7 +100,7 @@ class SharedSampler(BaseSampler):
         return b"".join((places.tobytes(), *(final.tobytes() for _, _, final in finals)))
 
     def _unpacked(self, part: bytes) -> FinalObservations:
-        row = self._own.observations[0, 0]
+        row = self._no_row(1)[0]
         count = len(part) // (16 + row.nbytes)
         places = np.frombuffer(part, np.int64, 2 * count).reshape(count, 2).tolist()
         rows = np.frombuffer(part, row.dtype, count * row.size, 16 * count).reshape(count, *row.shape)
@@ -105,18 +108,21 @@ class SharedSampler(BaseSampler):
 
     def _stepper_state(self) -> StepperState:
         try:
-            states, observation, _ = self._stepper.state()
+            states, observation, remembered = self._stepper.state()
             own: dict[str, Any] = {"states": states}
         except EnvStateError as error:
-            own, observation = {"not_saved": str(error)}, self._own.observations[0]
+            own = {"not_saved": str(error)}
         found = [json.loads(part) for part in self._gather(json.dumps(own).encode())]
-        parts = self._gather(np.ascontiguousarray(observation).tobytes())
-        for each in found:
+        for each in found:  # where one fails, all do
             if "not_saved" in each:
                 raise EnvStateError(each["not_saved"])
-        rows = [np.frombuffer(part, observation.dtype).reshape(observation.shape) for part in parts]
-        everything = np.concatenate(rows)
-        return [state for each in found for state in each["states"]], everything, np.zeros((self.num_envs, 0))
+        states = [state for each in found for state in each["states"]]
+        return states, self._rows_of_all(observation), self._rows_of_all(remembered)
+
+    def _rows_of_all(self, rows: Array) -> Array:
+        """Those of each process, `[n, ...]`, below each other."""
+        parts = self._gather(np.ascontiguousarray(rows).tobytes())
+        return np.concatenate([np.frombuffer(part, rows.dtype).reshape(rows.shape) for part in parts])
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
         ends = list(accumulate(state["num_envs"] for state in states))

@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.device_shards import DeviceShardedSteps, ShardedBatch, moments_of_all
 from hybridppo.agents.ppo.losses import normalize
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
@@ -73,7 +73,7 @@ def test_a_step_is_that_of_the_whole_minibatch() -> None:
     found = DeviceShardedSteps(one, S, lambda rows: rows).epoch(
         ShardedBatch(parts, 0, columns(parts)), order, [5, 5], 0.2
     )
-    joined = Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])))
+    joined = Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in columns_of(Batch)))
     starts = [i * (N // S) for i in range(S)]
     rows = torch.cat([i * N + (half + starts[i]) % N for half in order.split(5) for i in range(S)])
     expected = AutogradSteps(whole).epoch(joined, rows, [5 * S, 5 * S], 0.2)

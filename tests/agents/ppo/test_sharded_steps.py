@@ -5,16 +5,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from learner_kinds import KINDS, Kind
 from ppo_settings import ppo_config
+from selection import only_by_default
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
+from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
@@ -22,23 +25,46 @@ from hybridppo.runners.samplers.in_process import Sampler
 CONFIG = ppo_config(
     num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16), learning_rate=1e-3
 )
-CARTPOLE = gym.make("CartPole-v1")
 EVERY = slice(None)
-FORMS = pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
+BY_SO_MANY = pytest.mark.parametrize(
+    ("num_learners", "kind"),
+    only_by_default(
+        ("4-rows", "2-rows, autograd", "2-gru", "2-lstm, autograd", "2-frames", "2-pool"),
+        (pytest.param(size, kind, id=f"{size}-{name}") for size in (2, 4) for name, kind in KINDS.items()),
+    ),
+)
+SOME_BY_DEFAULT = pytest.mark.parametrize(
+    "kind", only_by_default(("rows", "rows, autograd"), (pytest.param(kind, id=name) for name, kind in KINDS.items()))
+)
 
 
-def agent_of(config: PPOConfig) -> PPO:
-    agent = PPO(CARTPOLE.observation_space, CARTPOLE.action_space, config, seed=1)
+def environments_of(config: PPOConfig, kind: Kind) -> Environments:
+    options = EnvironmentOptions(vectorization="sync", **kind.options)
+    return make_environments("CartPole-v1", config.num_envs, options)
+
+
+def agent_of(config: PPOConfig, kind: Kind = KINDS["rows"]) -> PPO:
+    environments = environments_of(config, kind)
+    agent = PPO(environments.observation_space, environments.action_space, replace(config, **kind.config), seed=1)
     SingleDevice("cpu").prepare(agent)
     return agent
 
 
+def rollouts_of(agent: PPO, kind: Kind = KINDS["rows"]) -> Iterator[Rollout]:
+    """One after the other, as the agent is then."""
+    noise = np.random.default_rng(2)
+    sampler = Sampler(
+        environments_of(agent.config, kind), agent.distribution, num_steps=agent.config.num_steps, env_seed=3,
+        noise=noise, memory=agent.memory,
+    )  # fmt: skip
+    while True:
+        with SingleDevice("cpu").sampling(agent) as actor:
+            rollout = sampler.collect(actor)
+        yield rollout.map(torch.clone)
+
+
 def rollout_of(agent: PPO) -> Rollout:
-    config, noise = agent.config, np.random.default_rng(2)
-    environments = make_environments("CartPole-v1", config.num_envs, vectorization="sync")
-    sampler = Sampler(environments, agent.distribution, num_steps=config.num_steps, env_seed=3, noise=noise)
-    with SingleDevice("cpu").sampling(agent) as actor:
-        return sampler.collect(actor)
+    return next(rollouts_of(agent))
 
 
 class Wire:
@@ -65,11 +91,11 @@ def share(agent: PPO, num_shards: int, mine: slice = EVERY, **wire: Any) -> PPO:
     return agent
 
 
-@FORMS
-def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_rounding(fast_updates: bool) -> None:
-    config = replace(CONFIG, fast_updates=fast_updates, num_epochs=1)
-    whole, sharded = agent_of(config), share(agent_of(config), num_shards=4)
-    rollout, before = rollout_of(whole), whole.parameters.values.detach().clone()
+@SOME_BY_DEFAULT
+def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_rounding(kind: Kind) -> None:
+    config = replace(CONFIG, num_epochs=1)
+    whole, sharded = agent_of(config, kind), share(agent_of(config, kind), num_shards=4)
+    rollout, before = next(rollouts_of(whole, kind)), whole.parameters.values.detach().clone()
     for _ in range(100):
         ours, theirs = sharded.update(rollout), whole.update(rollout)
         assert ours.keys() == theirs.keys()
@@ -79,20 +105,18 @@ def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_roundi
     np.testing.assert_allclose(list(ours.values()), list(theirs.values()), rtol=1e-3, atol=1e-5)
 
 
-@FORMS
-@pytest.mark.parametrize("num_learners", [2, 4])
-def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, fast_updates: bool) -> None:
+@BY_SO_MANY
+def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, kind: Kind) -> None:
     """Learners by turns: each exchange is given what the learner of all shards had at the same place."""
-    config = replace(CONFIG, fast_updates=fast_updates)
     exchanged: list[list[Tensor]] = []
 
     def kept(rows: list[Tensor]) -> list[Tensor]:
         exchanged.append([row.clone() for row in rows])
         return rows
 
-    alone = share(agent_of(config), num_shards=4, seen=kept)
-    rollout = rollout_of(alone)
-    expected = alone.update(rollout)
+    alone = share(agent_of(CONFIG, kind), num_shards=4, seen=kept)
+    sampled = rollouts_of(alone, kind)
+    learned = [(rollout, alone.update(rollout)) for rollout in (next(sampled), next(sampled))]
     each = 4 // num_learners
     for rank in range(num_learners):
         mine = slice(rank * each, (rank + 1) * each)
@@ -103,11 +127,17 @@ def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, fast_up
             assert all(map(torch.equal, rows, everything[mine]))
             return everything
 
-        learner = share(agent_of(config), num_shards=4, mine=mine, seen=partial(compared, mine=mine, theirs=theirs))
-        assert learner.update(rollout) == expected
+        learner = share(
+            agent_of(CONFIG, kind), num_shards=4, mine=mine, seen=partial(compared, mine=mine, theirs=theirs)
+        )
+        for rollout, expected in learned:
+            assert learner.update(rollout) == expected
         assert torch.equal(learner.parameters.values, alone.parameters.values)
         assert next(theirs, None) is None
-    assert len(exchanged) == 1 + config.num_epochs * config.num_minibatches  # the first brings the critic's values
+    of_gradients = 2 * CONFIG.num_epochs * CONFIG.num_minibatches
+    if kind.config.keys() <= {"fast_updates"}:
+        assert len(exchanged) == 2 + of_gradients  # one of each update brings the critic's values
+    assert len(exchanged) >= 2 + of_gradients
 
 
 def test_values_of_more_rows_than_there_are_parameters_come_in_pieces() -> None:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 from killed_driver import assert_nothing_outlives_it
+from learner_kinds import KINDS
 from ppo_settings import ppo_config
 from torch import Tensor
 
@@ -67,15 +68,22 @@ def _nothing_is_left() -> Iterator[None]:
     assert learners() == []
 
 
-@pytest.mark.parametrize("fast_updates", [True, pytest.param(False, marks=beside_the_extras)])
-def test_one_learner_without_lag_gives_the_bits_of_one_process(fast_updates: bool) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "gru" else beside_the_extras)
+        for name, kind in KINDS.items()
+        if "pool_size" not in kind.config  # which it cannot have
+    ],
+)
+def test_one_learner_without_lag_gives_the_bits_of_one_process(name: str) -> None:
     """Annealing, target_kl and episodes are where they are there; an early end comes at the same epoch."""
     config = replace(
-        CONFIG, fast_updates=fast_updates, anneal_clip_range=True, target_kl=1e-4, normalize_observations=True,
-        normalize_rewards=True,
+        CONFIG, anneal_clip_range=True, target_kl=1e-4, normalize_observations=True, normalize_rewards=True,
+        **KINDS[name].config,
     )  # fmt: skip
-    alone = train(config=config, vectorization="sync")
-    served = train(config=config, distribution=Central(1, max_lag=0))
+    alone = train(config=config, vectorization="sync", **KINDS[name].options)
+    served = train(config=config, distribution=Central(1, max_lag=0), **KINDS[name].options)
     assert torch.equal(values_of(served), values_of(alone))
     for name, part in served.agent.normalization.parts.items():
         expected = alone.agent.normalization.parts[name].moments
@@ -86,6 +94,19 @@ def test_one_learner_without_lag_gives_the_bits_of_one_process(fast_updates: boo
         alone.metrics
     )
     assert served.metrics["gradient_lag_max"] == served.metrics["gradient_waits"] == 0
+
+
+@beside_the_extras
+def test_several_learners_have_a_memory_each_and_their_run_goes_on_locally(tmp_path: Path) -> None:
+    def stop(metrics: dict[str, Any]) -> None:
+        if metrics["iteration"] == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    config = replace(CONFIG, **KINDS["gru"].config)
+    train(config=config, distribution="central:2", run_dir=tmp_path / "run", on_iteration=stop)
+    for distribution, steps in (("local", STEPS), ("central:2", 2 * STEPS)):
+        result = hybridppo.resume(tmp_path / "run", distribution=distribution, total_steps=steps, progress=False)
+        assert result.metrics["env_steps"] >= steps
 
 
 @beside_the_extras

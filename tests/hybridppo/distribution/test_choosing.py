@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from learner_kinds import KINDS
 from ppo_settings import ppo_config
 
 import hybridppo
@@ -151,6 +152,21 @@ def test_a_learner_alone_does_its_share_of_the_work() -> None:
     sizes = sizes_of(one, config, 2)
     assert (sizes.minibatches, sizes.bytes_of_parameters) == (2, 4 * (4 * 16 + 16 + 16 * 2 + 2))
     assert sizes.bytes_of_rollout == 512 * (4 * 4 + sizes_of_action(one) + 4 + 4 + 2)
+
+
+@pytest.mark.parametrize("name", ["gru", "frames", "pool"])
+def test_a_learner_of_any_kind_can_be_measured_alone(name: str) -> None:
+    config = ppo_config(num_envs=4, num_steps=64, num_minibatches=2, hidden_sizes=(8,), **KINDS[name].config)
+    options = replace(COPIES, **KINDS[name].options)
+    for policy in (MultiLearner(2), Central(2)):
+        if not (name == "pool" and isinstance(policy, Central)):  # which it cannot have
+            assert OneLearner("CartPole-v1", config, options, policy).update() > 0.0
+    plain = ppo_config(num_envs=4, num_steps=64, num_minibatches=2, hidden_sizes=(8,))
+    sizes = sizes_of(OneLearner("CartPole-v1", config, options, MultiLearner(1)), config, 2)
+    of_rows = sizes_of(OneLearner("CartPole-v1", plain, COPIES, MultiLearner(1)), plain, 2)
+    # The actor's state before each of 4 * 11 sequences.
+    assert sizes.bytes_of_rollout - of_rows.bytes_of_rollout == (4 * 4 * 11 * 8 if name == "gru" else 0)
+    assert (sizes.exchanges_of_values > of_rows.exchanges_of_values) == (name != "frames")
 
 
 def sizes_of_action(one: OneLearner) -> int:

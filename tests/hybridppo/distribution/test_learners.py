@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +19,10 @@ import psutil
 import pytest
 import torch
 from killed_driver import assert_nothing_outlives_it
+from learner_kinds import KINDS, Kind
 from ppo_settings import ppo_config
 from processes import processes_of, start_python
+from selection import only_by_default
 from torch import Tensor, nn
 from toy_agents import ScriptedAgents
 
@@ -88,6 +91,20 @@ def test_any_number_of_learners_gives_the_same_bits(env: str) -> None:
         assert counted(several.metrics) == counted(alone.metrics)
 
 
+@beside_the_extras
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, id=name) for name, kind in KINDS.items() if kind.config or kind.options]
+)
+def test_sequences_stacks_and_pools_are_divided_as_rows_are(kind: Kind) -> None:
+    """Also where episodes are cut, after 200 steps: what follows is seen with what was remembered."""
+    config = replace(CONFIG, target_kl=None, **kind.config)
+    options = {"env": "Pendulum-v1", "config": config, "total_steps": 4 * 32 * 8, **kind.options}
+    alone, several = (train(distribution=f"multi:{size}:4", **options) for size in (1, 2))
+    assert alone.metrics["episodes"] > 0
+    assert torch.equal(values_of(several), values_of(alone))
+    assert counted(several.metrics) == counted(alone.metrics)
+
+
 def test_several_agents_that_leave_and_clipped_rewards_are_shared_likewise() -> None:
     scripts = [[(3, "terminated"), (2, "truncated")], [(5, "truncated"), (0, ""), (1, "terminated")]]
     options = {"env": partial(ScriptedAgents, scripts), "clip_rewards": True, "total_steps": 500}
@@ -97,10 +114,25 @@ def test_several_agents_that_leave_and_clipped_rewards_are_shared_likewise() -> 
     assert counted(several.metrics) == counted(alone.metrics)
 
 
-def test_one_learner_in_shards_is_the_local_training_up_to_rounding() -> None:
-    local, sharded = train(vectorization="sync"), train(distribution=MultiLearner(1, shards=4))
+@pytest.mark.parametrize("name", only_by_default(("rows", "gru"), KINDS))
+def test_one_learner_in_shards_is_the_local_training_up_to_rounding(name: str, tmp_path: Path) -> None:
+    """A run of one goes on as the other, and to the same bits as itself."""
+    config, options = replace(CONFIG, **KINDS[name].config), KINDS[name].options
+
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    local = train(vectorization="sync", config=config, **options)
+    sharded = train(distribution=MultiLearner(1, shards=4), config=config, **options)
     assert not torch.equal(values_of(sharded), values_of(local))
     assert (values_of(sharded) - values_of(local)).abs().max() <= 3e-6
+    train(distribution="multi:1:4", config=config, run_dir=tmp_path / "run", on_iteration=stop, **options)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    resumed = hybridppo.resume(tmp_path / "run", progress=False)
+    assert torch.equal(values_of(resumed), values_of(sharded))
+    at_home = hybridppo.resume(tmp_path / "copy", distribution="local", progress=False)
+    assert (values_of(at_home) - values_of(local)).abs().max() <= 3e-6
 
 
 class Own(hybridppo.PPO):
@@ -299,14 +331,16 @@ def test_a_learner_that_cannot_begin_is_named_with_its_reason() -> None:
 
 
 @beside_the_extras
-def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = train(distribution="multi:1:2")
+@pytest.mark.parametrize("name", ["rows", "gru", "frames", "pool"])
+def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
+    options = {"config": replace(CONFIG, **KINDS[name].config), **KINDS[name].options}
+    whole = train(distribution="multi:1:2", **options)
 
     def stop(metrics: dict[str, float]) -> None:
         if metrics["iteration"] == 2:
             signal.raise_signal(signal.SIGTERM)
 
-    stopped = train(distribution="multi:2", run_dir=tmp_path / "run", on_iteration=stop)
+    stopped = train(distribution="multi:2", run_dir=tmp_path / "run", on_iteration=stop, **options)
     assert stopped.interrupted
     assert stopped.saved
     assert stopped.metrics["iteration"] == 2

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
 import pytest
@@ -11,8 +12,9 @@ from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, MultiLearner
+from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.policies import POLICIES, Distribution, distribution_of
 
 EVERY: dict[str, Distribution] = {
@@ -76,8 +78,12 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
     [
         ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 learners, got 3"),
         ({"num_envs": 4, "num_steps": 8}, {"distribution": "multi:2:64"}, "shards must be at most .* 8, got 64"),
-        ({"recurrent": "gru"}, {}, "recurrent='gru' cannot be had with 2 learners"),
-        ({"pool_size": 2}, {}, "pool_size=2 cannot be had"),
+        (
+            {"recurrent": "gru", "num_steps": 64, "num_minibatches": 4},
+            {"distribution": "multi:4"},
+            "shards must be at most the sequences of a minibatch, 2, got 4: take fewer, or lower num_minibatches",
+        ),
+        ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 cannot be had with 2 learners of a server"),
         ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
         ({}, {"num_workers": 2}, "num_workers=2 cannot be had"),
         ({}, {"vectorization": "async"}, "vectorization='async' cannot be had"),
@@ -89,11 +95,6 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
             "num_envs must be a multiple of the 2 learner",
         ),
         ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
-        (
-            {"recurrent": "gru"},
-            {"distribution": "central:2"},
-            "recurrent='gru' cannot be had with 2 learners of a serv",
-        ),
         ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 cannot be had"),
         (
             {},
@@ -138,6 +139,15 @@ def test_without_ray_its_policies_say_how_to_get_it(distribution: str, monkeypat
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigurationError, match=rf"{distribution} needs Ray.*pip install 'hybridppo\[ray\]'"):
         hybridppo.train("CartPole-v1", total_steps=64, config=CONFIG, distribution=distribution)
+
+
+def test_ray_that_does_not_start_in_time_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")  # a plain one, as Ray does
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=init))
+    with pytest.raises(DistributionError, match=r"Ray could not be started on this machine .*timed out during startup"):
+        Cluster("coarse:2", None, 2)
 
 
 def test_a_vector_that_is_seeded_as_a_whole_is_refused() -> None:

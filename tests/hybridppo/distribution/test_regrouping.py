@@ -1,6 +1,8 @@
 """A learner that is lost: another group takes over the last checkpoint, and ends with the bits that there would be."""
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 from clusters import failing, killed, silent
+from learner_kinds import KINDS
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import DistributionError, MultiLearner
+from hybridppo import DistributionError, MultiLearner, PPOConfig
+from hybridppo.agents.ppo.loss import Loss, ppo_loss
 from hybridppo.distribution import regrouping
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.errors import LearnerLostError
@@ -22,9 +26,9 @@ CONFIG = ppo_config(
 )  # fmt: skip
 
 
-def train(env: Any, size: int, **options: Any) -> hybridppo.TrainResult:
+def train(env: Any, size: int, config: PPOConfig = CONFIG, **options: Any) -> hybridppo.TrainResult:
     return hybridppo.train(
-        env, total_steps=4 * 32 * 5, config=CONFIG, seed=5, placement="cpu", progress=False, on_interrupt="return",
+        env, total_steps=4 * 32 * 5, config=config, seed=5, placement="cpu", progress=False, on_interrupt="return",
         distribution=MultiLearner(size, shards=2), on_env_error="restart", **options,
     )  # fmt: skip
 
@@ -54,6 +58,43 @@ def test_the_update_of_a_learner_that_is_killed_or_silent_is_done_again_by_anoth
         assert len(lines) == 5
 
 
+def failing_loss(mark: Path) -> Any:
+    """PPO's, that kills its process once, for the 10th gradient: in the midst of the third update of four steps."""
+    here, calls = os.getpid(), list[int]()
+
+    def loss(*arguments: Any) -> Loss:
+        calls.append(1)
+        if len(calls) == 10 and os.getpid() != here and not mark.exists():
+            mark.touch()
+            killed()
+        return ppo_loss(*arguments)
+
+    return loss
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("name", ["rows", "gru"])
+def test_of_an_update_in_the_midst_of_which_a_learner_is_killed_nothing_stays(name: str, tmp_path: Path) -> None:
+    config, loss = replace(CONFIG, normalize_rewards=True, **KINDS[name].config), failing_loss(tmp_path / "mark")
+    several = train("CartPole-v1", 2, config, run_dir=tmp_path / "run", checkpoint_seconds=0.0, loss=loss)
+    assert (tmp_path / "mark").exists()
+    expected = train("CartPole-v1", 1, config, loss=loss)
+    assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
+
+
+@pytest.mark.extras
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("name", ["gru", "frames", "pool"])
+def test_what_is_remembered_stacked_or_kept_is_taken_over_with_the_checkpoint(name: str, tmp_path: Path) -> None:
+    env, options = failing(killed, tmp_path / "mark"), KINDS[name].options
+    config = replace(CONFIG, **KINDS[name].config)
+    several = train(env, 2, config, run_dir=tmp_path / "run", checkpoint_seconds=0.0, **options)
+    assert (tmp_path / "mark").exists()
+    expected = train(env, 1, config, **options)
+    assert torch.equal(several.agent.parameters.values, expected.agent.parameters.values)
+
+
 @pytest.mark.extras
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_without_a_run_directory_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
@@ -70,7 +111,9 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
     steps = [128, 128, 256, 256, 256, 256]
     monkeypatch.setattr(regrouping, "rewind_to", lambda directory, checkpoint: steps.pop(0))
     lost, losses = LearnerLostError("learner 1"), Losses()
+    loaded: list[int] = []
     job: Any = SimpleNamespace(
+        agent=SimpleNamespace(load_state=lambda tensors, state: loaded.append(state["version"])),
         settings=SimpleNamespace(environment=SimpleNamespace(restarts=True)),
         interruption=SimpleNamespace(requested=False),
         directory=SimpleNamespace(path=tmp_path / "run"),
@@ -78,6 +121,7 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
     monkeypatch.setattr(regrouping, "replace", lambda job, **changes: changes)
     for _ in range(5):
         assert losses.next(job, lost, may=True)["checkpoint"] is not None
+    assert loaded == [2] * 5  # the checkpoint's version, whatever the agent had become
     with pytest.raises(LearnerLostError, match="4 times in a row without a checkpoint between: learner 1"):
         losses.next(job, lost, may=True)
     for changes in ({"may": False}, {}):

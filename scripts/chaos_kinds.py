@@ -1,0 +1,80 @@
+"""What `chaos.py` strikes at: placements, and policies that spread a training over processes. One joins by a line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+RAY = "ray::Remote"
+MULTI, CENTRAL = "hybridppo.distribution.process", "hybridppo.distribution.central_learner"
+COMMAND = ("-m", "hybridppo")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of training.
+
+    Args:
+        settings: flags of the command.
+        reference: those of a training in one process that ends with the same bits; None where a seed gives none.
+        workers: what is in the command lines of the processes that may be lost; none where there are none.
+        replaces: whether another is started in place of a lost one, and the training goes on.
+        keeps_bits: whether that changes no bit.
+        seconds_to_start: within which the trainer may be struck while it starts.
+        stops_workers: whether a worker may be lost by falling silent, too.
+        command: what Python runs.
+    """
+
+    settings: str
+    reference: str | None
+    workers: tuple[str, ...] = ()
+    replaces: bool = False
+    keeps_bits: bool = True
+    seconds_to_start: float = 3.0
+    stops_workers: bool = False
+    command: tuple[str, ...] = COMMAND
+
+
+CPU = "--placement cpu"
+WORKERS = f"{CPU} --num-workers 2"
+OVERLAP = "--placement overlap --sampling-device cpu --learning-device cpu"
+COPIES = f"{CPU} --vectorization sync"
+REPLACING = f"{CPU} --on-env-error restart --worker-timeout 20"
+GRU = "--recurrent gru --recurrent-size 8 --sequence-length 8"
+TENSORS = (str(Path(__file__).with_name("train_torch_cartpole.py")),)
+
+KINDS = {
+    "placements": {
+        "cpu": Kind(CPU, CPU),
+        "hybrid": Kind("--placement hybrid --sampling-device cpu --learning-device cpu", CPU),
+        # Workers divide an environment's own vectorised form, and it seeds otherwise.
+        "workers": Kind(WORKERS, WORKERS, ("",)),
+        "overlap": Kind(OVERLAP, OVERLAP, ("",)),
+    },
+    "learners": {
+        "multi": Kind(
+            f"{REPLACING} --distribution multi:2:2", f"{CPU} --distribution multi:1:2", (MULTI,),
+            replaces=True, seconds_to_start=15.0, stops_workers=True,
+        ),
+        "multi-gru": Kind(
+            f"{REPLACING} --distribution multi:2:2 {GRU}", f"{CPU} --distribution multi:1:2 {GRU}", (MULTI,),
+            replaces=True, seconds_to_start=15.0, stops_workers=True,
+        ),
+        "central": Kind(
+            f"{REPLACING} --distribution central:2", None, (CENTRAL,),
+            replaces=True, seconds_to_start=15.0, stops_workers=True,
+        ),
+        "gpu": Kind(
+            "--distribution gpu:2:2", "--distribution gpu:1:2", (MULTI,), seconds_to_start=15.0, command=TENSORS
+        ),
+    },
+    "ray": {
+        "coarse": Kind(
+            f"{REPLACING} --distribution coarse:2", COPIES, (RAY,),
+            replaces=True, keeps_bits=False, seconds_to_start=20.0,
+        ),
+        "fine": Kind(
+            f"{REPLACING} --distribution fine:2", COPIES, (RAY,),
+            replaces=True, keeps_bits=False, seconds_to_start=20.0,
+        ),
+    },
+}  # fmt: skip
+"""Groups of kinds by name."""

@@ -1,0 +1,30 @@
+"""What learners may divide between them, each kind of batch that there is: a further one joins by a line."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Something in which trainings differ.
+
+    Args:
+        config: fields of `PPOConfig`.
+        options: of the environments, as `hybridppo.train` takes them.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_GRU = {"recurrent": "gru", "recurrent_size": 8, "sequence_length": 6}
+KINDS = {
+    "rows": Kind(),
+    "rows, autograd": Kind({"fast_updates": False}),
+    "gru": Kind(_GRU),
+    "lstm, autograd": Kind({**_GRU, "recurrent": "lstm", "fast_updates": False}),
+    "frames": Kind({}, {"frame_stack": 3}),
+    "pool": Kind({"pool_size": 3}),
+    "pool, autograd": Kind({"pool_size": 3, "fast_updates": False}),
+}
+"""Sequences are shorter at the end of a rollout of 16 or 32 steps."""

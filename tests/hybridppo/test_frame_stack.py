@@ -309,7 +309,6 @@ def test_what_it_cannot_be_had_with_is_one_clear_error() -> None:
         (vector, SMALL, {}, ConfigurationError, "frame_stack=4 needs copies that the library makes"),
         (IdentityDiscrete, SMALL, {}, EnvError, "frame_stack=4 stacks observations of a Box"),
         (stacked_vector, SMALL, {"frame_stack": 1}, EnvError, "resets in the step after an episode's end"),
-        (moving, SMALL, {"distribution": "multi:2"}, ConfigurationError, "frame_stack=4 cannot be had with 2 learners"),
     ]
     for env, config, options, kind, message in refused:
         with pytest.raises(kind, match=message):

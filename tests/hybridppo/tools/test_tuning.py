@@ -22,7 +22,7 @@ def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -
     entry = tuned_entry(env_id)
     assert entry.config == hybridppo.tuned(env_id) == ppo_config(**ENTRIES[env_id]["config"])
     assert entry.total_steps >= 20_000
-    assert entry.source.startswith("rl-baselines3-zoo")
+    assert entry.source.startswith(("rl-baselines3-zoo", "CleanRL"))
     assert ENTRIES[env_id].keys() >= {"published_return", "return_here", "left_out"}
     if entry.return_here is None:
         assert "not measured here yet" in str(entry)
@@ -31,13 +31,17 @@ def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -
 
 
 def test_settings_are_those_of_the_source_in_our_terms() -> None:
-    hopper = hybridppo.tuned("Hopper-v5")
-    assert hopper.value_coef == pytest.approx(2 * 0.835671)
-    assert (hopper.num_envs, hopper.num_steps, hopper.minibatch_size) == (1, 512, 32)
-    assert hopper.normalize_observations
-    assert hopper.normalize_rewards
-    assert (hopper.hidden_sizes, hopper.activation, hopper.log_std_init) == ((256, 256), "relu", -2.0)
-    assert (hopper.entropy_coef, hopper.clip_range_vf, hopper.anneal_learning_rate) == (0.00229519, None, False)
+    cheetah = hybridppo.tuned("HalfCheetah-v5")
+    assert cheetah.value_coef == pytest.approx(2 * 0.58096)
+    assert (cheetah.num_envs, cheetah.num_steps, cheetah.minibatch_size) == (1, 512, 64)
+    assert cheetah.normalize_observations
+    assert cheetah.normalize_rewards
+    assert (cheetah.hidden_sizes, cheetah.activation, cheetah.log_std_init) == ((256, 256), "relu", -2.0)
+    assert (cheetah.entropy_coef, cheetah.clip_range_vf, cheetah.anneal_learning_rate) == (0.000401762, None, False)
+    assert not cheetah.orthogonal_init
+    hopper = hybridppo.tuned("Hopper-v5")  # whose values are clipped, and halved twice
+    assert (hopper.clip_range_vf, hopper.value_coef, hopper.minibatch_size) == (0.2, 0.5, 64)
+    assert hopper.anneal_learning_rate
     cartpole = hybridppo.tuned("CartPole-v1")
     assert cartpole.anneal_learning_rate
     assert cartpole.anneal_clip_range

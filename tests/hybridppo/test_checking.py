@@ -69,7 +69,7 @@ def endless(env: Walk, action: Any) -> Any:
 
 
 def reset_anywhere(env: Walk, **options: Any) -> Any:
-    env.place = int(np.random.default_rng().integers(-8, 9))
+    env.place = float(np.random.default_rng().uniform(-8.0, 8.0))  # never the same twice
     return env.seen(), {}
 
 

@@ -101,7 +101,11 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "large rewards": (variant(reward=lambda env: 1e3 * env.place), "warning", "rewards go up to.*NormalizeReward"),
     "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
     "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),
-    "not seeded": (variant(reset=reset_anywhere), "warning", "the same seed gave two different episodes"),
+    "not seeded": (
+        variant(reset=reset_anywhere, observation_space=FAR),
+        "warning",
+        "the same seed gave two different episodes",
+    ),
     "global generator": (variant(reward=lambda env: random.random()), "warning", "global generator"),
     "not to be sent": (partial(needs_lock, LOCK), "note", "cannot be sent to worker processes"),
     "not to be saved": (made_with_lock, "note", "its state cannot be saved.*state_dict"),

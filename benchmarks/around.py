@@ -1,10 +1,12 @@
-"""What is around a training costs: TensorBoard, evaluations and checkpoints, in steps per second.
+"""What is around a training costs: TensorBoard, evaluations and checkpoints, in steps per second and in CPU time.
 
     python benchmarks/around.py
     python benchmarks/around.py --total-steps 20000 --turns 1        # to see that it works
 
 The small case of `fixed_work.py`, into a run directory, with each of these alone and with all of them, against none.
-Every training is a process of its own, and they take turns. Needs `pip install hybridppo[tensorboard]`.
+Every training is a process of its own, and they take turns. CPU time is the trainer's, without the process that may
+evaluate beside it, and without what it waits for, such as the disk: it tells small costs apart where a machine's speed
+comes and goes. Needs `pip install hybridppo[tensorboard]`.
 """
 
 import argparse
@@ -29,7 +31,7 @@ WAYS["all"] = {name: value for options in WAYS.values() for name, value in optio
 """With evaluations beside the training."""
 
 CHILD = """
-import json, sys
+import json, sys, time
 import hybridppo
 from cases import CASES
 from settings import cleanrl
@@ -37,15 +39,17 @@ from settings import cleanrl
 arguments = json.loads(sys.argv[1])
 config = cleanrl(num_envs=CASES["small"].num_envs, hidden_sizes=CASES["small"].hidden_sizes)
 placement = hybridppo.Mirrored("cpu", "cpu", max_lag=1) if arguments.pop("overlaps") else "cpu"
+start = time.process_time()
 result = hybridppo.train(
     "CartPole-v1", seed=0, config=config, placement=placement, progress=False, on_interrupt="return", **arguments
 )
-print(json.dumps(result.metrics["env_steps"] / result.metrics["seconds"]))
+used, metrics = time.process_time() - start, result.metrics
+print(json.dumps({"steps_per_second": metrics["env_steps"] / metrics["seconds"], "cpu_seconds": used}))
 """
 
 
-def steps_per_second(way: str, total_steps: int, overlaps: bool) -> float:
-    """Of one training, in a fresh process."""
+def measure(way: str, total_steps: int, overlaps: bool) -> dict[str, float]:
+    """One training, in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = {"total_steps": total_steps, "overlaps": overlaps, "run_dir": f"{folder}/run", **WAYS[way]}
         process = subprocess.run(
@@ -56,14 +60,19 @@ def steps_per_second(way: str, total_steps: int, overlaps: bool) -> float:
             cwd=Path(__file__).parent,
             env=machine.environment(),
         )
-    return float(json.loads(process.stdout.splitlines()[-1]))
+    found: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return found
 
 
-def as_markdown(medians: dict[str, float]) -> str:
+def as_markdown(medians: dict[str, dict[str, float]]) -> str:
     """A row for each way, with what it loses against nothing."""
-    lines = ["| with | steps/s | lost |", "|---|---:|---:|"]
-    for way, value in medians.items():
-        lines.append(f"| {way} | {value:,.0f} | {1 - value / medians['nothing']:.1%} |")
+    lines = ["| with | steps/s | lost | CPU seconds | more |", "|---|---:|---:|---:|---:|"]
+    speed, used = medians["nothing"]["steps_per_second"], medians["nothing"]["cpu_seconds"]
+    for way, found in medians.items():
+        lost, more = 1 - found["steps_per_second"] / speed, found["cpu_seconds"] / used - 1
+        lines.append(
+            f"| {way} | {found['steps_per_second']:,.0f} | {lost:.1%} | {found['cpu_seconds']:.2f} | {more:.1%} |"
+        )
     return "\n".join(lines)
 
 
@@ -76,13 +85,13 @@ def main() -> int:
         "--overlap", action="store_true", help="sample and learn side by side, and evaluate beside that"
     )
     options = parser.parse_args()
-    rounds = [
-        {way: steps_per_second(way, options.total_steps, options.overlap) for way in WAYS} for _ in range(options.turns)
-    ]
-    medians = {way: statistics.median(each[way] for each in rounds) for way in WAYS}
+    rounds = [{way: measure(way, options.total_steps, options.overlap) for way in WAYS} for _ in range(options.turns)]
+    medians = {
+        way: {name: statistics.median(each[way][name] for each in rounds) for name in rounds[0][way]} for way in WAYS
+    }
     print(as_markdown(medians))
     name = "around_overlap" if options.overlap else "around"
-    machine.save(name, {"total_steps": options.total_steps, "median_steps_per_second": medians, "rounds": rounds})
+    machine.save(name, {"total_steps": options.total_steps, "medians": medians, "rounds": rounds})
     return 0
 
 

@@ -125,17 +125,17 @@ def run(
 
 def _outcomes(cases: Sequence[Case], attempting: Attempt, device: str, jobs: int) -> Iterator[Outcome]:
     """What becomes of each, as they end."""
-    together = [case for case in cases if jobs > 1 and not case.alone]
-    if together:
+    alone = [case for case in cases if case.alone or jobs == 1]
+    if len(alone) < len(cases):
         with ThreadPoolExecutor(jobs) as threads:
+            together = [threads.submit(attempting, case, device) for case in cases if not case.alone]
             try:
-                for ended in as_completed([threads.submit(attempting, case, device) for case in together]):
+                for ended in as_completed(together):
                     yield ended.result()
             finally:
                 threads.shutdown(wait=False, cancel_futures=True)
-    for case in cases:
-        if case not in together:
-            yield attempting(case, device)
+    for case in alone:
+        yield attempting(case, device)
 
 
 def _begun(folder: Path, device: str) -> Report:

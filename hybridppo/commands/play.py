@@ -11,7 +11,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import WhichCheckpoint
 
 if TYPE_CHECKING:
-    from hybridppo.tools.playing import Played
+    from hybridppo.tools.acting import Played
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Videos are gymnasium's `RecordVideo`, which needs moviepy (`pip install hybridpp
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,29 +27,11 @@ from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.settings import Settings
 from hybridppo.several_policies import settings_of
-from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.tools.playing_together import Together, play_together
+from hybridppo.tools.acting import Played, Together, act_in
 from hybridppo.validation import require_whole
 
 MOST_STEPS = 3000
 """Of a video, whose frames lie in memory until its end."""
-
-
-@dataclass(frozen=True)
-class Played:
-    """What was seen."""
-
-    returns: tuple[float, ...]
-    """Of the episodes that ended; where there are several agents, of each agent's."""
-    lengths: tuple[int, ...]
-    steps: int
-    """Of all episodes, with that which was broken off."""
-    path: Path | None
-    """The video."""
-    agents: tuple[str, ...] = ()
-    """Whose each return is, where there are several."""
-    episodes: int = 0
-    """How many ended."""
 
 
 def record_video(
@@ -177,43 +159,18 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
 
 
 def _play(
-    player_of: "Callable[[str], AnyAgent]",
+    player_of: Callable[[str], AnyAgent],
     env: "gym.Env[Any, Any]",
     episodes: int,
     seed: int,
     deterministic: bool,
     most_steps: int | None,
 ) -> Played:
-    """Episodes one after the other."""
-    episodes = require_whole("episodes", episodes)
-    seed = require_whole("seed", seed, 0, below=2**31)
-    most = require_whole("most_steps", most_steps) if most_steps is not None else None
-    if isinstance(env.unwrapped, Together):
-        names = env.unwrapped.agents
-        found = play_together(player_of, env, names, episodes, seed, deterministic, most)
-        return Played(*found[:2], found[4], None, found[2], found[3])
-    return _play_alone(player_of(""), env, episodes, seed, deterministic, most)
-
-
-def _play_alone(
-    agent: AnyAgent, env: "gym.Env[Any, Any]", episodes: int, seed: int, deterministic: bool, most: int | None
-) -> Played:
-    is_masked = isinstance(agent.observation_space, MaskedObservation)
-    returns: list[float] = []
-    lengths: list[int] = []
-    steps = 0
-    observation, info = env.reset(seed=seed)
-    state, total, length = None, 0.0, 0
-    while most is None or steps < most:
-        mask = info.get("action_mask") if is_masked else None
-        action, state = agent.act(observation, deterministic, action_mask=mask, state=state)
-        observation, reward, terminated, truncated, info = env.step(action)
-        steps, length, total = steps + 1, length + 1, total + float(reward)
-        if terminated or truncated:
-            returns.append(total)
-            lengths.append(length)
-            if len(returns) == episodes:
-                break
-            observation, info = env.reset()
-            state, total, length = None, 0.0, 0
-    return Played(tuple(returns), tuple(lengths), steps, None, episodes=len(returns))
+    return act_in(
+        env,
+        player_of,
+        episodes=require_whole("episodes", episodes),
+        seed=require_whole("seed", seed, 0, below=2**31),
+        deterministic=deterministic,
+        most_steps=None if most_steps is None else require_whole("most_steps", most_steps),
+    )

@@ -51,14 +51,13 @@ def make_evaluator(
         )
     num_envs = num_envs_of(source, num_envs, episodes)
     options = replace(options, episodic_life=False)  # which is for learning alone
-    form = numpy_form(agent.actor)
-    acts = placement.sampling_device.type == "cpu" and form is not None
-    if beside and not acts:
-        raise ConfigurationError(
-            "evaluate_beside needs a policy that acts in NumPy, on the CPU, and this one "
-            f"{'is of modules of its own' if form is None else f'samples on {placement.sampling_device}'}: leave it out"
-        )
-    if form is not None and acts and (placement.max_lag > 0 if beside is None else beside):
+    device = placement.sampling_device
+    form = numpy_form(agent.actor) if device.type == "cpu" else None
+    if beside and form is None:
+        has = "networks that NumPy has not (one's own, or with layer_norm or impala convolutions)"
+        why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
+        raise ConfigurationError(f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out")
+    if form is not None and (placement.max_lag > 0 if beside is None else beside):
         process = Beside(
             source, num_envs, options, agent.distribution, form, episodes=episodes, seed=seed, memory=agent.memory
         )

@@ -396,5 +396,7 @@ def test_networks_that_numpy_cannot_stand_in_for_are_evaluated_in_between(tmp_pa
     with_it = train(run_dir=tmp_path / "run", **EVERY, **options)
     assert torch.equal(parameters(with_it.agent), parameters(train(**options).agent))
     assert len(evaluated(tmp_path / "run")) == 3
-    with pytest.raises(hybridppo.ConfigurationError, match=r"needs a policy that acts in NumPy.*modules of its own"):
+    with pytest.raises(hybridppo.ConfigurationError, match=r"acts in NumPy.*networks that NumPy has not"):
         train(**EVERY, **{**options, "evaluate_beside": True})
+    with pytest.raises(hybridppo.ConfigurationError, match=r"acts in NumPy.*layer_norm"):
+        train(**EVERY, evaluate_beside=True, config=ppo_config(num_envs=2, num_steps=16, layer_norm=True))

@@ -1,6 +1,8 @@
-"""Episodes of an environment of several agents to look at: what `playing.py` does where there is more than one."""
+"""Episodes to look at, of one agent or several: `playing.py` makes the environments, and this acts in them."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +10,26 @@ import gymnasium as gym
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.errors import EnvError
 from hybridppo.spaces.masks import MaskedObservation
+
+ALONE = ""
+"""The name of an agent that is the only one."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What was seen."""
+
+    returns: tuple[float, ...]
+    """Of the episodes that ended; where there are several agents, of each agent's."""
+    lengths: tuple[int, ...]
+    agents: tuple[str, ...]
+    """Whose each of them is, where there are several; else none."""
+    episodes: int
+    """How many ended, each with its last agent's."""
+    steps: int
+    """Of all episodes, with that which was broken off."""
+    path: Path | None = None
+    """The video."""
 
 
 class Together(gym.Env[Any, Any]):
@@ -43,25 +65,33 @@ class Together(gym.Env[Any, Any]):
             self._env.close()
 
 
-Returns = tuple[tuple[float, ...], tuple[int, ...], tuple[str, ...], int, int]
-"""Of every agent's episode the return, the length and the name; and how many of all ended, and steps in all."""
+class Alone(gym.Wrapper[Any, Any, Any, Any]):
+    """An environment of one agent, by its name."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """What the one sees."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        return {ALONE: observation}, {ALONE: info}
+
+    def step(self, action: dict[str, Any]) -> Any:
+        """What the one sees, gets, and whether its episode ends."""
+        return tuple({ALONE: each} for each in self.env.step(action[ALONE]))
 
 
-def play_together(
-    player_of: Callable[[str], AnyAgent],
+def act_in(
     env: Any,
-    agents: list[str],
+    player_of: Callable[[str], AnyAgent],
+    *,
     episodes: int,
     seed: int,
     deterministic: bool,
     most_steps: int | None,
-) -> Returns:
+) -> Played:
     """Episodes one after the other, each until nobody is left.
 
     Args:
+        env: a `Together`, or an environment of one agent; perhaps within gymnasium's wrappers.
         player_of: whose policy an agent has, by its name.
-        env: a `Together`, or a wrapper of one.
-        agents: the names of all.
         episodes: how many.
         seed: of the environment.
         deterministic: take the most probable actions.
@@ -70,45 +100,40 @@ def play_together(
     Raises:
         EnvError: where an episode starts with nobody.
     """
+    are_several = isinstance(env.unwrapped, Together)
+    agents = env.unwrapped.agents if are_several else [ALONE]
+    env = env if are_several else Alone(env)
+    players = {name: player_of(name) for name in agents}
     returns: list[float] = []
     lengths: list[int] = []
     names: list[str] = []
     ended = steps = 0
-    observations, infos = env.reset(seed=seed)
-    players = {name: player_of(name) for name in agents}
-    there, length = _there(agents, observations), 0
-    totals, states = dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
+    there: list[str] = []
+    first: int | None = seed
     while most_steps is None or steps < most_steps:
+        if not there:
+            if ended == episodes:
+                break
+            (observations, infos), first = env.reset(seed=first), None
+            there = [name for name in agents if name in observations]
+            if not there:
+                raise EnvError("an episode starts with nobody: reset gives no agent an observation")
+            began, totals, states = steps, dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
         actions = {}
         for name in there:
             player = players[name]
-            is_masked = isinstance(player.observation_space, MaskedObservation)
-            mask = infos[name].get("action_mask") if is_masked else None
+            mask = infos[name].get("action_mask") if isinstance(player.observation_space, MaskedObservation) else None
             actions[name], states[name] = player.act(
                 observations[name], deterministic, action_mask=mask, state=states[name]
             )
         observations, rewards, terminations, truncations, infos = env.step(actions)
-        steps, length = steps + 1, length + 1
-        for name in list(there):
+        steps += 1
+        for name in actions:
             totals[name] += float(rewards[name])
             if terminations[name] or truncations[name]:
                 there.remove(name)
                 returns.append(totals[name])
-                lengths.append(length)
+                lengths.append(steps - began)
                 names.append(name)
-        if there:
-            continue
-        ended += 1
-        if ended == episodes:
-            break
-        observations, infos = env.reset()
-        there, length = _there(agents, observations), 0
-        totals, states = dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
-    return tuple(returns), tuple(lengths), tuple(names), ended, steps
-
-
-def _there(agents: list[str], observations: dict[str, Any]) -> list[str]:
-    there = [name for name in agents if name in observations]
-    if not there:
-        raise EnvError("an episode starts with nobody: reset gives no agent an observation")
-    return there
+        ended += not there
+    return Played(tuple(returns), tuple(lengths), tuple(names) if are_several else (), ended, steps)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 Fragment = Generator[Any, Any, None]
 
@@ -120,6 +120,8 @@ class Process:
 
     name: str
     fragment: Fragment
+    is_left: bool = False
+    """Whether it may wait for ever: for whoever has ended."""
     ended_at: float | None = None
 
 
@@ -132,9 +134,9 @@ class Simulation:
         self._count = 0
         self._processes: list[Process] = []
 
-    def add(self, name: str, fragment: Fragment) -> Process:
-        """Let a fragment begin now."""
-        process = Process(name, fragment)
+    def add(self, name: str, fragment: Fragment, *, is_left: bool = False) -> Process:
+        """Let a fragment begin now; `is_left`: nothing is wrong where it waits at the end."""
+        process = Process(name, fragment, is_left)
         self._processes.append(process)
         self._at(self.now, lambda: self._go_on(process))
         return process
@@ -148,7 +150,8 @@ class Simulation:
         while self._events and self._events[0][0] <= until:
             self.now, _, happen = heapq.heappop(self._events)
             happen()
-        if not self._events and (stuck := [each.name for each in self._processes if each.ended_at is None]):
+        stuck = [each.name for each in self._processes if each.ended_at is None and not each.is_left]
+        if not self._events and stuck:
             raise RuntimeError(f"at {self.now:g} s nothing happens any more, and {', '.join(stuck)} wait")
         return self.now
 
@@ -259,6 +262,10 @@ class Timing:
     """Of a message, on its way."""
     sending: float = 0.0
     """How long a slice keeps the link to the learner."""
+    step: Draw = nothing
+    """What a server of parameters does for a gradient: the optimizer's step, and its messages."""
+    counting: Draw = nothing
+    """What it does for an update that has ended."""
     delay: Draw = nothing
     """What a slice takes beside its work, without a core."""
     restart: Draw = nothing
@@ -329,6 +336,92 @@ def learners(simulation: Simulation, timing: Timing, machines: Sequence[Machine]
 
     for number in range(len(machines)):
         simulation.add(f"learner {number}", learner(number))
+    return ends
+
+
+class Rule(Protocol):
+    """Who may compute, and step, so that no gradient is too old: `hybridppo.distribution.lag.BoundedLag` has one."""
+
+    def may_begin(self) -> bool:
+        """Whether another may compute a gradient."""
+        ...
+
+    def begin(self, learner: int) -> None:
+        """It does."""
+        ...
+
+    def may_step(self, learner: int) -> bool:
+        """Whether its step leaves room for those before it."""
+        ...
+
+    def step(self, learner: int) -> int:
+        """Its step is made; its lag."""
+        ...
+
+
+def served(
+    simulation: Simulation, timing: Timing, machines: Sequence[Machine], iterations: int, rule: Rule
+) -> list[float]:
+    """`Central`, a learner on each of the machines and their server on the first one's: when each update ends.
+
+    Messages within the server's machine are in what a gradient and a step take; those of other machines share a link.
+    """
+    ends: list[float] = []
+    told, heard = [Box() for _ in machines], Box()
+    link = Link(timing.latency, timing.sending)
+
+    def crossing(number: int) -> Fragment:
+        if machines[number] is not machines[0]:
+            yield Send(link, 1.0)
+
+    def learner(number: int) -> Fragment:
+        while (yield Take(told[number])) == "update":
+            yield from slice_of(timing, machines[number])
+            yield Compute(machines[number], timing.before())
+            yield Put(heard, (number, "begins"))
+            for minibatch in range(timing.minibatches):
+                yield Take(told[number])
+                yield from crossing(number)  # the parameters
+                yield Compute(machines[number], timing.gradient())
+                yield from crossing(number)
+                goes_on = minibatch + 1 < timing.minibatches
+                yield Put(heard, (number, "gradient" if goes_on else "the last gradient"))
+            yield Take(told[number])
+            yield Put(heard, (number, "done"))
+
+    def server() -> Fragment:
+        asking, ended = deque[int](), dict[int, bool]()
+        for box in told:
+            yield Put(box, "update")
+        while True:
+            number, what = yield Take(heard)
+            if what == "begins":
+                asking.append(number)
+            elif what == "done":
+                yield Compute(machines[0], timing.counting())
+                ends.append(simulation.now)
+                if len(ends) == iterations:
+                    break
+                yield Put(told[number], "update")
+            else:
+                ended[number] = what == "gradient"
+            while True:
+                if ready := [each for each in ended if rule.may_step(each)]:
+                    yield Compute(machines[0], timing.step())
+                    rule.step(ready[0])
+                    if ended.pop(ready[0]):
+                        asking.append(ready[0])
+                    else:
+                        yield Put(told[ready[0]], "stepped")
+                elif asking and rule.may_begin():
+                    rule.begin(asking[0])
+                    yield Put(told[asking.popleft()], "go")
+                else:
+                    break
+
+    for number in range(len(machines)):
+        simulation.add(f"learner {number}", learner(number), is_left=True)
+    simulation.add("server", server())
     return ends
 
 

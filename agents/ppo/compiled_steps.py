@@ -4,7 +4,7 @@ A step is one call: rows gathered, actor and critic forward, the loss, backward,
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,6 +23,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
 from hybridppo.compiled.sources import gather
+from hybridppo.compiled.tile_sizes import text_of_tiles
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import Stopped
 from hybridppo.networks.actors import GaussianActor
@@ -56,9 +57,6 @@ import numpy as np
 compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
 summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
-wide_tile, narrow_tile = tile({rows}, {lanes}, {vectors}), tile({rows}, 8, 1)
-rows_of_a_tile = compiled(lambda: {rows})
-columns_of_a_tile = compiled(lambda: {lanes} * {vectors})
 f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
 parameters = (f[::1], f[::1], f[::1], f[::1])
 batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
@@ -73,13 +71,10 @@ SIGNATURES = {
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
 """What is called from Python, and with what."""
-CONTRACTED = ("tanh_all", "relu_all", "through_tanh", "through_relu", "policy_loss", "value_loss", "adam")
+CONTRACTED = (*perceptrons.CONTRACTED, "through_tanh", "through_relu", "policy_loss", "value_loss", "adam")
 """Where a product and a sum may be rounded as one."""
 SUMMED = ("squared_norm",)
 """Where numbers may be added in another order, the same on one machine."""
-GIVEN = (
-    perceptrons.wide_tile, perceptrons.narrow_tile, perceptrons.rows_of_a_tile, perceptrons.columns_of_a_tile
-)  # fmt: skip
 
 
 class CompiledSteps:
@@ -286,30 +281,16 @@ def is_kept() -> bool:
 
 
 def _module_text() -> str:
-    import llvmlite.binding
     import numba
 
-    rows, lanes, vectors = tiles_for(llvmlite.binding.get_host_cpu_features())
-    sources = gather("the update", {name: getattr(loops, name) for name in SIGNATURES}, given=GIVEN)
+    sources = gather("the update", {name: getattr(loops, name) for name in SIGNATURES}, given=perceptrons.GIVEN)
     text = sources.text
     decorators = dict.fromkeys(CONTRACTED, "contracted") | dict.fromkeys(SUMMED, "summed")
     for name, signature in SIGNATURES.items():
         decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
     for name, decorator in decorators.items():
         text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
-    tiles = Path(perceptrons.__file__).with_name("tiles.py").read_text(encoding="utf-8")
-    header = HEADER.format(
-        version=numba.__version__, numpy=np.__version__, tiles=tiles, rows=rows, lanes=lanes, vectors=vectors
-    )
-    return header + text
-
-
-def tiles_for(features: Mapping[str, bool]) -> tuple[int, int, int]:
-    """Rows of a tile, numbers of a vector and vectors beside each other; no bit depends on them.
-
-    AVX-512 has registers twice as wide as others, and twice as many.
-    """
-    return (8, 16, 2) if features.get("avx512f", False) else (4, 8, 2)
+    return HEADER.format(version=numba.__version__, numpy=np.__version__, tiles=text_of_tiles()) + text
 
 
 def _explained(path: Path, error: Exception) -> HybridPPOError:

@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.kernels import choose, multiply, normalize, relu_all, tanh_all
+from hybridppo.compiled.kernels import choose, normalize, outputs_of
+from hybridppo.compiled.perceptrons import rows_of_a_tile
 from hybridppo.compiled.random_numbers import begin_agent
 
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
-CONTRACTED = ("multiply", "tanh_all", "relu_all")
-"""Where a product and a sum may be rounded as one: in the actor, and never in an environment."""
 
 
 def phase(agent: int, state: Any, action: Any, random: Any) -> None:
@@ -239,8 +238,9 @@ def rollout(
     """
     widest = 0
     for kind in range(len(weights)):
-        widest = max(widest, weights[kind].shape[1])
-    here, there = np.empty(widest, np.float32), np.empty(widest, np.float32)
+        widest = max(widest, weights[kind].shape[2])
+    here = np.zeros((rows_of_a_tile(), widest), np.float32)
+    there = np.zeros_like(here)
     for_env = np.zeros((present.shape[1], actions[0].shape[3]), actions[0].dtype)
     row = np.empty(observations[0].shape[3], np.float32)
     num_rows = len(rewards[0])
@@ -281,26 +281,26 @@ def act(
     here: Any,
     there: Any,
 ) -> None:
-    """The actions of agents `first` to `end`, who have one actor, in row `t` of environment `i`."""
-    num_layers, num_means = len(sizes) - 1, sizes[-1]
+    """The actions of agents `first` to `end`, who have one actor, in row `t` of environment `i`: a tile at once."""
+    num = 0
+    who = np.empty(len(here), np.int64)
     for agent in range(first, end):
         j = agent - first
-        if not present[agent]:
+        if present[agent]:
+            normalize(observations[t, i, j], moments, here[num])
+            who[num] = agent
+            num += 1
+        else:
             outputs[t, i, j] = np.float32(0.0)
             actions[t, i, j] = 0
-            continue
-        normalize(observations[t, i, j], moments, here)
-        for layer in range(num_layers):
-            multiply(here, weights[layer], sizes[layer], sizes[layer + 1], there)
-            if layer < num_layers - 1:
-                if is_tanh:
-                    tanh_all(there, sizes[layer + 1])
-                else:
-                    relu_all(there, sizes[layer + 1])
-            here, there = there, here
-        given = outputs[t, i, j]
-        for k in range(num_means):
-            given[k] = here[k]
-        for k in range(len(log_std)):
-            given[num_means + k] = log_std[k]
-        choose(here, noise[t, i, j], actions[t, i, j], for_env[agent], scale, low, high)
+        if num == len(here) or (num > 0 and agent == end - 1):
+            found = outputs_of(here, there, num, weights, sizes, is_tanh)
+            for row in range(num):
+                j = who[row] - first
+                given = outputs[t, i, j]
+                for k in range(sizes[-1]):
+                    given[k] = found[row, k]
+                for k in range(len(log_std)):
+                    given[sizes[-1] + k] = log_std[k]
+                choose(found[row], noise[t, i, j], actions[t, i, j], for_env[who[row]], scale, low, high)
+            num = 0

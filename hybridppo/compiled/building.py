@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from hybridppo.compiled.definition import Definition
-from hybridppo.compiled.kernels import CONTRACTED, LOOPS
+from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
+from hybridppo.compiled.perceptrons import CONTRACTED
 from hybridppo.compiled.sources import REMEDY
+from hybridppo.compiled.tile_sizes import text_of_tiles
 from hybridppo.errors import EnvError
 
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
@@ -20,6 +22,8 @@ import math
 
 import numba
 import numpy as np
+
+{tiles}
 
 compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
@@ -98,6 +102,7 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
     header = HEADER.format(
         version=numba.__version__,
         numpy=np.__version__,
+        tiles=text_of_tiles(),
         state=fields_of(definition),
         action=action,
         randoms="i[:, :, ::1]" if definition.policies else "i[:, ::1]",

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.compiled import agent_kernels, kernels
+from hybridppo.compiled import agent_kernels, kernels, perceptrons
 from hybridppo.compiled.sources import Sources, gather
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.validation import require_whole
@@ -143,7 +143,8 @@ class Definition:
             EnvError: where they refer to what cannot be compiled, with the line.
         """
         forms = agent_kernels if self.policies else kernels
-        loops = {name: getattr(forms, name) for name in (*forms.CONTRACTED, *forms.LOOPS)}
+        loops = {name: getattr(perceptrons, name) for name in perceptrons.CONTRACTED}
+        loops |= {name: getattr(forms, name) for name in forms.LOOPS}
         is_choice = self.action_kind == "choice"
         if self.policies:
             phases = agent_kernels.phases_of_choice if is_choice else agent_kernels.phases
@@ -157,7 +158,7 @@ class Definition:
             instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
             repeated = {}
         instead[kernels.choose] = CHOOSING[self.action_kind]
-        return gather(self.name, {**self.functions, **loops}, instead, repeated=repeated)
+        return gather(self.name, {**self.functions, **loops}, instead, given=perceptrons.GIVEN, repeated=repeated)
 
 
 def environment(

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.compiled.perceptrons import multiply_all, relu_all, rows_of_a_tile, tanh_all, up_to_whole
+
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
-CONTRACTED = ("multiply", "tanh_all", "relu_all")
-"""Where a product and a sum may be rounded as one: in the actor, and never in an environment."""
 
 
 def take(state: Any, action: Any, random: Any) -> tuple[float, bool]:
@@ -172,7 +172,7 @@ def rollout(
         finals: `[T, N, obs]`, written where an episode is truncated.
         moments: `[2, obs]`, what is taken from observations before the actor has them, and by what they are multiplied
             then; `[2, 0]` where they stay as they are.
-        weights: `[layers, 1 + inputs, outputs]`, as large as the largest; biases are the first rows.
+        weights: `[layers, 1 + inputs, outputs]`, as large as the largest, in whole tiles; biases are the first rows.
         sizes: `[layers + 1]`, the numbers between layers.
         is_tanh: whether hidden layers have tanh, and not ReLU.
         log_std: the last outputs, where the actor is Gaussian.
@@ -180,35 +180,52 @@ def rollout(
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
     """
-    num_layers, num_means = len(sizes) - 1, sizes[-1]
-    here, there = np.empty(weights.shape[1], np.float32), np.empty(weights.shape[1], np.float32)
+    num_means, num_rows = sizes[-1], rows_of_a_tile()
+    here = np.zeros((num_rows, weights.shape[2]), np.float32)
+    there = np.zeros_like(here)
     for_env = np.empty(actions.shape[2], actions.dtype)
-    for i in range(first, end):
+    for block in range(first, end, num_rows):  # as many as the actor takes at once
+        num = min(num_rows, end - block)
         for t in range(len(rewards)):
-            normalize(observations[t, i], moments, here)
-            for layer in range(num_layers):
-                multiply(here, weights[layer], sizes[layer], sizes[layer + 1], there)
-                if layer < num_layers - 1:
-                    if is_tanh:
-                        tanh_all(there, sizes[layer + 1])
-                    else:
-                        relu_all(there, sizes[layer + 1])
-                here, there = there, here
-            for k in range(num_means):
-                outputs[t, i, k] = here[k]
-            for k in range(len(log_std)):
-                outputs[t, i, num_means + k] = log_std[k]
-            choose(here, noise[t, i], actions[t, i], for_env, scale, low, high)
-            reward, ended = take(states[i], for_env, randoms[i])
-            lengths[i] += 1
-            cut = limit > 0 and lengths[i] >= limit
-            rewards[t, i], terminated[t, i], truncated[t, i] = reward, ended, cut
-            observe(states[i], observations[t + 1, i])
-            if ended or cut:
-                if not ended:
-                    finals[t, i] = observations[t + 1, i]
-                lengths[i] = 0
-                begin_episode(states[i], randoms[i], observations[t + 1, i])
+            for row in range(num):
+                normalize(observations[t, block + row], moments, here[row])
+            found = outputs_of(here, there, num, weights, sizes, is_tanh)
+            for row in range(num):
+                i = block + row
+                for k in range(num_means):
+                    outputs[t, i, k] = found[row, k]
+                for k in range(len(log_std)):
+                    outputs[t, i, num_means + k] = log_std[k]
+                choose(found[row], noise[t, i], actions[t, i], for_env, scale, low, high)
+                reward, ended = take(states[i], for_env, randoms[i])
+                lengths[i] += 1
+                cut = limit > 0 and lengths[i] >= limit
+                rewards[t, i], terminated[t, i], truncated[t, i] = reward, ended, cut
+                observe(states[i], observations[t + 1, i])
+                if ended or cut:
+                    if not ended:
+                        finals[t, i] = observations[t + 1, i]
+                    lengths[i] = 0
+                    begin_episode(states[i], randoms[i], observations[t + 1, i])
+
+
+def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, is_tanh: bool) -> Any:
+    """An actor's outputs for the first rows of `here`, in one of the two; all rows of a tile are written to.
+
+    What is computed for a row depends on nothing but that row.
+    """
+    num_layers = len(sizes) - 1
+    for layer in range(num_layers):
+        bias, width = weights[layer, 0], up_to_whole(sizes[layer + 1])
+        multiply_all(here, weights[layer, 1:], there, len(here), sizes[layer], width, bias, 0)
+        if layer < num_layers - 1:
+            for row in range(num_rows):
+                if is_tanh:
+                    tanh_all(there[row], width)
+                else:
+                    relu_all(there[row], width)
+        here, there = there, here
+    return here
 
 
 def normalize(row: Any, moments: Any, out: Any) -> None:
@@ -220,52 +237,3 @@ def normalize(row: Any, moments: Any, out: Any) -> None:
     for k in range(len(row)):
         number = (row[k] - moments[0, k]) * moments[1, k]
         out[k] = max(min(number, np.float32(10.0)), np.float32(-10.0))
-
-
-def multiply(inputs: Any, weights: Any, num_inputs: int, num_outputs: int, out: Any) -> None:
-    """`bias + inputs @ weights`: outputs lie side by side, so that a processor takes several at once.
-
-    Four inputs at a time, for `out` to be read and written a quarter as often.
-    """
-    bias = weights[0]
-    for o in range(num_outputs):
-        out[o] = bias[o]
-    for group in range(num_inputs // 4):
-        k = 4 * group
-        a, b, c, d = inputs[k], inputs[k + 1], inputs[k + 2], inputs[k + 3]
-        of_a, of_b, of_c, of_d = weights[k + 1], weights[k + 2], weights[k + 3], weights[k + 4]
-        for o in range(num_outputs):
-            out[o] += a * of_a[o] + b * of_b[o] + c * of_c[o] + d * of_d[o]
-    for k in range(num_inputs - num_inputs % 4, num_inputs):
-        a, of_a = inputs[k], weights[k + 1]
-        for o in range(num_outputs):
-            out[o] += a * of_a[o]
-
-
-def relu_all(values: Any, num: int) -> None:
-    """The larger of each and 0, in place."""
-    for o in range(num):
-        values[o] = max(values[o], np.float32(0.0))
-
-
-def tanh_all(values: Any, num: int) -> None:
-    """The hyperbolic tangent of each, in place, within 3e-7.
-
-    A quotient of polynomials, as Eigen (`generic_fast_tanh_float`) has it, which a processor computes for several at
-    once. Beyond +-7.9 it is 1 in float32.
-    """
-    for o in range(num):
-        x = min(max(values[o], np.float32(-7.90531110763549805)), np.float32(7.90531110763549805))
-        square = x * x
-        above = np.float32(-2.76076847742355e-16)
-        above = above * square + np.float32(2.00018790482477e-13)
-        above = above * square + np.float32(-8.60467152213735e-11)
-        above = above * square + np.float32(5.12229709037114e-08)
-        above = above * square + np.float32(1.48572235717979e-05)
-        above = above * square + np.float32(6.37261928875436e-04)
-        above = above * square + np.float32(4.89352455891786e-03)
-        below = np.float32(1.19825839466702e-06)
-        below = below * square + np.float32(1.18534705686654e-04)
-        below = below * square + np.float32(2.26843463243900e-03)
-        below = below * square + np.float32(4.89352518554385e-03)
-        values[o] = x * above / below

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.kernels import relu_all, tanh_all
-
 NARROW = 8
 """Columns of the narrowest tile, to multiples of which widths are rounded up."""
 MOST_ROWS = 8
 """Rows of the highest tile."""
+CONTRACTED = ("tanh_all", "relu_all")
+"""Where a product and a sum may be rounded as one: in networks, and never in an environment."""
 MOST_INNER = 256
 """What is summed over at once: so much of a tile's columns lies in the cache closest to a core."""
 
@@ -37,6 +37,10 @@ def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int,
 def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
     """The same for `NARROW` columns."""
     raise NotImplementedError
+
+
+GIVEN = (wide_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile)
+"""What `tile_sizes.py` writes before a module's functions."""
 
 
 def up_to_whole(size: int) -> int:
@@ -174,3 +178,32 @@ def through_relu(gradient: Any, activation: Any, num: int) -> None:
     """Likewise of ReLU."""
     for o in range(num):
         gradient[o] *= np.float32(activation[o] > np.float32(0.0))
+
+
+def relu_all(values: Any, num: int) -> None:
+    """The larger of each and 0, in place."""
+    for o in range(num):
+        values[o] = max(values[o], np.float32(0.0))
+
+
+def tanh_all(values: Any, num: int) -> None:
+    """The hyperbolic tangent of each, in place, within 3e-7.
+
+    A quotient of polynomials, as Eigen (`generic_fast_tanh_float`) has it, which a processor computes for several at
+    once. Beyond +-7.9 it is 1 in float32.
+    """
+    for o in range(num):
+        x = min(max(values[o], np.float32(-7.90531110763549805)), np.float32(7.90531110763549805))
+        square = x * x
+        above = np.float32(-2.76076847742355e-16)
+        above = above * square + np.float32(2.00018790482477e-13)
+        above = above * square + np.float32(-8.60467152213735e-11)
+        above = above * square + np.float32(5.12229709037114e-08)
+        above = above * square + np.float32(1.48572235717979e-05)
+        above = above * square + np.float32(6.37261928875436e-04)
+        above = above * square + np.float32(4.89352455891786e-03)
+        below = np.float32(1.19825839466702e-06)
+        below = below * square + np.float32(1.18534705686654e-04)
+        below = below * square + np.float32(2.26843463243900e-03)
+        below = below * square + np.float32(4.89352518554385e-03)
+        values[o] = x * above / below

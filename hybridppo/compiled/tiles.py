@@ -1,6 +1,6 @@
 """A tile of a matrix product, held in the processor's registers: the text of modules that multiply matrices.
 
-Never imported: `perceptrons.py` writes this text before its functions, so that Numba keeps what comes of both.
+Never imported: `tile_sizes.py` writes this text before a module's functions, so that Numba keeps what comes of both.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,8 @@ def tile(rows: int, lanes: int, vectors: int) -> Callable[..., None]:
 
             def array(kind: Any, value: Any) -> tuple[Any, list[Any]]:
                 """The memory of an array, and its strides in numbers."""
+                if kind.layout not in ("C", "F"):
+                    raise TypeError(f"tiles are of arrays that lie in one piece, not of {kind}")
                 made = target.make_array(kind)(target, builder, value)
                 one = ir.Constant(number, 1)
                 strides = [

@@ -5,6 +5,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
@@ -41,9 +42,9 @@ class CompiledActor:
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
         self.sizes: Array = np.array([weights[0].shape[1], *(len(bias) for bias in biases)], np.int64)
         """`[layers + 1]`, the numbers between layers."""
-        widest = int(self.sizes.max())
+        widest = up_to_whole(int(self.sizes.max()))
         self.weights: Array = np.zeros((len(weights), 1 + widest, widest), np.float32)
-        """`[layers, 1 + inputs, outputs]`, as large as the largest; biases are the first rows."""
+        """`[layers, 1 + inputs, outputs]`, as large as the largest, in whole tiles; biases are the first rows."""
         for layer, weight, bias in zip(self.weights, weights, biases, strict=True):
             layer[0, : len(bias)] = bias
             layer[1 : 1 + weight.shape[1], : len(bias)] = weight.T

@@ -16,6 +16,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.compiled_steps import CompiledSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.compiled import tile_sizes
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
 from hybridppo.spaces.distributions import StateDependentGaussian
@@ -232,9 +233,13 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
 
     expected = steps()
     assert expected[-1] == 3.0
-    for name, value in (("BLOCK_BYTES", 1), ("PRODUCTS_OF_A_CALL", 1), ("tiles_for", lambda features: (8, 16, 2))):
+    for module, name, value in (
+        (compiled_steps, "BLOCK_BYTES", 1),
+        (compiled_steps, "PRODUCTS_OF_A_CALL", 1),
+        (tile_sizes, "tiles_for", lambda features: (8, 16, 2)),
+    ):
         with monkeypatch.context() as patch:
-            patch.setattr(compiled_steps, name, value)
+            patch.setattr(module, name, value)
             for found, wanted in zip(steps(), expected, strict=True):
                 np.testing.assert_array_equal(found, wanted, err_msg=name)
 

@@ -17,6 +17,7 @@ from hybridppo import compiled
 from hybridppo.checking import check_env
 from hybridppo.compiled.building import build, module_text
 from hybridppo.compiled.modules import cache_directory
+from hybridppo.environments import compiled as compiled_environments
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_forms.actor import NumpyActor
@@ -74,10 +75,28 @@ def test_an_environments_numbers_depend_on_its_seed_and_episode_alone() -> None:
 
 @pytest.mark.parametrize("num_threads", [2, 3, 16])
 def test_the_number_of_threads_changes_nothing(num_threads: int) -> None:
-    one, many = (make_environments(Catch, 7, vectorization="compiled", env_threads=n) for n in (1, num_threads))
+    one: Any = make_environments(Catch, 7, vectorization="compiled")
+    many: Any = make_environments(Catch, 7, vectorization="compiled", env_threads=num_threads)
     np.testing.assert_array_equal(one.reset(2), many.reset(2))
     assert_same(trace(one, 100, 1), trace(many, 100, 1))
+    assert many._threads is not None
     many.close()
+
+
+def test_short_work_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_environments, "SECONDS_WORTH_DIVIDING", 1.0)
+    environments: Any = make_environments(Catch, 7, vectorization="compiled", env_threads=2)
+    environments.reset(2)
+    trace(environments, 5, 1)
+    assert environments._threads is None
+    environments._seconds_of_work = 2.0  # as if it had taken so long
+    trace(environments, 1, 1)
+    assert environments._threads is not None
+    environments._threads.shutdown()
+    environments._threads = None
+    trace(environments, 1, 1)
+    assert environments._threads is None  # since the last was short again
+    environments.close()
 
 
 def test_a_saved_state_goes_on_exactly() -> None:

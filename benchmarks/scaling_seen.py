@@ -1,0 +1,303 @@
+"""What `scaling.py` sees of trainings: the seconds of their parts, measured inside them.
+
+A machine's speed comes and goes. What is compared is therefore trained by turns, a part of its iterations in each, and
+what one training shows in all its turns is put together.
+"""
+
+import contextlib
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from settings import cleanrl
+
+import hybridppo
+
+Draws = list[float]
+
+NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCHES = 8, 64, 4, 4
+"""Of a fragment's slice, and of an iteration whatever the number of fragments; of `central`, of each learner."""
+UNCOUNTED = 2
+"""Iterations that load and allocate, for each learner."""
+DELAY_TURNS, DELAY_STEPS = 5, 64
+"""What a delay takes is measured so often, in so many steps of `NUM_ENVS` environments."""
+
+
+@dataclass
+class Observed:
+    """What one training shows: seconds, of each iteration or each time."""
+
+    policy: str
+    fragments: int
+    iterations: Draws = field(default_factory=list)
+    """From the end of one to the end of the next."""
+    fills: Draws = field(default_factory=list)
+    gradients: Draws = field(default_factory=list)
+    meetings: Draws = field(default_factory=list)
+    gathers: Draws = field(default_factory=list)
+    learning: Draws = field(default_factory=list)
+    """All that an agent's update takes, of each iteration."""
+    sampling: Draws = field(default_factory=list)
+    """All that passes until a rollout is there."""
+    steps: Draws = field(default_factory=list)
+    """Of a server of parameters: an optimizer's step, and telling who made the gradient."""
+    waits: Draws = field(default_factory=list)
+    """Of a server: for what learners say."""
+
+    @property
+    def rows(self) -> int:
+        """Steps of environments in an iteration."""
+        return NUM_ENVS * NUM_STEPS * (1 if self.policy == "central" else self.fragments)
+
+    @property
+    def seconds_per_iteration(self) -> float:
+        """The median; of learners at their own pace, whose updates end at any time, the mean."""
+        return (statistics.fmean if self.policy == "central" else statistics.median)(self.iterations)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of all environments."""
+        return self.rows / self.seconds_per_iteration
+
+    def add(self, other: "Observed") -> None:
+        """What another turn of the same training showed."""
+        for each in fields(self):
+            if isinstance(mine := getattr(self, each.name), list):
+                mine.extend(getattr(other, each.name))
+
+
+class Delayed(gym.Wrapper):  # type: ignore[type-arg]
+    """An environment each of whose steps takes longer, without working: as one does that waits for a service."""
+
+    def __init__(self, env: Any, seconds: float) -> None:
+        super().__init__(env)
+        self._seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        """As ever, later."""
+        time.sleep(self._seconds)
+        return super().step(action)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes an environment, in any process."""
+
+    env_id: str
+    delay: float = 0.0
+
+    def __call__(self) -> Any:
+        """One of them."""
+        env = gym.make(self.env_id)
+        return Delayed(env, self.delay) if self.delay else env
+
+    def __str__(self) -> str:
+        return self.env_id + (f", steps delayed by {self.delay * 1e6:.0f} us" if self.delay else "")
+
+
+def seconds_of_delay(make: Maker) -> float:
+    """What a delay adds to a slice: to sleep takes longer than asked, and work after a sleep longer than without."""
+    plain, delayed = Maker(make.env_id), make
+    turns = []
+    for _ in range(DELAY_TURNS):
+        with contextlib.ExitStack() as stack:
+            both = [
+                [stack.enter_context(contextlib.closing(each())) for _ in range(NUM_ENVS)] for each in (plain, delayed)
+            ]
+            without, with_delay = (_seconds_of_steps(environments) for environments in both)
+        turns.append(max(0.0, with_delay - without))
+    return statistics.median(turns) * NUM_STEPS / DELAY_STEPS
+
+
+def _seconds_of_steps(environments: list[Any]) -> float:
+    """Of steps as a sampler makes them: all environments, then an actor's work."""
+    weights = np.full((64, 64), 0.01, np.float32)
+    for number, env in enumerate(environments):
+        env.action_space.seed(number)
+        env.reset(seed=number)
+    start = time.perf_counter()
+    for _ in range(DELAY_STEPS):
+        for env in environments:
+            _, _, terminated, truncated, _ = env.step(env.action_space.sample())
+            if terminated or truncated:
+                env.reset()
+        np.tanh(np.tanh(weights[:NUM_ENVS] @ weights) @ weights)
+    return time.perf_counter() - start
+
+
+class _Recording:
+    """Puts itself around methods, and takes itself away again."""
+
+    def __init__(self) -> None:
+        self._changed: list[tuple[type, str, Any]] = []
+
+    def around(self, kind: type, name: str, wrap: Callable[[Any], Any]) -> None:
+        plain = getattr(kind, name)
+        self._changed.append((kind, name, plain))
+        setattr(kind, name, wrap(plain))
+
+    def time(self, kind: type, name: str, into: Draws) -> None:
+        def wrap(plain: Any) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                start = time.perf_counter()
+                found = plain(*arguments, **options)
+                into.append(time.perf_counter() - start)
+                return found
+
+            return call
+
+        self.around(kind, name, wrap)
+
+    def take_away(self) -> None:
+        for kind, name, plain in reversed(self._changed):
+            setattr(kind, name, plain)
+
+
+def _record_learners(seen: Observed, recording: _Recording) -> None:
+    """Of `multi`: of learners, the first's."""
+    from hybridppo.distribution import exchange, link
+    from hybridppo.runners.samplers.stepping import Stepper
+
+    begun = [0.0]
+
+    def filling(plain: Any) -> Any:
+        def call(self: Any) -> Any:
+            begun[0] = time.perf_counter()
+            return plain(self)
+
+        return call
+
+    def meeting(plain: Any) -> Any:
+        def call(self: Any, asks: bool) -> Any:
+            start = time.perf_counter()
+            found = plain(self, asks)
+            end = time.perf_counter()
+            seen.gradients.append(start - begun[0])
+            seen.meetings.append(end - start)
+            return found
+
+        return call
+
+    for way in (exchange.Alone, exchange.InSharedMemory):
+        recording.around(way, "to_fill", filling)
+        recording.around(way, "filled", meeting)
+    recording.time(Stepper, "fill", seen.fills)
+    recording.time(link.Link, "gather", seen.gathers)
+
+
+def _record_samplers(seen: Observed, recording: _Recording) -> None:
+    """Of `coarse`."""
+    from hybridppo.distribution.ray_workers import RayWorkers
+
+    def received(plain: Any) -> Any:
+        def call(self: Any, worker: int) -> Any:
+            task = self._awaited[worker].task
+            found = plain(self, worker)
+            if task is not None and isinstance(found, tuple):
+                seen.fills.append(found[1])
+            return found
+
+        return call
+
+    recording.around(RayWorkers, "_received", received)
+
+
+def _record_server(seen: Observed, recording: _Recording) -> None:
+    """Of `central`: of learners, what they say of themselves."""
+    from hybridppo.distribution.learners import LearnerPool, Learners
+
+    def counted(plain: Any) -> Any:
+        def call(self: Any, learner: int, done: dict[str, Any]) -> Any:
+            sampling, learning = done["seconds"]
+            seen.fills.append(sampling)
+            seen.learning.append(learning)
+            return plain(self, learner, done)
+
+        return call
+
+    recording.around(Learners, "_counted", counted)
+    recording.time(Learners, "_step", seen.steps)
+    recording.time(LearnerPool, "messages", seen.waits)
+
+
+RECORD: dict[str, Callable[[Observed, _Recording], None]] = {
+    "multi": _record_learners,
+    "coarse": _record_samplers,
+    "central": _record_server,
+}
+"""By policy."""
+
+
+def can_run(policy: str) -> bool:
+    """Whether what it needs is installed."""
+    return policy != "coarse" or importlib.util.find_spec("ray") is not None
+
+
+def train(policy: str, fragments: int, make: Maker, iterations: int, width: int) -> Observed:
+    """Train by so many fragments, and see what it takes."""
+    seen, recording = Observed(policy, fragments), _Recording()
+    each = fragments if policy == "central" else 1
+    config = cleanrl(
+        num_envs=NUM_ENVS * fragments, num_steps=NUM_STEPS, num_epochs=EPOCHS, num_minibatches=MINIBATCHES * each,
+        hidden_sizes=(width, width),
+    )  # fmt: skip
+    lines: list[dict[str, float]] = []
+    uncounted = UNCOUNTED * each
+
+    def line(metrics: dict[str, float]) -> None:
+        lines.append(dict(metrics))
+        if len(lines) == uncounted:
+            for draws in (
+                seen.fills,
+                seen.gradients,
+                seen.meetings,
+                seen.gathers,
+                seen.learning,
+                seen.steps,
+                seen.waits,
+            ):
+                draws.clear()
+
+    RECORD[policy](seen, recording)
+    try:
+        hybridppo.train(
+            make, total_steps=seen.rows * (iterations * each + uncounted), config=config, placement="cpu", seed=1,
+            vectorization="sync", progress=False, distribution=f"{policy}:{fragments}", on_iteration=line,
+        )  # fmt: skip
+    finally:
+        recording.take_away()
+    counted = lines[uncounted - 1 :]
+    seen.iterations = [b["seconds"] - a["seconds"] for a, b in pairwise(counted)]
+    if policy != "central":
+        seen.learning = [each["seconds_learning"] for each in counted[1:]]
+        seen.sampling = [each["seconds_sampling"] for each in counted[1:]]
+    print(f"  {policy}:{fragments} {make}: {seen.steps_per_second:,.0f} steps/s", file=sys.stderr, flush=True)
+    return seen
+
+
+Training = tuple[int, Maker]
+"""How many fragments, and in what."""
+
+
+def train_by_turns(
+    policy: str, trainings: list[Training], *, iterations: int, turns: int, width: int
+) -> dict[Training, Observed]:
+    """Each of them, a part of its iterations in every turn; every other turn backwards."""
+    found = {training: Observed(policy, training[0]) for training in trainings}
+    for turn in range(turns):
+        print(f"turn {turn + 1} of {turns}", file=sys.stderr)
+        for training in trainings if turn % 2 == 0 else trainings[::-1]:
+            found[training].add(train(policy, *training, -(-iterations // turns), width))
+    return found
+
+
+def contention(one: Observed, two: Observed, cores: int) -> float:
+    """By how many times a slice takes longer beside another."""
+    return max(1.0, statistics.median(two.fills) / statistics.median(one.fills)) if cores > 1 else 1.0

@@ -58,6 +58,12 @@ CASES = {
     "small": Case(num_envs=8, hidden_sizes=(64, 64), warmup=5, iterations=40),
     "wide": Case(num_envs=64, hidden_sizes=(256, 256), warmup=2, iterations=10),
 }
+MORE_CASES = {
+    "wider": Case(num_envs=128, hidden_sizes=(512, 512), warmup=1, iterations=4),
+    "many": Case(num_envs=2048, num_steps=32, num_minibatches=32, hidden_sizes=(64, 64), warmup=2, iterations=8),
+}
+MORE_CASES["many_once"] = replace(MORE_CASES["many"], num_epochs=1)
+"""By name only: wide layers, and thousands of environments, as compiled ones are for."""
 SLOW_CASES = {
     # As rl-baselines3-zoo tunes it.
     "lander": Case(

@@ -19,13 +19,18 @@ from hybridppo.blas import choose_kernels
 
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 
-from cases import CASES, SLOW_CASES, Case, Mark, our_config, work_done  # noqa: E402
+from cases import CASES, MORE_CASES, SLOW_CASES, Case, Mark, our_config, work_done  # noqa: E402
 from limits import run_limits  # noqa: E402
 from peers import run_skrl, run_stable_baselines3  # noqa: E402
 
 
 def run_hybridppo(
-    case: Case, placement: str, learning_device: str, num_workers: int | None = None, **changes: Any
+    case: Case,
+    placement: str,
+    learning_device: str,
+    num_workers: int | None = None,
+    vectorization: Any = "auto",
+    **changes: Any,
 ) -> dict[str, Any]:
     """A turn of this library, through its public `train`; `changes` are to the configuration."""
     import hybridppo
@@ -49,6 +54,7 @@ def run_hybridppo(
         placement=chosen,
         config=replace(our_config(case), **changes),
         num_workers=num_workers,
+        vectorization=vectorization,
         progress=False,
         on_iteration=mark,
     )
@@ -59,26 +65,27 @@ def main() -> int:
     """Run one turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("contestant", choices=("hybridppo", "stable-baselines3", "skrl", "limits"))
-    parser.add_argument("case", choices=CASES | SLOW_CASES)
+    parser.add_argument("case", choices=CASES | MORE_CASES | SLOW_CASES)
     parser.add_argument("--placement", default="cpu", help="of hybridppo")
     parser.add_argument("--learning-device", default="cuda", help="of placements with two devices")
     parser.add_argument("--precision", default="fp32", help="of hybridppo")
     parser.add_argument("--compiled-updates", action="store_true", help="of hybridppo")
     parser.add_argument("--torch-threads", type=int, default=1, help="of hybridppo")
     parser.add_argument("--num-workers", type=int, help="of hybridppo")
+    parser.add_argument("--vectorization", default="auto", help="of hybridppo")
     parser.add_argument("--vector", choices=("dummy", "subproc"), default="dummy", help="of stable-baselines3")
     parser.add_argument("--start-method", help="of the processes of stable-baselines3")
     parser.add_argument("--num-envs", type=int, help="the same work by so many environments")
     parser.add_argument("--iterations", type=int, help="counted iterations instead of the case's own")
     arguments = parser.parse_args()
-    case = (CASES | SLOW_CASES)[arguments.case]
+    case = (CASES | MORE_CASES | SLOW_CASES)[arguments.case]
     if arguments.num_envs is not None:
         case = case.with_envs(arguments.num_envs)
     if arguments.iterations is not None:
         case = replace(case, iterations=arguments.iterations)
     if arguments.contestant == "hybridppo":
         changes = {name: getattr(arguments, name) for name in ("precision", "compiled_updates", "torch_threads")}
-        settings = arguments.placement, arguments.learning_device, arguments.num_workers
+        settings = arguments.placement, arguments.learning_device, arguments.num_workers, arguments.vectorization
         result = run_hybridppo(case, *settings, **changes)
     elif arguments.contestant == "stable-baselines3":
         result = run_stable_baselines3(case, arguments.vector, arguments.start_method)

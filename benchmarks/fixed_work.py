@@ -20,11 +20,12 @@ from typing import Any
 import contestants
 import machine
 import torch
-from cases import CASES
+from cases import CASES, MORE_CASES
 from turns import Round, take_turns
 
 PEER, OTHER_PEERS = "stable-baselines3", ("skrl",)
 """Ratios are to the first."""
+ALL_CASES = CASES | MORE_CASES
 LIMITS = "limits"
 LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_torch", "ms_per_minibatch_fastest")
 
@@ -32,13 +33,15 @@ LIMIT_KEYS = ("us_per_vector_step", "ms_per_minibatch_numpy", "ms_per_minibatch_
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
+    parser.add_argument(
+        "--cases", default=",".join(CASES), help="of small,wide,wider,many,many_once (default %(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contestant (default %(default)s)")
     parser.add_argument(
         "--placements",
         default="cpu",
-        help="of hybridppo: cpu,cuda,migrate,hybrid,overlap, any of them with -bf16, -compiled or a number of threads "
-        "behind it, as cpu-compiled-2 (default %(default)s)",
+        help="of hybridppo: cpu,cuda,migrate,hybrid,overlap, any of them with -bf16, -compiled (updates), -fused "
+        "(compiled environments) or a number of threads behind it, as cpu-compiled-2 (default %(default)s)",
     )
     parser.add_argument(
         "--learning-device",
@@ -47,8 +50,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="2 rounds of 3 iterations, to see that it works")
     arguments = parser.parse_args()
-    if unknown := set(arguments.cases.split(",")) - set(CASES):
-        parser.error(f"unknown cases {sorted(unknown)}: use {', '.join(CASES)}")
+    if unknown := set(arguments.cases.split(",")) - set(ALL_CASES):
+        parser.error(f"unknown cases {sorted(unknown)}: use {', '.join(ALL_CASES)}")
     if arguments.quick:
         arguments.rounds = 2
     return arguments
@@ -71,7 +74,11 @@ def _flags_of(name: str) -> list[str]:
     placement, *others = name.split("-")
     flags = ["--placement", placement]
     for other in others:
-        known = {"bf16": ["--precision", "bf16"], "compiled": ["--compiled-updates"]}
+        known = {
+            "bf16": ["--precision", "bf16"],
+            "compiled": ["--compiled-updates"],
+            "fused": ["--vectorization", "compiled"],
+        }
         flags += known.get(other) or ["--torch-threads", other]
     return flags
 
@@ -105,7 +112,7 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
 def as_markdown(case: str, summary: dict[str, Any]) -> str:
     """A case as a table, the peers' rows last but one, the limits below."""
     lines = [
-        f"### {case}: {CASES[case].in_words()}",
+        f"### {case}: {ALL_CASES[case].in_words()}",
         "",
         f"| | steps/s, median (min to max) | sampling ms | learning ms | ratio to {PEER}, median (by round) |",
         "|---|---:|---:|---:|---:|",

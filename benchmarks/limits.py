@@ -72,7 +72,9 @@ def seconds_per_vector_step(case: Case) -> float:
 
 
 @torch.no_grad()
-def seconds_per_minibatch(case: Case, library: "InNumpy | InTorch | Fastest") -> float:
+def seconds_per_minibatch(
+    case: Case, library: "InNumpy | InTorch | Fastest", calls: int | None = None, blocks: int = 7
+) -> float:
     """Forward and backward products and tanh of actor and critic; no loss, no optimizer, no memory allocated."""
     networks = [BareNetwork(library, [4, *case.hidden_sizes, outputs], case.minibatch_size) for outputs in (2, 1)]
 
@@ -81,7 +83,7 @@ def seconds_per_minibatch(case: Case, library: "InNumpy | InTorch | Fastest") ->
             network.forward()
             network.backward()
 
-    return seconds_per_call(minibatch, calls=max(20, 100_000 // case.minibatch_size))
+    return seconds_per_call(minibatch, calls or max(20, 100_000 // case.minibatch_size), blocks)
 
 
 class BareNetwork:

@@ -18,6 +18,7 @@ from typing import Any
 import against_textbook
 import auto
 import comparison
+import compiled
 import defaults
 import fixed_work
 import import_time
@@ -28,6 +29,8 @@ import pieces
 import pool
 import publishing
 import scaled
+import tag
+import tag_learned
 import wall_clock
 import workers
 
@@ -72,8 +75,10 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "auto-cuda": auto.result_as_markdown,
     "comparison": _comparison("pictures/comparison.png"),
     "comparison-cuda": _comparison("pictures/comparison-cuda.png"),
+    "compiled": compiled.as_markdown,
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
     "fixed_work": _fixed_work,
+    "fixed_work-compiled": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "learning": lambda result: learning.as_markdown(result["rows"]),
     "memory": memory.as_markdown,
@@ -83,6 +88,8 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "publishing": publishing.as_markdown,
     "publishing-cuda": publishing.as_markdown,
     "scaled": lambda result: scaled.table(result["rows"]),
+    "tag": tag.as_markdown,
+    "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,

@@ -4,7 +4,9 @@
     python benchmarks/updates.py --rounds 50 --cases wide --threads 1,2
 
 A round updates an agent of each form once with the same rollout, on each number of threads, in another order than the
-round before. Said are the least and the median of each form's milliseconds, and the median of the ratios within rounds.
+round before, and takes the bound: the products and tanh of all its minibatches by the fastest kernel for each, on one
+thread, and nothing else (`limits.py`). Said are the least and the median of each form's milliseconds, and the medians
+of the ratios within rounds.
 """
 
 import argparse
@@ -13,11 +15,13 @@ import statistics
 import sys
 import time
 from dataclasses import replace
+from operator import truediv
 from typing import Any
 
 import gymnasium as gym
 import machine
-from cases import CASES, Case, our_config
+from cases import CASES, MORE_CASES, Case, our_config
+from limits import Fastest, seconds_per_minibatch
 from pieces import rollout_of
 
 from hybridppo import PPO, SingleDevice
@@ -25,6 +29,8 @@ from hybridppo.networks.threads import limit_threads
 
 FORMS: dict[str, dict[str, Any]] = {"numpy": {}, "compiled": {"compiled_updates": True}}
 """What differs from the case's configuration, by name; the first is what others are compared with."""
+ALL_CASES = CASES | MORE_CASES
+BOUND = "bound"
 
 
 def measure(case: Case, rounds: int, threads: list[int]) -> dict[str, Any]:
@@ -37,8 +43,11 @@ def measure(case: Case, rounds: int, threads: list[int]) -> dict[str, Any]:
         agent = PPO(env.observation_space, env.action_space, replace(our_config(case), **changes), seed=0)
         SingleDevice("cpu").prepare(agent)
         agents[name] = agent
-    milliseconds: dict[str, list[float]] = {name: [] for name in agents}
+    milliseconds: dict[str, list[float]] = {name: [] for name in (*agents, BOUND)}
+    fastest, minibatches = Fastest(), case.num_epochs * case.num_minibatches
     for i in range(rounds + 3):
+        with limit_threads(1):
+            milliseconds[BOUND].append(1e3 * minibatches * seconds_per_minibatch(case, fastest, minibatches, 1))
         for name in list(agents)[:: 1 if i % 2 else -1]:
             with limit_threads(numbers[name]):
                 start = time.perf_counter()
@@ -49,15 +58,16 @@ def measure(case: Case, rounds: int, threads: list[int]) -> dict[str, Any]:
 
 def as_markdown(result: dict[str, Any]) -> str:
     """The table of a result file."""
-    lines = ["| update | form | ms, least | ms, median | times as fast |", "|---|---|---:|---:|---:|"]
-    for case, forms in result["updates"].items():
-        reference = next(iter(forms.values()))
-        for name, figures in forms.items():
+    lines = [
+        "| update | form | ms, least | ms, median | times as fast | times the bound |", "|---|---|---:|---:|---:|---:|"
+    ]  # fmt: skip
+    for name, forms in result["updates"].items():
+        case, reference, bound = ALL_CASES[name], next(iter(forms.values())), forms.get(BOUND, [])
+        for form, figures in forms.items():
             ratio = statistics.median(other / own for other, own in zip(reference, figures, strict=True))
-            numbers = f"{min(figures):.2f} | {statistics.median(figures):.2f} | {ratio:.2f}"
-            lines.append(
-                f"| {case}: {CASES[case].hidden_sizes}, {CASES[case].minibatch_size} rows | {name} | {numbers} |"
-            )
+            above = f"{statistics.median(map(truediv, figures, bound)):.2f}" if bound else ""
+            numbers = f"{min(figures):.2f} | {statistics.median(figures):.2f} | {ratio:.2f} | {above}"
+            lines.append(f"| {name}: {case.hidden_sizes}, {case.minibatch_size} rows | {form} | {numbers} |")
     return "\n".join(lines)
 
 
@@ -65,12 +75,12 @@ def main() -> int:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200, help="of each case (default %(default)s; wide: a tenth)")
-    parser.add_argument("--cases", default=",".join(CASES), help="of %(default)s")
+    parser.add_argument("--cases", default=",".join(CASES), help="of small,wide,wider (default %(default)s)")
     parser.add_argument("--threads", default="1", help="one or several numbers (default %(default)s)")
     arguments = parser.parse_args()
     threads = [int(number) for number in arguments.threads.split(",")]
     updates = {
-        name: measure(CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads)
+        name: measure(ALL_CASES[name], max(5, arguments.rounds // (1 if name == "small" else 10)), threads)
         for name in arguments.cases.split(",")
     }
     payload = {"arguments": vars(arguments), "updates": updates}

@@ -112,7 +112,7 @@ def measure(arguments: argparse.Namespace, case: str) -> dict[str, Any]:
 def as_markdown(case: str, summary: dict[str, Any]) -> str:
     """A case as a table, the peers' rows last but one, the limits below."""
     lines = [
-        f"### {case}: {ALL_CASES[case].in_words()}",
+        f"### {case}: {ALL_CASES[case.partition(',')[0]].in_words()}",
         "",
         f"| | steps/s, median (min to max) | sampling ms | learning ms | ratio to {PEER}, median (by round) |",
         "|---|---:|---:|---:|---:|",

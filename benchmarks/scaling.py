@@ -3,12 +3,13 @@
     python benchmarks/scaling.py --quick            # about 10 minutes on two quiet cores
     python benchmarks/scaling.py --policies multi --machines-of 16 --latency 1e-4
 
-Every fragment has as many environments as any other, so that more fragments make larger rollouts in the same number of
-minibatches; learners of `central` have minibatches of their own. Fitted on 1 and 2 fragments: distributions of seconds
-that a slice, a gradient and what is around them take, measured inside trainings; what a meeting takes (the shortest
-waits are those of whoever came last); how much slower work is beside other work. Then checked on what the fit has not
-seen: 4 fragments; another environment, of which only the slices of one fragment are known; and a delay of known length
-in every step. All trainings take turns. `simulation.py` is the simulator, `scaling_seen.py` what measures.
+Every fragment has as many environments as any other, so that more fragments make larger rollouts in the same number
+of minibatches; learners of `central` have minibatches of their own. Fitted on 1 and 2 fragments: distributions of
+seconds that a slice, a gradient and what is around them take, measured inside trainings; what a meeting takes (the
+shortest waits are those of whoever came last, and what two learners take beyond all that); how much slower work is
+beside other work. Then checked on what the fit has not seen: 4 fragments; another environment, of which only the
+slices of one fragment are known; and a delay of known length in every step. All trainings take turns. `simulation.py`
+is the simulator, `scaling_seen.py` what measures.
 
 Within a machine, learners meet in shared memory. Between machines they meet through gloo, whose latency and bytes are
 measured on this machine's own loopback; --latency and --bandwidth say what a network adds. Nothing is said of NCCL:
@@ -98,7 +99,7 @@ class Fit:
             before=lambda: before,
             gradient=lambda: scale * draw.choice(self.gradients),
             minibatches=EPOCHS * MINIBATCHES,
-            collective=self.collective,
+            collective=self.collective * max(1, fragments - 1),  # each further one is as much more to wait for
             gather=self.gather,
             latency=self.latency,
             sending=self.sending,
@@ -145,10 +146,14 @@ def fitted_learners(one: Observed, two: Observed, cores: int) -> Fit:
     # A gradient is of as many rows whatever the number of learners; what their sum adds is in it.
     growth = median(two.gradients) / median(one.gradients) / ratio - 1.0
     around[1] /= ratio
-    return Fit(
+    fit = Fit(
         "multi", one.fills, one.gradients, (around[0], around[1] - around[0]), max(0.0, growth), ratio,
         collective=_shortest(two.meetings), gather=_shortest(two.gathers) if len(two.gathers) > 1 else 0.0,
     )  # fmt: skip
+    # What two take beyond that is lost where they wait for each other: to sleep, to be woken, to have a core again.
+    expected = two.rows / simulated_here(fit, 2, repeats=20)["steps_per_second"]
+    fit.collective += max(0.0, two.seconds_per_iteration - expected) / (EPOCHS * MINIBATCHES)
+    return fit
 
 
 def _shortest(waits: Draws) -> float:

@@ -31,6 +31,7 @@ import publishing
 import scaled
 import tag
 import tag_learned
+import updates
 import wall_clock
 import workers
 
@@ -91,6 +92,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
     "textbook": _textbook,
+    "updates": updates.as_markdown,
     "wall_clock": wall_clock.as_markdown,
     "workers": workers.as_markdown,
 }

@@ -1,7 +1,7 @@
 """Taggers trained against runners that learn too: how many runners they catch, beside a scripted chaser.
 
     python benchmarks/tag_learned.py
-    python benchmarks/tag_learned.py --seeds 3 --total-steps 400000 --threads 2
+    python benchmarks/tag_learned.py --seeds 1,2 --total-steps 400000 --threads 2
 
 Each kind has a policy of its own. The catch rate is the share of runners that are tagged before an episode ends, over
 episodes of fresh starts, with actions drawn at random as in training. Taggers are compared in the same environment,
@@ -10,6 +10,7 @@ always heads for the nearest runner that it sees, as fast as it can.
 """
 
 import argparse
+import json
 import sys
 import time
 from typing import Any
@@ -121,7 +122,7 @@ def as_markdown(seeds: list[dict[str, Any]]) -> str:
 def main() -> int:
     """Train, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="how many (default %(default)s)")
+    parser.add_argument("--seeds", default="0,1,2", help="those of a file that is there are kept (default %(default)s)")
     parser.add_argument("--total-steps", type=int, default=1_000_000, help="of environments (default %(default)s)")
     parser.add_argument("--num-envs", type=int, default=16, help="(default %(default)s)")
     parser.add_argument("--num-steps", type=int, default=64, help="of a rollout (default %(default)s)")
@@ -133,10 +134,16 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="that step environments (default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     arguments = parser.parse_args()
-    seeds = [train(seed, arguments) for seed in range(arguments.seeds)]
-    print(as_markdown(seeds))
-    if not arguments.no_file:
-        print(f"\nRaw figures: {machine.save('tag_learned', {'arguments': vars(arguments), 'seeds': seeds})}")
+    asked = {name: value for name, value in vars(arguments).items() if name not in ("seeds", "no_file")}
+    path = machine.RESULTS / "tag_learned.json"
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"arguments": asked, "seeds": []}
+    kept = {each["seed"]: each for each in before["seeds"]} if before["arguments"] == asked else {}
+    for seed in map(int, arguments.seeds.split(",")):
+        kept[seed] = train(seed, arguments)
+        seeds = [kept[number] for number in sorted(kept)]
+        print(as_markdown(seeds), flush=True)
+        if not arguments.no_file:
+            print(f"\nRaw figures: {machine.save('tag_learned', {'arguments': asked, 'seeds': seeds})}", flush=True)
     return 0
 
 

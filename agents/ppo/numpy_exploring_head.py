@@ -1,13 +1,14 @@
 """The last layer of an actor whose exploration depends on the state, with its gradient written out by hand in NumPy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import PackedBatch
-from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, gradient_of
+from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.spaces.distributions import DiagonalGaussian, Distribution, StateDependentGaussian
@@ -22,14 +23,20 @@ class StateDependentHead:
     Args:
         actor: whose layer it is.
         distribution: of clipped actions.
+        gradient_of: of a parameter, the memory that its gradient is to fill.
     """
 
-    def __init__(self, actor: StateDependentActor, distribution: StateDependentGaussian) -> None:
+    def __init__(
+        self,
+        actor: StateDependentActor,
+        distribution: StateDependentGaussian,
+        gradient_of: Callable[[Tensor], Array],
+    ) -> None:
         self._weight, self._bias = array_of(actor.head.weight), array_of(actor.head.bias)[:, None]
-        self._weight_gradient = array_of(gradient_of(actor.head.weight))
-        self._bias_gradient = array_of(gradient_of(actor.head.bias))
+        self._weight_gradient = gradient_of(actor.head.weight)
+        self._bias_gradient = gradient_of(actor.head.bias)
         self._log_std = array_of(actor.log_std)
-        self._log_std_gradient = array_of(gradient_of(actor.log_std))
+        self._log_std_gradient = gradient_of(actor.log_std)
         self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
         self._half = np.float32(0.5 * distribution.size)
 
@@ -62,13 +69,18 @@ class StateDependentHead:
 
 
 def head_for(
-    actor: nn.Module, layer: nn.Linear, distribution: Distribution, mask_size: int
+    actor: nn.Module,
+    layer: nn.Linear,
+    distribution: Distribution,
+    mask_size: int,
+    gradient_of: Callable[[Tensor], Array],
 ) -> ActorHead | StateDependentHead:
     """The last layer of an actor, of a distribution whose gradient is written out."""
     if isinstance(actor, StateDependentActor):
         assert isinstance(distribution, StateDependentGaussian)  # or its configuration would have been refused
-        return StateDependentHead(actor, distribution)
-    return ActorHead(layer, actor.log_std if isinstance(actor, GaussianActor) else None, distribution, mask_size)
+        return StateDependentHead(actor, distribution, gradient_of)
+    free = actor.log_std if isinstance(actor, GaussianActor) else None
+    return ActorHead(layer, free, distribution, mask_size, gradient_of)
 
 
 def is_known(distribution: Distribution) -> bool:

@@ -4,6 +4,7 @@ Each distribution has a gradient here: what its log-probabilities and entropies 
 is kept transposed, `[outputs, B]`: reductions over few outputs are far faster along the first axis.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,15 +52,23 @@ class ActorHead:
         free: the parameters that are outputs by themselves, if any.
         distribution: of the actions.
         mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
+        gradient_of: of a parameter, the memory that its gradient is to fill.
     """
 
-    def __init__(self, layer: nn.Linear, free: Tensor | None, distribution: Distribution, mask_size: int) -> None:
+    def __init__(
+        self,
+        layer: nn.Linear,
+        free: Tensor | None,
+        distribution: Distribution,
+        mask_size: int,
+        gradient_of: Callable[[Tensor], Array],
+    ) -> None:
         self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
-        self._weight_gradient = array_of(gradient_of(layer.weight))
-        self._bias_gradient = array_of(gradient_of(layer.bias))
+        self._weight_gradient = gradient_of(layer.weight)
+        self._bias_gradient = gradient_of(layer.bias)
         nothing = np.zeros(0, np.float32)
         self._free = (array_of(free) if free is not None else nothing)[:, None]
-        self._free_gradient = array_of(gradient_of(free)) if free is not None else nothing
+        self._free_gradient = gradient_of(free) if free is not None else nothing
         self._mask_size = mask_size
         gradient = gradient_for(distribution)
         assert gradient is not None  # or autograd would have been taken
@@ -249,12 +258,6 @@ def has_gradient(distribution: Distribution) -> bool:
     if isinstance(distribution, JointDistribution):
         return all(has_gradient(factor.distribution) for factor in distribution.factors)
     return type(distribution) in GRADIENTS
-
-
-def gradient_of(parameter: Tensor) -> Tensor:
-    """A parameter's gradient."""
-    assert parameter.grad is not None  # a view of the flat gradient, made with it and never dropped
-    return parameter.grad
 
 
 def array_of(tensor: Tensor) -> Array:

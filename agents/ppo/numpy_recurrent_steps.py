@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, PackedBatch
 from hybridppo.agents.ppo.minibatch_order import Order
-from hybridppo.agents.ppo.numpy_heads import array_of, gradient_of
-from hybridppo.agents.ppo.numpy_steps import NumpySteps, knows, stacked
+from hybridppo.agents.ppo.numpy_heads import array_of
+from hybridppo.agents.ppo.numpy_passes import gradients_in, stacked
+from hybridppo.agents.ppo.numpy_steps import NumpySteps, knows
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.interruption import Stopped
@@ -43,8 +44,8 @@ class NumpyRecurrentSteps(NumpySteps):
         assert form.cell is not None
         kind: type[LSTMCells] | type[GRUCells] = CELLS[form.cell.kind]
         cells = [list(network.cell.parameters()) for network in (actor, critic)]
-        self._cells = kind(stacked(*cells))
-        self._cell_gradients = stacked(*([gradient_of(parameter) for parameter in cell] for cell in cells))
+        self._cells = kind(stacked(array_of, *cells))
+        self._cell_gradients = stacked(gradients_in(self._gradient, agent), *cells)
         self._critic_cell = kind([array_of(parameter)[None] for parameter in cells[1]])
         self._mask_size, self._size = actor.mask_size, actor.cell.size
 

@@ -1,5 +1,6 @@
 """The gradient written out by hand against autograd."""
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, Opti
 from hybridppo.compiled import tile_sizes
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
+from hybridppo.networks.threads import limit_threads
 from hybridppo.spaces.distributions import StateDependentGaussian
 from hybridppo.spaces.masks import MaskedObservation
 
@@ -168,6 +170,43 @@ def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
         results.append((statistics, agent.parameters.gradient.clone()))
     for by_autograd, by_hand in zip(*results, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: gym.Space) -> None:
+    config = ppo_config(hidden_sizes=(2048, 32), num_envs=8, num_steps=64, num_minibatches=2)  # blocks of 64 rows
+
+    def learned(num_threads: int) -> list[torch.Tensor]:
+        agent = make_agent(space, config)
+        batch, order = make_batch(agent, 300), np.random.default_rng(5).permutation(300)
+        steps = NumpySteps(agent)
+        with limit_threads(num_threads), steps.threads():
+            assert torch.get_num_threads() == 1
+            values = steps.values(batch.observations)
+            statistics = steps.epoch(batch, order, [201, 65, 34], 0.2)  # of 4 blocks, of 2, and of one
+        assert len(steps._passes) == num_threads
+        return [values, statistics, agent.parameters.values.detach().clone()]
+
+    expected = learned(1)
+    for num_threads in (2, 3):
+        assert all(map(torch.equal, learned(num_threads), expected))
+
+
+def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
+    config = ppo_config(hidden_sizes=(2048,), num_envs=8, num_steps=64, num_minibatches=2)
+    agent = make_agent(DISCRETE, config)
+    steps, ended = NumpySteps(agent), threading.Event()
+
+    def fails() -> None:
+        raise ValueError("in a thread")
+
+    def goes_on() -> None:
+        assert not ended.wait(0.05)
+        ended.set()
+
+    with limit_threads(3), steps.threads(), pytest.raises(ValueError, match="in a thread"):
+        steps._side_by_side([lambda: None, fails, goes_on])
+    assert ended.is_set()
 
 
 @pytest.mark.parametrize("form", BY_HAND)

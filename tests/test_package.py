@@ -35,7 +35,7 @@ ROOMS = {
     "agents/ppo": {"agents/common", "compiled", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents/ddpg": {"agents/common", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
     "agents": {"agents/ppo", "agents/ddpg"},
-    "runners/samplers": {"environments", "networks/numpy_forms", "rollouts", "spaces"},
+    "runners/samplers": {"compiled", "environments", "networks/numpy_forms", "rollouts", "spaces"},
     "runners/workers": {
         "environments", "networks", "networks/numpy_forms", "rollouts", "runners/samplers", "spaces"
     },

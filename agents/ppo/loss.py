@@ -5,7 +5,7 @@
 This is the place to change it; its terms are in `losses.py`. A loss of one's own is a function like `ppo_loss`, for
 `hybridppo.train(..., loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd.
 
-Where nobody has one, small networks on a CPU learn by the gradient that `numpy_steps.py` writes out by hand. At the
+Where nobody has one, small networks on a CPU learn by the gradient that `numpy_passes.py` writes out by hand. At the
 start of every run both are computed once and compared: a formula that was changed here alone is an error, and never
 without effect.
 """

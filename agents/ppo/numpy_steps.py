@@ -1,7 +1,7 @@
 """The optimizer steps of PPO written out by hand in NumPy, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
 
 For small networks most of torch's time is overhead; for large ones, this form keeps a minibatch's activations in the
-cache closest to a core.
+cache closest to a core. The gradient itself is in `numpy_passes.py`.
 """
 
 import math
@@ -41,7 +41,7 @@ class NumpySteps:
     Views the parameters' memory as it is when made: make another after parameters have moved.
     """
 
-    written_in: str | None = "agents/ppo/numpy_steps.py"
+    written_in: str | None = "agents/ppo/numpy_passes.py"
 
     def __init__(self, agent: "PPO") -> None:
         self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config

@@ -73,7 +73,7 @@ def test_a_formula_that_was_changed_alone_is_an_error_that_names_both_files(
 ) -> None:
     module, name, changed = CHANGES[change]
     monkeypatch.setattr(module, name, changed)
-    with pytest.raises(TrainingError, match=r"loss\.py.*numpy_steps\.py.*loss=my_loss"):
+    with pytest.raises(TrainingError, match=r"loss\.py.*numpy_passes\.py.*loss=my_loss"):
         train(env=lambda: Still(space))
 
 

@@ -64,9 +64,10 @@ class Passes:
         self._value_bias_gradient = gradient_of(critic_head.bias)
 
     def values(self, rows: Array, out: Array) -> None:
-        """The critic's values of rows `[B, obs]`, without its last bias."""
+        """The critic's values `[B]` of rows `[B, obs]`, into `out`."""
         last = self._critic_hidden.forward(rows)[-1][0]
         np.dot(last, self._value_weight, out=out)
+        out += self._value_bias
 
     def block(self, rows: "PackedBatch", clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""

@@ -47,7 +47,6 @@ class NumpySteps:
         self._agent, self._optimizer, self._config = agent, agent.optimizer, agent.config
         actor, _ = self._layers_of(agent)
         self._gradient = array_of(agent.parameters.gradient)
-        self._value_bias = array_of(linears(self._layers_of(agent)[1])[-1].bias)
         self._passes = [Passes(agent, *self._layers_of(agent), self._gradient)]
         # Rows that pass forward and backward while they lie in the cache closest to a core: activations of a megabyte.
         widest = max(layer.weight.shape[0] for layer in linears(actor)[:-1])
@@ -123,7 +122,6 @@ class NumpySteps:
                 self._passes[number].values(rows[block], values[block])
 
         self._side_by_side([partial(some_of, number) for number in range(self._num_threads)])
-        values += self._value_bias
         return torch.from_numpy(values)
 
     @torch.no_grad()

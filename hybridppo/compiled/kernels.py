@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import multiply_all, relu_all, rows_of_a_tile, tanh_all, up_to_whole
+from hybridppo.compiled.perceptrons import activate, multiply_all, rows_of_a_tile, up_to_whole
 
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
@@ -219,11 +219,7 @@ def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, i
         bias, width = weights[layer, 0], up_to_whole(sizes[layer + 1])
         multiply_all(here, weights[layer, 1:], there, len(here), sizes[layer], width, bias, 0)
         if layer < num_layers - 1:
-            for row in range(num_rows):
-                if is_tanh:
-                    tanh_all(there[row], width)
-                else:
-                    relu_all(there[row], width)
+            activate(there, num_rows, width, is_tanh)
         here, there = there, here
     return here
 

@@ -108,11 +108,16 @@ def forward(sizes: Any, up: Any, biases: Any, blocks: Any, num_rows: int, is_tan
         out = blocks[layer + 1]
         multiply_all(blocks[layer], up[layer], out, up_to_whole(num_rows), sizes[layer], width, biases[layer], 0)
         if layer < num_layers - 1:
-            for row in range(num_rows):
-                if is_tanh:
-                    tanh_all(out[row], width)
-                else:
-                    relu_all(out[row], width)
+            activate(out, num_rows, width, is_tanh)
+
+
+def activate(rows: Any, num_rows: int, width: int, is_tanh: bool) -> None:
+    """Tanh or ReLU of the first rows, in place."""
+    for row in range(num_rows):
+        if is_tanh:
+            tanh_all(rows[row], width)
+        else:
+            relu_all(rows[row], width)
 
 
 def backward(

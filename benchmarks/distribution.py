@@ -57,7 +57,9 @@ def main() -> None:
     if any(name.startswith(OVER_RAY) for name in arguments.distributions):
         import ray
 
-        ray.init("local", num_cpus=16, include_dashboard=False, logging_level="ERROR")
+        # As many as a training would say itself: Ray keeps a process ready for each.
+        counts = [int(name.partition(":")[2] or 1) for name in arguments.distributions]
+        ray.init("local", num_cpus=max(counts), include_dashboard=False, logging_level="ERROR")
     rows = []
     for width in arguments.hidden_sizes:
         speeds: dict[str, list[float]] = {name: [] for name in arguments.distributions}

@@ -12,6 +12,7 @@ import ray
 import ray.exceptions
 from numpy.typing import NDArray
 
+from hybridppo.distribution.messages import MOST_BYTES, packed, unpacked
 from hybridppo.distribution.remote_share import CONTROL, Fill, RemoteShare, new_rows, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
@@ -105,7 +106,7 @@ class RayWorkers:
         self._version, self._rollout = version, self._rollout + 1
         with explained():
             flat = np.concatenate([parameter.reshape(-1) for parameter in parameters]).astype(np.float32, copy=False)
-            self._parameters = ray.put(flat)
+            self._parameters = flat if flat.nbytes <= MOST_BYTES else ray.put(flat)
 
     def fill(self, worker: int, turn: int, first: int, end: int | None = None) -> None:  # noqa: D102 - as in the protocol
         self._attempt += 1
@@ -114,8 +115,11 @@ class RayWorkers:
         if end is None:
             row = noise_row(self._work.setup["distribution"], first)
             noise = np.ascontiguousarray(self.buffers[turn].noise[row:, self._work.columns[worker]])
+        parameters = self._parameters if end is None else None
+        small, stored = (parameters, None) if isinstance(parameters, np.ndarray) else (None, parameters)
+        size = sum(array.nbytes for array in (small, noise) if array is not None)
         with explained():
-            ref = self._handles[worker].fill.remote(task, self._parameters if end is None else None, noise)
+            ref = self._handles[worker].fill_as.remote(packed((task, small, noise), size), stored)
         self._awaited[worker] = Awaited(ref, task, turn)
 
     def ask(self, worker: int, kind: str, value: Any) -> None:  # noqa: D102 - as in the protocol
@@ -186,7 +190,7 @@ class RayWorkers:
     def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
         awaited = self._awaited[worker]
         try:
-            kind, value, seconds = ray.get(awaited.ref, timeout=self._timeout)
+            kind, value, seconds = unpacked(ray.get(awaited.ref, timeout=self._timeout))
         except ray.exceptions.RayTaskError as error:
             raise EnvError(f"{self.name(worker)} failed: {error}") from error
         except ray.exceptions.RayError as error:

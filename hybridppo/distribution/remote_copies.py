@@ -8,6 +8,7 @@ from typing import Any
 import cloudpickle
 from threadpoolctl import threadpool_limits
 
+from hybridppo.distribution.messages import packed, unpacked
 from hybridppo.distribution.remote_share import Answer, answered, versions_here
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -36,14 +37,19 @@ class RemoteCopies:
 
         return answered(make)
 
-    def step(self, actions: Any) -> Answer:
-        """As `Environments.step`, and what else is known of the step: which were restarted, and who was absent."""
+    def step(self, actions: Any) -> Any:
+        """As `Environments.step`, and what else is known of the step: which were restarted, and who was absent.
+
+        Packed, as the actions are.
+        """
 
         def step() -> Any:
             assert self._environments is not None  # `begin` was before
-            return (*self._environments.step(actions), self._environments.restarted, self._environments.absent)
+            parts = self._environments.step(unpacked(actions))
+            return (*parts, self._environments.restarted, self._environments.absent)
 
-        return answered(step)
+        answer = answered(step)
+        return packed(answer, answer[1][0].nbytes if answer[0] == "done" else 0)
 
     def call(self, method: str, *arguments: Any) -> Answer:
         """Another of its methods: what comes of it, and why a state cannot be saved or put back, if so."""

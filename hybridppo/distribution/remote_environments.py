@@ -13,6 +13,7 @@ import ray
 import ray.exceptions
 from numpy.typing import NDArray
 
+from hybridppo.distribution.messages import packed, unpacked
 from hybridppo.distribution.ray_workers import SECONDS_TO_CLOSE, explained, reason_of, require_versions
 from hybridppo.distribution.remote_copies import RemoteCopies
 from hybridppo.environments.base import Environments, EnvState, Step
@@ -115,7 +116,7 @@ class RemoteEnvironments(Environments):
         for worker, ref in refs.items():
             try:
                 # What is there is fetched at leisure: with no time at all a busy machine loses workers that answered.
-                kind, value, _ = ray.get(ref, timeout=timeout if ref in there else 0)
+                kind, value, _ = unpacked(ray.get(ref, timeout=timeout if ref in there else 0))
             except ray.exceptions.GetTimeoutError:
                 answers[worker] = WorkerLostError(
                     f"{self._name(worker)} has not answered for {timeout:g} s: a step or a reset hangs, or is slower "
@@ -153,7 +154,7 @@ class RemoteEnvironments(Environments):
 
     def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
         workers = range(len(self._shares))
-        answers = self._answers(workers, lambda i: self._handles[i].step.remote(part_of(actions, self._columns[i])))
+        answers = self._answers(workers, lambda i: self._handles[i].step.remote(self._packed(actions, i)))
         parts, self.restarted = [], {}
         finals_of: list[int] = []
         finals: list[Array] = []
@@ -173,6 +174,9 @@ class RemoteEnvironments(Environments):
             self.absent = np.concatenate(absent)
         together = [np.concatenate(each) for each in (observations, rewards, terminated, truncated)]
         return (together[0], together[1], together[2], together[3], finals_of, finals)
+
+    def _packed(self, actions: Any, worker: int) -> Any:
+        return packed(part_of(actions, self._columns[worker]), 0)  # a few numbers for each environment
 
     def _instead(self, worker: int, lost: WorkerLostError) -> tuple[Any, ...]:
         """What stands for a step of a worker that is lost: another begins episodes, and none of it is a step."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from hybridppo._version import __version__
+from hybridppo.distribution.messages import packed, unpacked
 from hybridppo.errors import EnvError
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -106,6 +107,13 @@ class RemoteShare:
             return task, filled, finals, rows
 
         return answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
+
+    def fill_as(self, message: Any, parameters: Array | None) -> Any:
+        """As `fill`, with all that it takes in a message, but for parameters that are too large; packed likewise."""
+        task, small, noise = unpacked(message)
+        answer = self.fill(task, parameters if small is None else small, noise)
+        arrays = answer[1][3].values() if answer[0] == "done" else ()
+        return packed(answer, sum(array.nbytes for array in arrays))
 
     def ask(self, kind: str, value: Any) -> Answer:
         """As `Share.answer`."""

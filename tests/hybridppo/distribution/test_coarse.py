@@ -34,6 +34,7 @@ from killed_driver import assert_nothing_outlives_it  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 
 from hybridppo.distribution import ray_workers  # noqa: E402
+from hybridppo.distribution.messages import unpacked  # noqa: E402
 from hybridppo.distribution.remote_share import Fill  # noqa: E402
 
 pytestmark = [pytest.mark.extras, pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")]
@@ -276,7 +277,7 @@ def test_an_answer_for_other_parameters_than_were_asked_for_is_an_error(monkeypa
     true_answer = ray.get
 
     def stale(ref: Any, **options: Any) -> Any:
-        answer = true_answer(ref, **options)
+        answer = unpacked(true_answer(ref, **options))
         if isinstance(answer, tuple) and isinstance(answer[1], tuple) and isinstance(answer[1][0], Fill):
             kind, (task, *others), seconds = answer
             if task.version == 2:
@@ -306,5 +307,12 @@ def test_a_store_of_objects_that_is_full_is_an_error_with_what_to_do(monkeypatch
     def fill_it(metrics: dict[str, float]) -> None:
         monkeypatch.setattr(ray, "put", full)
 
+    wide = replace(CONFIG, hidden_sizes=(256, 256))  # whose parameters do not travel in the call
     with pytest.raises(DistributionError, match=r"store of objects is full.*lower num_envs"):
-        train(distribution="coarse:2", on_iteration=fill_it)
+        train(distribution="coarse:2", config=wide, on_iteration=fill_it)
+
+
+def test_what_the_store_carries_gives_the_bits_of_what_travels_in_the_call() -> None:
+    wide = replace(CONFIG, hidden_sizes=(256, 256), num_envs=8, num_steps=512)  # each part of a rollout above 96 KiB
+    alone, several = (train(total_steps=2 * 4096, config=wide, **how) for how in ({}, {"distribution": "coarse:2"}))
+    assert torch.equal(values_of(alone), values_of(several))

@@ -68,12 +68,12 @@ class NumpySteps:
 
     @contextmanager
     def threads(self) -> Iterator[None]:
-        """NumPy's; torch, which has the optimizer and the advantages, keeps to one.
+        """NumPy's; torch, which has the optimizer, the advantages and products in bfloat16, keeps to one.
 
         Of a minibatch of several blocks each thread takes some, and its products are made on it alone.
         """
         count = torch.get_num_threads()
-        is_divided = self._config.minibatch_size > self._block_size and self._config.precision == "fp32"
+        is_divided = self._config.minibatch_size > self._block_size
         with ExitStack() as stack:
             stack.enter_context(one_torch_thread())
             if count > 1 and is_divided:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.exploring import StateDependentActor, exploring_actor_of
-from hybridppo.networks.forms import arrays_of, cell_of, is_on_cpu, numpy_form
+from hybridppo.networks.forms import arrays_of, cell_of, numpy_form
 
 if TYPE_CHECKING:
     from hybridppo.placements.crossing import Crossing
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> SamplingActor:
     """The fastest form of an actor, with the parameters it has now, where they are now."""
     form = numpy_form(network) if not crossing.takes_tensors else None
-    if form is not None and is_on_cpu(network):
-        return form.actor([tensor.numpy() for tensor in arrays_of(network)], version)
+    if form is not None:
+        arrays = arrays_of(network)
+        if all(array.device.type == "cpu" for array in arrays):
+            return form.actor([array.numpy() for array in arrays], version)
     return torch_actor(network, crossing, version)
 
 

@@ -54,9 +54,7 @@ class NumpyActor:
         self._log_std = parameters[0] if is_gaussian else None
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
         # [outputs, inputs] and [outputs] -> [inputs + 1, outputs]
-        layers = [
-            np.ascontiguousarray(np.vstack((weight.T, bias))) for weight, bias in zip(weights, biases, strict=True)
-        ]
+        layers = [_with_bias(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
         # Seen as [outputs, inputs + 1], and stored as they are: so OpenBLAS rounds products of any width alike.
         self._layers, self._head = [layer.T for layer in layers[:-1]], layers[-1]
         self._multiply: Callable[..., Array] = np.matmul
@@ -118,6 +116,13 @@ class NumpyActor:
         if self._log_std is not None:
             self._outputs = np.empty((num_rows, self._head.shape[1] + len(self._log_std)), np.float32)
             self._outputs[:, self._head.shape[1] :] = self._log_std
+
+
+def _with_bias(weight: Array, bias: Array) -> Array:
+    """`[inputs + 1, outputs]`, the bias below the transposed weight."""
+    layer = np.empty((weight.shape[1] + 1, len(weight)), np.float32)
+    layer[:-1], layer[-1] = weight.T, bias
+    return layer
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 
+import hybridppo
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import compiled_steps
@@ -172,9 +173,19 @@ def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
         torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: gym.Space) -> None:
-    config = ppo_config(hidden_sizes=(2048, 32), num_envs=8, num_steps=64, num_minibatches=2)  # blocks of 64 rows
+needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")
+
+
+@pytest.mark.parametrize(
+    ("space", "precision"),
+    [(DISCRETE, "fp32"), (CONTINUOUS, "fp32"), pytest.param(DISCRETE, "bf16", marks=needs_bf16)],
+    ids=["discrete", "continuous", "bf16"],
+)
+def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: gym.Space, precision: Any) -> None:
+    config = ppo_config(
+        hidden_sizes=(2048, 2048) if precision == "bf16" else (2048, 32),
+        num_envs=8, num_steps=64, num_minibatches=2, precision=precision,
+    )  # fmt: skip  # blocks of 64 rows
 
     def learned(num_threads: int) -> list[torch.Tensor]:
         agent = make_agent(space, config)
@@ -190,6 +201,22 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
     expected = learned(1)
     for num_threads in (2, 3):
         assert all(map(torch.equal, learned(num_threads), expected))
+
+
+def test_threads_share_the_layers_after_a_memory_and_change_no_bit() -> None:
+    config = ppo_config(
+        hidden_sizes=(2048,), num_envs=8, num_steps=32, num_minibatches=2, num_epochs=1, recurrent="gru",
+        recurrent_size=8, sequence_length=8,
+    )  # fmt: skip  # blocks of 64 rows
+
+    def learned(num_threads: int) -> torch.Tensor:
+        result = hybridppo.train(
+            "CartPole-v1", config=replace(config, torch_threads=num_threads), total_steps=512, seed=1,
+            placement="cpu", progress=False,
+        )  # fmt: skip
+        return result.agent.parameters.values.detach()
+
+    assert torch.equal(learned(2), learned(1))
 
 
 def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
@@ -321,9 +348,6 @@ def test_a_step_that_is_not_finite_is_told_from_others() -> None:
         assert not torch.isfinite(statistics).all()
         assert not torch.isfinite(agent.parameters.values).all()
         agent = make_agent(DISCRETE, ppo_config())
-
-
-needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="no bfloat16 on this processor")
 
 
 @needs_bf16

@@ -27,9 +27,9 @@ from hybridppo import PPO, SingleDevice
 from hybridppo.environments.base import Environments, Step
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import NextStepEnvironments
-from hybridppo.networks.threads import limit_threads
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.threads import limit_threads
 
 Array = NDArray[Any]
 

@@ -47,7 +47,7 @@ from settings import cleanrl
 from simulation import Machine, Simulation, Timing, learners, samplers, seconds_per_iteration, served
 
 from hybridppo.distribution.lag import BoundedLag
-from hybridppo.networks.threads import cpu_cores
+from hybridppo.threads import cpu_cores
 
 FRAGMENTS = (1, 2, 4, 8, 16, 32, 64)
 WORTH_ORDERING = 1.10

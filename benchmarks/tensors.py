@@ -22,10 +22,10 @@ import torch
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.crossing import wait_for
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.samplers.on_tensors import TensorSampler
+from hybridppo.threads import limit_threads
 
 NUM_STEPS, ROLLOUTS = 32, 4
 

@@ -42,8 +42,8 @@ def train_hybridppo(seed: int, every: int, overlap: bool) -> Evaluations:
     from hybridppo import PPO, Mirrored, Placement, SingleDevice
     from hybridppo.environments.making import make_environments
     from hybridppo.evaluating import evaluate_agent
-    from hybridppo.networks.threads import limit_threads
     from hybridppo.runners.assembly import make_runner, make_sampler
+    from hybridppo.threads import limit_threads
 
     config = cleanrl(
         num_envs=NUM_ENVS,

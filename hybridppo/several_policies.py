@@ -26,7 +26,6 @@ from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Interruption
 from hybridppo.loading import fitting
 from hybridppo.networks.precision import float32_products
-from hybridppo.networks.threads import limit_threads
 from hybridppo.observers import Reporting
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto
@@ -41,6 +40,7 @@ from hybridppo.runners.assembly import policy_samplers
 from hybridppo.runners.several_policies import Policy, SeveralPoliciesRunner, tensors_of
 from hybridppo.seeds import seed_of
 from hybridppo.settings import Settings, name_of_source
+from hybridppo.threads import limit_threads
 from hybridppo.validation import whole
 
 if TYPE_CHECKING:

@@ -31,7 +31,6 @@ from hybridppo.interruption import Interruption, Stopped
 from hybridppo.loading import go_on
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
-from hybridppo.networks.threads import limit_threads
 from hybridppo.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.auto.auto import Auto, Choice
@@ -48,6 +47,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.seeds import fresh_seed, seed_of
 from hybridppo.settings import Settings, name_of_source
 from hybridppo.starting import start_from
+from hybridppo.threads import limit_threads
 
 if TYPE_CHECKING:
     from hybridppo.several_policies import PoliciesResult

@@ -34,7 +34,6 @@ from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.part_adam import PartAdam
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.acting import TorchActor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.memory import MemoryLayout
@@ -48,6 +47,7 @@ from hybridppo.spaces.deterministic import (
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
+from hybridppo.threads import limit_threads
 from hybridppo.validation import whole
 
 MINIBATCHES_AT_ONCE = 32

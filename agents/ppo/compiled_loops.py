@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.compiled.meeting import meet
 from hybridppo.compiled.perceptrons import backward, forward, matrices, pack, up_to_whole
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 
@@ -18,6 +19,8 @@ ACTOR_RATE, CRITIC_RATE, BETA_1, BETA_2, EPS, STEP = range(5, 11)
 NUM_SETTINGS = 11
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
 """Where each statistic is, as in `optimizer_steps.STATISTICS`."""
+ACTOR, CRITIC, BOTH = range(3)
+"""Whose part of the work is done."""
 
 
 def take_steps(
@@ -32,6 +35,9 @@ def take_steps(
     rows: Any,
     starts: Any,
     normalizes: bool,
+    network: int,
+    signals: Any,
+    norms: Any,
     sizes: Any,
     offsets: Any,
     choices: Any,
@@ -47,6 +53,9 @@ def take_steps(
 ) -> None:
     """An optimizer step on each of some minibatches in turn; `STATISTICS` of each.
 
+    Two threads may share it, one with the actor and one with the critic: both need nothing of each other but the norm
+    of the whole gradient. Not a bit depends on whether they do.
+
     Args:
         values: `[P]`, the parameters, the actor's before the critic's.
         gradient: `[P]`, written.
@@ -59,6 +68,9 @@ def take_steps(
         rows: `[M]`, which of the batch are in the minibatches.
         starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
         normalizes: whether advantages are normalised.
+        network: of which this thread is: 0 for the actor, 1 for the critic, `BOTH`.
+        signals: where both threads wait for each other, see `meet`.
+        norms: `[2, 2]`, what they tell each other, by turns: while one reads, the other may write already.
         sizes: `[2, L + 1]`, the numbers between the layers of actor and critic.
         offsets: `[2, L, 2]`, where their weights and biases begin among the parameters.
         choices: `[C, 2]`, of each choice among how many it is, and its action.
@@ -73,30 +85,29 @@ def take_steps(
         statistics: `[S, 6]`, written.
     """
     sums = np.empty(statistics.shape[1])
+    mean, deviation = np.float32(0.0), np.float32(1.0)
     for minibatch in range(len(starts) - 1):
-        some = rows[starts[minibatch] : starts[minibatch + 1]]
-        mean, deviation = moments(columns[2], some, normalizes)
+        some, squares_of = rows[starts[minibatch] : starts[minibatch + 1]], norms[minibatch % 2]
+        if network != CRITIC:
+            mean, deviation = moments(columns[2], some, normalizes)
         fill_gradient(
-            values, gradient, observations, actions, columns, some, len(some), mean, deviation, sizes, offsets,
-            choices, numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
+            values, gradient, observations, actions, columns, some, len(some), mean, deviation, network, sizes,
+            offsets, choices, numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
         )  # fmt: skip
-        tell(sums, len(some), statistics[minibatch])
+        tell(sums, len(some), network, statistics[minibatch])
         if steps:
-            take_step(values, gradient, exp_avg, exp_avg_sq, offsets, settings, statistics[minibatch])
+            square(gradient, network, offsets, squares_of)
+            if network != BOTH and not meet(signals, network, minibatch + 1):
+                return
+            take_step(
+                values, gradient, exp_avg, exp_avg_sq, network, offsets, squares_of, settings, statistics[minibatch]
+            )
 
 
 def take_step_of_shards(
-    values: Any,
-    gradient: Any,
-    exp_avg: Any,
-    exp_avg_sq: Any,
-    gradients: Any,
-    sums: Any,
-    size: int,
-    offsets: Any,
-    settings: Any,
-    statistics: Any,
-) -> None:
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, gradients: Any, sums: Any, size: int, offsets: Any,
+    settings: Any, statistics: Any,
+) -> None:  # fmt: skip
     """An optimizer step along the sum of the gradients of a minibatch's shards `[S, P]`; `STATISTICS`, `[6]`.
 
     `gradients` and `sums`, `[S, 6]`, are as `fill_gradient` has filled them; others as for `take_steps`.
@@ -107,59 +118,47 @@ def take_step_of_shards(
             gradient[k] += gradients[shard, k]
         for k in range(sums.shape[1]):
             sums[0, k] += sums[shard, k]
-    tell(sums[0], size, statistics)
-    take_step(values, gradient, exp_avg, exp_avg_sq, offsets, settings, statistics)
+    tell(sums[0], size, BOTH, statistics)
+    squares_of = np.empty(2)
+    square(gradient, BOTH, offsets, squares_of)
+    take_step(values, gradient, exp_avg, exp_avg_sq, BOTH, offsets, squares_of, settings, statistics)
 
 
-def tell(sums: Any, size: int, statistics: Any) -> None:
-    """The means of what was measured."""
-    for k in range(len(sums)):
-        statistics[k] = sums[k] / size
+def tell(sums: Any, size: int, network: int, statistics: Any) -> None:
+    """The means of what was measured of a network, or of both."""
+    for k in range(GRAD_NORM):
+        if network == BOTH or (network == CRITIC) == (k == VALUE_LOSS):
+            statistics[k] = sums[k] / size
 
 
 def take_step(
-    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, offsets: Any, settings: Any, statistics: Any
-) -> None:
-    """Clipping and Adam."""
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, network: int, offsets: Any, squares_of: Any,
+    settings: Any, statistics: Any,
+) -> None:  # fmt: skip
+    """Clipping by the norm of the whole gradient, of which there is the square, and Adam on a network, or on both."""
     settings[STEP] += 1.0
-    norm = math.sqrt(squared_norm(gradient))
-    statistics[GRAD_NORM] = np.float32(norm)
+    norm = math.sqrt(squares_of[ACTOR] + squares_of[CRITIC])
+    if network != CRITIC:
+        statistics[GRAD_NORM] = np.float32(norm)
     scale = np.float32(1.0)
     if norm + 1e-6 > settings[MAX_GRAD_NORM]:
         scale = np.float32(settings[MAX_GRAD_NORM] / (norm + 1e-6))
     critic = offsets[1, 0, 0]  # where its parameters begin
-    for rate, first, end in ((ACTOR_RATE, 0, critic), (CRITIC_RATE, critic, len(values))):
-        part = slice(first, end)
-        adam(values[part], gradient[part], exp_avg[part], exp_avg_sq[part], settings[rate], scale, settings)
+    for own, rate, first, end in ((ACTOR, ACTOR_RATE, 0, critic), (CRITIC, CRITIC_RATE, critic, len(values))):
+        if network in (own, BOTH):
+            part = slice(first, end)
+            adam(values[part], gradient[part], exp_avg[part], exp_avg_sq[part], settings[rate], scale, settings)
 
 
 def fill_gradient(
-    values: Any,
-    gradient: Any,
-    observations: Any,
-    actions: Any,
-    columns: Any,
-    rows: Any,
-    size: int,
-    mean: Any,
-    deviation: Any,
-    sizes: Any,
-    offsets: Any,
-    choices: Any,
-    numbers: Any,
-    free: int,
-    mask_size: int,
-    is_tanh: bool,
-    settings: Any,
-    blocks: Any,
-    squares: Any,
-    vectors: Any,
-    sums: Any,
-) -> None:
+    values: Any, gradient: Any, observations: Any, actions: Any, columns: Any, rows: Any, size: int, mean: Any,
+    deviation: Any, network: int, sizes: Any, offsets: Any, choices: Any, numbers: Any, free: int, mask_size: int,
+    is_tanh: bool, settings: Any, blocks: Any, squares: Any, vectors: Any, sums: Any,
+) -> None:  # fmt: skip
     """What `rows` add to the gradient of the loss over a minibatch of `size`, and to the sums of what is measured.
 
     There is one of `rows` at least; `mean` and `deviation` of the minibatch's advantages are as `moments` gives them;
-    `gradient` and `sums`, `[6]`, are written; others as for `take_steps`.
+    what `network` has of `gradient` and `sums`, `[6]`, is written; others as for `take_steps`.
     """
     num_layers, block = sizes.shape[1] - 1, blocks.shape[1]
     up, down, weights = squares[:num_layers], squares[num_layers : 2 * num_layers], squares[2 * num_layers :]
@@ -168,15 +167,17 @@ def fill_gradient(
     outputs, d_outputs = blocks[num_layers], deltas[(num_layers - 1) % 2]
     d_free = deltas[2, 0]
     sums[:] = 0.0
-    for network in range(2):
+    for own in range(2):
+        if network not in (own, BOTH):
+            continue
         d_free[:] = np.float32(0.0)
-        of_network = sizes[network]
-        pack(values, of_network, offsets[network], up, down, biases)
+        of_network = sizes[own]
+        pack(values, of_network, offsets[own], up, down, biases)
         for first in range(0, len(rows), block):
             some = rows[first : first + block]
             gather(observations, some, blocks[0], up_to_whole(of_network[0]))
             forward(of_network, up, biases, blocks, len(some), is_tanh)
-            if network == 0:
+            if own == ACTOR:
                 mask(observations, some, outputs, mask_size)
                 policy_loss(
                     outputs, d_outputs, d_free, values[free : free + len(numbers)], actions, columns, some, choices,
@@ -186,12 +187,12 @@ def fill_gradient(
                 value_loss(outputs, d_outputs, columns, some, size, settings, sums)
             backward(of_network, down, blocks, deltas, weights, bias_gradients, nothing, len(some), first == 0, is_tanh)
         for layer in range(num_layers):
-            weight, bias = matrices(gradient, of_network, offsets[network], layer)
+            weight, bias = matrices(gradient, of_network, offsets[own], layer)
             for o in range(len(weight)):
                 bias[o] = bias_gradients[layer, 0, o]
                 for k in range(weight.shape[1]):
                     weight[o, k] = weights[layer, o, k]
-        if network == 0:
+        if own == ACTOR:
             for k in range(len(numbers)):
                 gradient[free + k] = d_free[k]
 
@@ -229,21 +230,9 @@ def mask(observations: Any, rows: Any, outputs: Any, mask_size: int) -> None:
 
 
 def policy_loss(
-    outputs: Any,
-    d_outputs: Any,
-    d_free: Any,
-    log_stds: Any,
-    actions: Any,
-    columns: Any,
-    rows: Any,
-    choices: Any,
-    numbers: Any,
-    mean: Any,
-    deviation: Any,
-    size: int,
-    settings: Any,
-    sums: Any,
-) -> None:
+    outputs: Any, d_outputs: Any, d_free: Any, log_stds: Any, actions: Any, columns: Any, rows: Any, choices: Any,
+    numbers: Any, mean: Any, deviation: Any, size: int, settings: Any, sums: Any,
+) -> None:  # fmt: skip
     """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`."""
     one, half = np.float32(1.0), np.float32(0.5)
     low, high = np.float32(1.0 - settings[CLIP_RANGE]), np.float32(1.0 + settings[CLIP_RANGE])
@@ -334,6 +323,15 @@ def value_loss(outputs: Any, d_outputs: Any, columns: Any, rows: Any, size: int,
         d_outputs[r, 0] = share * d_value
         for k in range(1, up_to_whole(1)):
             d_outputs[r, k] = np.float32(0.0)
+
+
+def square(gradient: Any, network: int, offsets: Any, squares_of: Any) -> None:
+    """The squared norms of a network's gradient, or of both."""
+    critic = offsets[1, 0, 0]  # where it begins
+    if network != CRITIC:
+        squares_of[ACTOR] = squared_norm(gradient[:critic])
+    if network != ACTOR:
+        squares_of[CRITIC] = squared_norm(gradient[critic:])
 
 
 def squared_norm(gradient: Any) -> Any:

@@ -4,11 +4,11 @@ A step is one call: rows gathered, actor and critic forward, the loss, backward,
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.agents.ppo.numpy_steps import knows
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
-from hybridppo.compiled import perceptrons
+from hybridppo.compiled import meeting, perceptrons
+from hybridppo.compiled.meeting import GONE, NUM_SIGNALS, text_of_signals
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
 from hybridppo.compiled.sources import gather
 from hybridppo.compiled.tile_sizes import text_of_tiles
@@ -28,9 +29,9 @@ from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interruption import Stopped
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import linears, numpy_form
-from hybridppo.networks.threads import one_torch_thread
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from hybridppo.spaces.joint import leaves_of
+from hybridppo.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -43,6 +44,8 @@ KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
 """Distributions of which there is a compiled gradient, alone or jointly."""
 BLOCK_BYTES = 320 * 2**10
 """Of activations of one network that pass forward and backward together."""
+ROWS_OF_A_THREAD = 256
+"""Fewer are not worth another thread, where they only pass forward."""
 PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
@@ -52,7 +55,7 @@ import math
 import numba
 import numpy as np
 
-{tiles}
+{given}
 
 compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
@@ -65,12 +68,14 @@ network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, 
 '''
 SIGNATURES = {
     "moments": "numba.types.UniTuple(f, 2)(f[::1], i[::1], b)",
-    "fill_gradient": "u(f[::1], f[::1], *batch, i, f, f, *network, d[::1])",
-    "take_steps": "u(*parameters, b, *batch, i[::1], b, *network, f[:, ::1])",
+    "fill_gradient": "u(f[::1], f[::1], *batch, i, f, f, i, *network, d[::1])",
+    "take_steps": "u(*parameters, b, *batch, i[::1], b, i, i[::1], d[:, ::1], *network, f[:, ::1])",
     "take_step_of_shards": "u(*parameters, f[:, ::1], d[:, ::1], i, i[:, :, ::1], d[::1], f[::1])",
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
 """What is called from Python, and with what."""
+GIVEN = (*perceptrons.GIVEN, *meeting.GIVEN)
+"""What the module has before its loops."""
 CONTRACTED = (*perceptrons.CONTRACTED, "through_tanh", "through_relu", "policy_loss", "value_loss", "adam")
 """Where a product and a sum may be rounded as one."""
 SUMMED = ("squared_norm",)
@@ -105,7 +110,7 @@ class CompiledSteps:
         self._is_tanh = form.activation == "tanh"
         self._normalizes, self._settings = config.normalize_advantage, np.zeros(loops.NUM_SETTINGS)
         self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
-        self._num_shards = 1
+        self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
         self._pool: ThreadPoolExecutor | None = None
         self._packed: tuple[Any, tuple[Array, Array, Array]] | None = None
@@ -121,9 +126,12 @@ class CompiledSteps:
         )
 
     def threads(self) -> AbstractContextManager[None]:
-        """As many as torch has: a minibatch is divided among them, and what each finds added in their order."""
-        self._num_shards = torch.get_num_threads()
-        while len(self._scratch) < self._num_shards:
+        """As many as torch has. Of two, each has a network, to the bits of one.
+
+        Of more, each has a share of a minibatch; what they find is added in their order, which is another rounding.
+        """
+        self._num_threads = torch.get_num_threads()
+        while len(self._scratch) < self._num_threads:
             self._scratch.append(_scratch(self._sizes))
             self._pool = ThreadPoolExecutor(len(self._scratch) - 1, thread_name_prefix="hybridppo-update")
         return one_torch_thread()
@@ -132,10 +140,27 @@ class CompiledSteps:
         """The critic's values."""
         rows = np.ascontiguousarray(array_of(observations))
         values = np.empty(len(rows), np.float32)
-        self._module.critic_values(
-            self._values, rows, self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[0], values
-        )
+        count = max(1, min(self._num_threads, len(rows) // ROWS_OF_A_THREAD))
+
+        def some_of(thread: int) -> None:
+            part = slice(thread * len(rows) // count, (thread + 1) * len(rows) // count)
+            self._module.critic_values(
+                self._values, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
+                values[part],
+            )  # fmt: skip
+
+        self._side_by_side(some_of, count)
         return torch.from_numpy(values)
+
+    def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
+        """The first of `count` parts of some work in this thread, the others in theirs."""
+        others = [cast(ThreadPoolExecutor, self._pool).submit(work, number) for number in range(1, count)]
+        try:
+            work(0)
+        finally:
+            wait(others)  # none may write any more when this is over
+        for other in others:
+            other.result()
 
     def metrics(self) -> dict[str, float]:
         """Nothing."""
@@ -149,27 +174,55 @@ class CompiledSteps:
         parameters, step = self._parameters(clip_range)
         starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
-        is_divided = min(self._num_shards, *sizes) > 1
-        at_once = 1 if is_divided else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
+        has_shards = self._num_threads > 2 and min(sizes) > 1
+        at_once = 1 if has_shards else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
         for first in range(0, len(sizes), at_once):
             if self._agent.should_stop():
                 raise Stopped
-            part = starts[first : first + at_once + 1]
-            if is_divided:
-                self._step_of_shards(parameters, columns, rows[part[0] : part[1]], statistics[first])
+            part, some = starts[first : first + at_once + 1], statistics[first : first + at_once]
+            if has_shards:
+                self._step_of_shards(parameters, columns, rows[part[0] : part[1]], some[0])
             else:
-                some = statistics[first : first + at_once]
-                self._module.take_steps(
-                    *parameters, True, *columns, rows, part, self._normalizes, *self._network, *self._scratch[0], some
-                )
+                take = self._take_steps_by_networks if self._num_threads == 2 else self._take_steps
+                take(parameters, columns, rows, part, some)
             step[...] = self._settings[loops.STEP]
         return torch.from_numpy(statistics)
+
+    def _take_steps(
+        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, starts: Array,
+        statistics: Array, *, steps: bool = True,
+    ) -> None:  # fmt: skip
+        """On one thread."""
+        self._module.take_steps(
+            *parameters, steps, *columns, rows, starts, self._normalizes, loops.BOTH, *_meeting_place(),
+            *self._network, *self._scratch[0], statistics,
+        )  # fmt: skip
+
+    def _take_steps_by_networks(
+        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, starts: Array,
+        statistics: Array,
+    ) -> None:  # fmt: skip
+        """The actor's in this thread, the critic's in another; within a minibatch they meet once."""
+        signals, norms = _meeting_place()
+        own = [self._network, (*self._network[:-1], self._settings.copy())]  # in which each counts its steps
+
+        def take(network: int) -> None:
+            try:
+                self._module.take_steps(
+                    *parameters, True, *columns, rows, starts, self._normalizes, network, signals, norms,
+                    *own[network], *self._scratch[network], statistics,
+                )  # fmt: skip
+            except BaseException:
+                signals[GONE] = 1  # the other would wait
+                raise
+
+        self._side_by_side(take, len(own))
 
     def _step_of_shards(
         self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array
     ) -> None:
         """A step on a minibatch of `rows`, of which each thread has a share."""
-        size, num_shards = len(rows), min(self._num_shards, len(rows))
+        size, num_shards = len(rows), min(self._num_threads, len(rows))
         moments = self._module.moments(columns[2][2], rows, self._normalizes)
         gradients = np.zeros((num_shards, len(self._values)), np.float32)
         sums = np.empty((num_shards, len(STATISTICS)))
@@ -177,15 +230,11 @@ class CompiledSteps:
         def fill(shard: int) -> None:
             share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
             self._module.fill_gradient(
-                self._values, gradients[shard], *columns, share, size, *moments, *self._network, *self._scratch[shard],
-                sums[shard],
+                self._values, gradients[shard], *columns, share, size, *moments, loops.BOTH, *self._network,
+                *self._scratch[shard], sums[shard],
             )  # fmt: skip
 
-        assert self._pool is not None  # of `threads`
-        others = [self._pool.submit(fill, shard) for shard in range(1, num_shards)]
-        fill(0)
-        for other in others:
-            other.result()
+        self._side_by_side(fill, num_shards)
         self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
 
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
@@ -193,10 +242,7 @@ class CompiledSteps:
         statistics = np.zeros((1, len(STATISTICS)), np.float32)
         parameters, _ = self._parameters(clip_range)
         rows, starts = np.arange(len(batch), dtype=np.int64), _whole([0, len(batch)])
-        self._module.take_steps(
-            *parameters, False, *_packed(batch), rows, starts, self._normalizes, *self._network, *self._scratch[0],
-            statistics,
-        )  # fmt: skip
+        self._take_steps(parameters, _packed(batch), rows, starts, statistics, steps=False)
         return torch.from_numpy(statistics[0, :-1])
 
     def _parameters(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
@@ -216,6 +262,11 @@ class CompiledSteps:
     def _where(self, parameter: Tensor) -> int:
         """Where a parameter begins in the buffer."""
         return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
+
+
+def _meeting_place() -> tuple[Array, Array]:
+    """Where two threads wait for each other, and what they tell each other there."""
+    return np.zeros(NUM_SIGNALS, np.int64), np.zeros((2, 2))
 
 
 def _packed(batch: Any) -> tuple[Array, Array, Array]:
@@ -283,14 +334,15 @@ def is_kept() -> bool:
 def _module_text() -> str:
     import numba
 
-    sources = gather("the update", {name: getattr(loops, name) for name in SIGNATURES}, given=perceptrons.GIVEN)
+    sources = gather("the update", {name: getattr(loops, name) for name in SIGNATURES}, given=GIVEN)
     text = sources.text
     decorators = dict.fromkeys(CONTRACTED, "contracted") | dict.fromkeys(SUMMED, "summed")
     for name, signature in SIGNATURES.items():
         decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
     for name, decorator in decorators.items():
         text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
-    return HEADER.format(version=numba.__version__, numpy=np.__version__, tiles=text_of_tiles()) + text
+    given = text_of_tiles() + text_of_signals()
+    return HEADER.format(version=numba.__version__, numpy=np.__version__, given=given) + text
 
 
 def _explained(path: Path, error: Exception) -> HybridPPOError:

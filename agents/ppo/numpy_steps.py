@@ -25,8 +25,8 @@ from hybridppo.agents.ppo.numpy_passes import Passes
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
-from hybridppo.networks.threads import one_torch_thread
 from hybridppo.networks.trunks import shared_trunk_of
+from hybridppo.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

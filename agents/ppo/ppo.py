@@ -48,7 +48,6 @@ from hybridppo.networks.making import Networks, actor_and_critic, checked_networ
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.acting import TorchRecurrentActor, torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import gae, next_values
@@ -56,6 +55,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
+from hybridppo.threads import limit_threads
 from hybridppo.validation import whole
 
 

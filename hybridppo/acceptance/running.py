@@ -26,7 +26,7 @@ from hybridppo.acceptance.case import Bench, Case, Outcome, attempt
 from hybridppo.acceptance.catalogue import catalogue
 from hybridppo.acceptance.report import Report
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.threads import cpu_cores
+from hybridppo.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
 

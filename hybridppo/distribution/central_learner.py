@@ -23,13 +23,13 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import TrainingError
 from hybridppo.networks.normalization import moments_of
 from hybridppo.networks.precision import float32_products
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.seeds import seed_of
+from hybridppo.threads import limit_threads
 
 FIRST = 0
 """The learner that draws what a training in one process would."""

@@ -19,7 +19,6 @@ from hybridppo.distribution.policies import (
 )
 from hybridppo.distribution.prediction import Crossings, OverRay, Resources, Sizes, predict_over_ray
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.networks.threads import cpu_cores
 from hybridppo.placements.auto.auto import Choice
 from hybridppo.placements.auto.calibration import MAX_SHARE
 from hybridppo.placements.auto.decision import MARGIN
@@ -27,6 +26,7 @@ from hybridppo.placements.auto.figures import Figures, Work
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates
 from hybridppo.placements.auto.timing import generators_untouched
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
 

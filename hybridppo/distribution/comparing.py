@@ -35,12 +35,12 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.interfaces import Metrics
-from hybridppo.networks.threads import cpu_cores
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto, work_of
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
 from hybridppo.placements.auto.figures import Calibration
 from hybridppo.reporting.callbacks import Callback, TrainingRun
+from hybridppo.threads import cpu_cores
 
 PARTS = ("sampling", "learning", "crossing")
 SECONDS_FOR_AN_UPDATE = 0.5

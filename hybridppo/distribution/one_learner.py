@@ -17,12 +17,12 @@ from hybridppo.distribution.policies import Central, MultiLearner
 from hybridppo.distribution.prediction import Sizes
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.portions import with_steps
 from hybridppo.placements.auto.timing import stable_median
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.threads import limit_threads
 
 MOST_STEPS = 32
 """Of the rollout that is sampled for the measurements; they are of that one over and over."""

@@ -14,9 +14,9 @@ from hybridppo.distribution.prediction import Resources
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.threads import cpu_cores
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.auto import Auto, Choice
+from hybridppo.threads import cpu_cores
 
 
 class OverRay(Alone):

@@ -38,7 +38,6 @@ from hybridppo.blas import advice
 from hybridppo.checking import check_env
 from hybridppo.errors import DeviceError
 from hybridppo.loading import load
-from hybridppo.networks.threads import cpu_cores, limit_threads
 from hybridppo.placements.auto.comparison import candidates, measure_placements
 from hybridppo.placements.base import Placement
 from hybridppo.placements.migrating import Migrating
@@ -46,6 +45,7 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.files import replace_synced
 from hybridppo.run_directory.lines import finite
+from hybridppo.threads import cpu_cores, limit_threads
 
 MOST_SECONDS = 110.0
 """Checks that have not begun by then are left out, which is said."""

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import ConfigurationError, HybridPPOError
-from hybridppo.networks.threads import cpu_cores
+from hybridppo.threads import cpu_cores
 from hybridppo.tools.one_run import RunAsked
 from hybridppo.tools.side_by_side import POLL_SECONDS, RunningRun, run_all
 from hybridppo.tools.suites import EVALUATION_EPISODES, PLACEMENT, result_of

@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.errors import ConfigurationError, RunDirectoryError
-from hybridppo.networks.threads import cpu_cores
+from hybridppo.threads import cpu_cores
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 from hybridppo.tools.one_run import RunAsked
 from hybridppo.tools.side_by_side import run_all

@@ -27,6 +27,7 @@ from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, 
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_row
+from hybridppo.threads import one_torch_thread
 from hybridppo.validation import whole
 
 Array = NDArray[Any]
@@ -65,8 +66,7 @@ class BaseSampler(ABC):
         num_agents: int = 1,
         clips_rewards: bool = False,
     ) -> None:
-        self._memory = memory
-        self._stop = stop
+        self._memory, self._stop = memory, stop
         self._num_agents, self._clips_rewards = num_agents, clips_rewards
         self._buffers, self._turn = buffers, 0
         self.num_steps, self.num_envs = buffers[0].rewards.shape
@@ -76,8 +76,7 @@ class BaseSampler(ABC):
         """How often an environment was restarted."""
         self._lost = 0
         self._distribution, self._encode = distribution, encode
-        self._has_warned = False
-        self._noise = noise
+        self._noise, self._has_warned = noise, False
         self._skips_row_after_end = skips_row_after_end
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
         self._under_way: RolloutUnderWay | None = None
@@ -266,7 +265,8 @@ class BaseSampler(ABC):
     def _rollout(self, buffer: RolloutBuffer, valid: Array, finals: FinalObservations, version: int) -> Rollout:
         actions = torch.from_numpy(buffer.actions)
         # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
-        log_probs, _ = self._distribution.log_prob_and_entropy(torch.from_numpy(buffer.outputs), actions)
+        with one_torch_thread():
+            log_probs, _ = self._distribution.log_prob_and_entropy(torch.from_numpy(buffer.outputs), actions)
         observations = [observation for _, _, observation in finals]
         return Rollout(
             observations=torch.from_numpy(buffer.observations),

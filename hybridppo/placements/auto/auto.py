@@ -20,7 +20,6 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import numpy_form
-from hybridppo.networks.threads import cpu_cores
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
 from hybridppo.placements.auto.decision import Decision, best_form, decide, describe
 from hybridppo.placements.auto.figures import Calibration, Figures, Work
@@ -29,6 +28,7 @@ from hybridppo.placements.auto.prediction import Candidate, Prediction, candidat
 from hybridppo.placements.auto.trials import choose_by_trials
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
 

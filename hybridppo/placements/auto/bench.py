@@ -22,7 +22,6 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
 from hybridppo.networks.precision import float32_products
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.decision import decide
 from hybridppo.placements.auto.figures import AcceleratorFigures, Calibration, Figures, Work
 from hybridppo.placements.auto.forms import measured_forms
@@ -38,6 +37,7 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.state_dependent import exploration_of
+from hybridppo.threads import limit_threads
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from functools import partial
 from hybridppo.accelerator import num_cuda_devices
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.bench import PLANNED_SECONDS, Bench
 from hybridppo.placements.auto.figures import Calibration, Work
 from hybridppo.placements.auto.timing import generators_untouched
+from hybridppo.threads import limit_threads
 
 MAX_SHARE = 0.05
 """Of the run that it is for."""

@@ -15,7 +15,6 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.precision import float32_products
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.auto import Auto, work_of
 from hybridppo.placements.auto.calibration import available_accelerator, calibrate
 from hybridppo.placements.auto.decision import describe
@@ -26,6 +25,7 @@ from hybridppo.placements.by_name import make_placement
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.threads import limit_threads
 
 Row = dict[str, Any]
 

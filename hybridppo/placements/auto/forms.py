@@ -11,11 +11,11 @@ import torch
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.compiled.modules import has_numba
 from hybridppo.networks.precision import supports_bf16
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.figures import FormFigures
 from hybridppo.placements.auto.portions import single_epoch
 from hybridppo.placements.auto.timing import stable_median
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.threads import limit_threads
 
 SECONDS_TO_LOAD = {"compiled_updates": 1.5, "precision": 0.1}
 """What to set aside until a form has made its first update."""

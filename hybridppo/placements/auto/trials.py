@@ -18,12 +18,12 @@ from hybridppo.agents.registry import AnyAgent, agent_class, make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto.decision import MARGIN
 from hybridppo.placements.auto.of_candidate import placement_of
 from hybridppo.placements.auto.prediction import Candidate
 from hybridppo.placements.auto.timing import generators_untouched
 from hybridppo.runners.assembly import make_runner, make_sampler
+from hybridppo.threads import limit_threads
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -21,9 +22,9 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, Opti
 from hybridppo.compiled import tile_sizes
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
-from hybridppo.networks.threads import limit_threads
 from hybridppo.spaces.distributions import StateDependentGaussian
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.threads import limit_threads
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
 DISCRETE = gym.spaces.Discrete(3)
@@ -311,6 +312,36 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
 
 
 @compiled
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_network_whose_thread_fails_keeps_no_other_waiting(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = make_agent(DISCRETE, ppo_config())
+    steps, batch = CompiledSteps(agent), make_batch(agent, 64)
+    take_steps = steps._module.take_steps
+
+    def fails_for_one(*arguments: Any) -> None:
+        if arguments[11] == fails:  # whose network it is
+            raise MemoryError("no room")
+        take_steps(*arguments)
+
+    monkeypatch.setattr(steps, "_module", SimpleNamespace(take_steps=fails_for_one))
+    with limit_threads(2), steps.threads(), pytest.raises(MemoryError, match="no room"):
+        steps.epoch(batch, np.arange(64), [32, 32], 0.2)
+
+
+@compiled
+def test_values_of_many_rows_are_those_of_one_thread() -> None:
+    agent = make_agent(DISCRETE, ppo_config())
+    rows = make_batch(agent, 1001).observations
+
+    def values(num_threads: int) -> torch.Tensor:
+        steps = CompiledSteps(agent)
+        with limit_threads(num_threads), steps.threads():
+            return steps.values(rows)
+
+    assert all(torch.equal(values(num_threads), values(1)) for num_threads in (2, 3))
+
+
+@compiled
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym.Space) -> None:
     def steps(num_threads: int, form: type = CompiledSteps) -> tuple[torch.Tensor, torch.Tensor]:
@@ -333,7 +364,9 @@ def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
         assert all(map(torch.equal, steps(num_threads), found))
-    assert not torch.equal(steps(2)[1], steps(1)[1])  # another number is another rounding
+    # Two have a network each, to the bits of one; more have shares of a minibatch, which is another rounding.
+    assert all(map(torch.equal, steps(2), steps(1)))
+    assert not torch.equal(steps(3)[1], steps(1)[1])
 
 
 @compiled

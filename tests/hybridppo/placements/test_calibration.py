@@ -16,7 +16,6 @@ from toy_environments import ScriptedEnv
 
 from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.environments.making import make_environments
-from hybridppo.networks.threads import limit_threads
 from hybridppo.placements.auto import bench, calibration, forms
 from hybridppo.placements.auto.auto import work_of
 from hybridppo.placements.auto.calibration import calibrate
@@ -25,6 +24,7 @@ from hybridppo.placements.auto.portions import with_steps
 from hybridppo.placements.auto.timing import stable_median
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.threads import limit_threads
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
 FOREVER = 10**9

@@ -31,8 +31,9 @@ def limit_threads(count: int) -> Iterator[None]:
 def one_torch_thread() -> Iterator[None]:
     """Within it, torch works on one thread and NumPy on as many as before.
 
-    Each has threads of its own, which wait for work by spinning: where both take turns at small operations, one's
-    waiting threads hold the cores that the other's need, and all of it takes many times as long.
+    Each has threads of its own, which wait for work by spinning, for milliseconds: where both take turns at small
+    operations, one's waiting threads hold the cores that the other's, or the update's, need, and all of it takes many
+    times as long.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

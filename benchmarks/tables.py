@@ -25,6 +25,7 @@ import import_time
 import learning
 import machine
 import memory
+import parity
 import pieces
 import pool
 import publishing
@@ -77,6 +78,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "comparison": _comparison("pictures/comparison.png"),
     "comparison-cuda": _comparison("pictures/comparison-cuda.png"),
     "compiled": compiled.as_markdown,
+    "parity": lambda result: parity.table(result["runs"]),
     "defaults": lambda result: defaults.table(result["runs"], defaults.PUBLISHED),
     "fixed_work": _fixed_work,
     "fixed_work-compiled": _fixed_work,

@@ -71,7 +71,10 @@ class StackedMLP:
     def _through(self, layer: int, gradient: Array) -> Array:
         """The gradient of what a hidden layer gave before its activation, from that of what the next gave."""
         out, activation = self._gradients[layer - 1], self._outputs[layer - 1]
-        np.matmul(gradient, self._weights[layer], out=out)
+        if gradient.shape[-1] == 1:  # an outer product, at which BLAS is slow
+            np.multiply(gradient, self._weights[layer], out=out)
+        else:
+            np.matmul(gradient, self._weights[layer], out=out)
         if self._is_tanh:  # d tanh(z) / dz = 1 - tanh(z)^2
             out *= np.float32(1.0) - activation * activation
         else:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import PackedBatch
@@ -26,7 +25,7 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.networks.trunks import shared_trunk_of
-from hybridppo.threads import one_torch_thread
+from hybridppo.threads import one_blas_thread, one_torch_thread
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -54,7 +53,6 @@ class NumpySteps:
         self._packed: PackedBatch | None = None
         self._num_threads = 1
         self._pool: ThreadPoolExecutor | None = None
-        self._blas: ThreadpoolController | None = None
 
     @staticmethod
     def _layers_of(agent: "PPO") -> tuple[nn.Module, nn.Module]:
@@ -78,8 +76,7 @@ class NumpySteps:
             stack.enter_context(one_torch_thread())
             if count > 1 and is_divided:
                 self._begin_threads(count)
-                assert self._blas is not None
-                stack.enter_context(self._blas.limit(limits=1, user_api="blas"))
+                stack.enter_context(one_blas_thread())
                 self._num_threads = count
             try:
                 yield
@@ -92,7 +89,6 @@ class NumpySteps:
             more = (np.zeros_like(self._gradient) for _ in range(count - 1))
             self._passes[1:] = [Passes(self._agent, *layers, gradient) for gradient in more]
             self._pool = ThreadPoolExecutor(count - 1, thread_name_prefix="hybridppo-update")
-            self._blas = self._blas or ThreadpoolController()  # which looks at every library that is loaded
 
     def _side_by_side(self, work: Sequence[Callable[[], Any]]) -> list[Any]:
         """What each gives: the first in this thread, the others in theirs."""

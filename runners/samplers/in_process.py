@@ -17,6 +17,7 @@ from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.threads import one_blas_thread
 
 Array = NDArray[Any]
 
@@ -72,7 +73,7 @@ class Sampler(BaseSampler):
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         fill = partial(self._stepper.fill, buffer, actor, self._stop, first)
         if self._thread is None:
-            self._wait: Callable[[], tuple[int, FinalObservations]] = fill
+            self._wait: Callable[[], tuple[int, FinalObservations]] = partial(on_one_thread, fill)
         else:
             self._wait = self._thread.submit(fill).result
 
@@ -97,6 +98,14 @@ class Sampler(BaseSampler):
         if self._thread is not None:
             self._thread.shutdown(wait=True)
         self._environments.close()
+
+
+def on_one_thread(fill: Callable[[], tuple[int, FinalObservations]]) -> tuple[int, FinalObservations]:
+    """Fill, and multiply on one thread: more gain little at an actor's products, and the update wants their cores."""
+    if torch.get_num_threads() == 1:  # and NumPy has as many
+        return fill()
+    with one_blas_thread():
+        return fill()
 
 
 def allocate(

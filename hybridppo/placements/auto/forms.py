@@ -49,6 +49,7 @@ def measured_forms(
             continue
         begun = time.perf_counter()
         other = make_agent(replace(agent.config, **changes))
+        other.fill_pool(rollout)
         with single_epoch(agent), single_epoch(other):
             first = _seconds(other, rollout)
             loading = time.perf_counter() - begun - first

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.compiled.adam import adam
 from hybridppo.compiled.meeting import meet
-from hybridppo.compiled.perceptrons import backward, forward, matrices, pack, up_to_whole
+from hybridppo.compiled.perceptrons import backward, forward, pack, pack_up, up_to_whole, write_gradient
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 
 LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -147,7 +148,10 @@ def take_step(
     for own, rate, first, end in ((ACTOR, ACTOR_RATE, 0, critic), (CRITIC, CRITIC_RATE, critic, len(values))):
         if network in (own, BOTH):
             part = slice(first, end)
-            adam(values[part], gradient[part], exp_avg[part], exp_avg_sq[part], settings[rate], scale, settings)
+            adam(
+                values[part], gradient[part], exp_avg[part], exp_avg_sq[part], scale, settings[rate], settings[BETA_1],
+                settings[BETA_2], settings[EPS], settings[STEP],
+            )  # fmt: skip
 
 
 def fill_gradient(
@@ -185,13 +189,11 @@ def fill_gradient(
                 )  # fmt: skip
             else:
                 value_loss(outputs, d_outputs, columns, some, size, settings, sums)
-            backward(of_network, down, blocks, deltas, weights, bias_gradients, nothing, len(some), first == 0, is_tanh)
-        for layer in range(num_layers):
-            weight, bias = matrices(gradient, of_network, offsets[own], layer)
-            for o in range(len(weight)):
-                bias[o] = bias_gradients[layer, 0, o]
-                for k in range(weight.shape[1]):
-                    weight[o, k] = weights[layer, o, k]
+            backward(
+                values, of_network, offsets[own], down, blocks, deltas, weights, bias_gradients, nothing, len(some),
+                first == 0, is_tanh,
+            )  # fmt: skip
+        write_gradient(gradient, of_network, offsets[own], weights, bias_gradients)
         if own == ACTOR:
             for k in range(len(numbers)):
                 gradient[free + k] = d_free[k]
@@ -342,21 +344,6 @@ def squared_norm(gradient: Any) -> Any:
     return total
 
 
-def adam(values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, rate: float, scale: Any, settings: Any) -> None:
-    """A step of Adam (Kingma and Ba, 2015, algorithm 1) along the gradient, which is scaled in place."""
-    step = settings[STEP]
-    keep, decay = np.float32(1.0 - settings[BETA_1]), np.float32(settings[BETA_2])
-    add, eps = np.float32(1.0 - settings[BETA_2]), np.float32(settings[EPS])
-    stride = np.float32(rate / (1.0 - settings[BETA_1] ** step))
-    root = np.float32(1.0 / math.sqrt(1.0 - settings[BETA_2] ** step))
-    for k in range(len(values)):
-        slope = gradient[k] * scale
-        gradient[k] = slope
-        exp_avg[k] += keep * (slope - exp_avg[k])
-        exp_avg_sq[k] = decay * exp_avg_sq[k] + add * slope * slope
-        values[k] -= stride * exp_avg[k] / (math.sqrt(exp_avg_sq[k]) * root + eps)
-
-
 def critic_values(
     values: Any,
     observations: Any,
@@ -370,8 +357,9 @@ def critic_values(
 ) -> None:
     """The critic's values `[B]`; `sizes` `[L + 1]` and `offsets` `[L, 2]` are its own."""
     num_layers, block = len(sizes) - 1, blocks.shape[1]
-    up, down, biases = squares[:num_layers], squares[num_layers : 2 * num_layers], vectors[:num_layers]
-    pack(values, sizes, offsets, up, down, biases)
+    up, biases = squares[:num_layers], vectors[:num_layers]
+    for layer in range(num_layers):
+        pack_up(values, sizes, offsets, layer, up, biases)
     every = np.arange(len(observations))
     for first in range(0, len(observations), block):
         some = every[first : first + block]

@@ -15,6 +15,8 @@ MOST_ROWS = 8
 """Rows of the highest tile."""
 CONTRACTED = ("tanh_all", "relu_all")
 """Where a product and a sum may be rounded as one: in networks, and never in an environment."""
+TURNED = 16
+"""Columns that a matrix is turned by at once: their cache lines stay until all of a line is taken."""
 MOST_INNER = 256
 """What is summed over at once: so much of a tile's columns lies in the cache closest to a core."""
 
@@ -80,18 +82,37 @@ def pack(values: Any, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any)
         sizes: `[L + 1]`, the numbers between layers.
         offsets: `[L, 2]`, where weights and biases begin.
         up: `[L, *, *]`, written: weights by inputs.
-        down: `[L, *, *]`, written: weights by outputs.
+        down: `[L, *, *]`, written: weights by outputs, where they cannot be taken as they are.
         biases: `[L, 1, *]`, written.
     """
     for layer in range(len(sizes) - 1):
-        weight, bias = matrices(values, sizes, offsets, layer)
+        pack_up(values, sizes, offsets, layer, up, biases)
+        pack_down(values, sizes, offsets, layer, down)
+
+
+def pack_up(values: Any, sizes: Any, offsets: Any, layer: int, up: Any, biases: Any) -> None:
+    """What `forward` takes of a layer."""
+    weight, bias = matrices(values, sizes, offsets, layer)
+    for o in range(len(weight)):
+        biases[layer, 0, o] = bias[o]
+    for first in range(0, len(weight), TURNED):
+        for k in range(weight.shape[1]):
+            for o in range(first, min(first + TURNED, len(weight))):
+                up[layer, k, o] = weight[o, k]
+
+
+def pack_down(values: Any, sizes: Any, offsets: Any, layer: int, down: Any) -> None:
+    """What `backward` takes of a layer, where it cannot take the weights themselves."""
+    weight, _ = matrices(values, sizes, offsets, layer)
+    if layer > 0 and not is_whole(weight):
         for o in range(len(weight)):
-            biases[layer, 0, o] = bias[o]
             for k in range(weight.shape[1]):
                 down[layer, o, k] = weight[o, k]
-        for k in range(weight.shape[1]):
-            for o in range(len(weight)):
-                up[layer, k, o] = weight[o, k]
+
+
+def is_whole(weight: Any) -> bool:
+    """Whether its rows are whole tiles."""
+    return bool(weight.shape[1] % NARROW == 0)
 
 
 def matrices(values: Any, sizes: Any, offsets: Any, layer: int) -> tuple[Any, Any]:
@@ -121,7 +142,9 @@ def activate(rows: Any, num_rows: int, width: int, is_tanh: bool) -> None:
 
 
 def backward(
+    values: Any,
     sizes: Any,
+    offsets: Any,
     down: Any,
     blocks: Any,
     deltas: Any,
@@ -135,7 +158,9 @@ def backward(
     """Add the gradients of weights and biases, from that of the outputs in `deltas[(L - 1) % 2]`.
 
     Args:
+        values: `[P]`, all parameters.
         sizes: `[L + 1]`.
+        offsets: `[L, 2]`, where weights and biases begin.
         down: of `pack`.
         blocks: of `forward`.
         deltas: `[2, rows, *]`; used by turns.
@@ -149,7 +174,7 @@ def backward(
     for above in range(len(sizes) - 1):
         layer = len(sizes) - 2 - above
         inputs, outputs = up_to_whole(sizes[layer]), up_to_whole(sizes[layer + 1])
-        here, below, seen = deltas[layer % 2], deltas[(layer + 1) % 2], blocks[layer]
+        here, seen = deltas[layer % 2], blocks[layer]
         gradient = weights[layer]
         if is_first:
             biases[layer] = np.float32(0.0)
@@ -158,12 +183,33 @@ def backward(
             multiply_all(here.T, seen, gradient, outputs, num_rows, inputs, gradient, gradient.shape[1])
         add_rows(here, num_rows, outputs, biases[layer, 0])
         if layer > 0:
-            multiply_all(here, down[layer], below, up_to_whole(num_rows), sizes[layer + 1], inputs, nothing, 0)
-            for row in range(num_rows):
-                if is_tanh:
-                    through_tanh(below[row], seen[row], inputs)
-                else:
-                    through_relu(below[row], seen[row], inputs)
+            pass_down(values, sizes, offsets, layer, down, blocks, deltas, nothing, num_rows, is_tanh)
+
+
+def pass_down(
+    values: Any, sizes: Any, offsets: Any, layer: int, down: Any, blocks: Any, deltas: Any, nothing: Any,
+    num_rows: int, is_tanh: bool,
+) -> None:  # fmt: skip
+    """The gradient of what goes into a layer's activation below, `deltas[(layer + 1) % 2]`; arguments as before."""
+    here, below, seen, inputs = deltas[layer % 2], deltas[(layer + 1) % 2], blocks[layer], up_to_whole(sizes[layer])
+    weight, _ = matrices(values, sizes, offsets, layer)
+    right = weight if is_whole(weight) else down[layer]
+    multiply_all(here, right, below, up_to_whole(num_rows), sizes[layer + 1], inputs, nothing, 0)
+    for row in range(num_rows):
+        if is_tanh:
+            through_tanh(below[row], seen[row], inputs)
+        else:
+            through_relu(below[row], seen[row], inputs)
+
+
+def write_gradient(gradient: Any, sizes: Any, offsets: Any, weights: Any, biases: Any) -> None:
+    """What `backward` has added up, laid out as the parameters are: `[P]`, of which the perceptron's are written."""
+    for layer in range(len(sizes) - 1):
+        weight, bias = matrices(gradient, sizes, offsets, layer)
+        for o in range(len(weight)):
+            bias[o] = biases[layer, 0, o]
+            for k in range(weight.shape[1]):
+                weight[o, k] = weights[layer, o, k]
 
 
 def add_rows(rows: Any, num_rows: int, width: int, out: Any) -> None:

@@ -1,0 +1,26 @@
+"""A step of Adam as it is compiled; never called as it stands here.
+
+Source: Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, algorithm 1.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def adam(
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, scale: Any, rate: float, beta_1: float, beta_2: float,
+    eps: float, step: float,
+) -> None:  # fmt: skip
+    """The `step`th step of some parameters `[N]` along their gradient, which is scaled in place."""
+    keep, decay = np.float32(1.0 - beta_1), np.float32(beta_2)
+    add, small = np.float32(1.0 - beta_2), np.float32(eps)
+    stride = np.float32(rate / (1.0 - beta_1**step))
+    root = np.float32(1.0 / math.sqrt(1.0 - beta_2**step))
+    for k in range(len(values)):
+        slope = gradient[k] * scale
+        gradient[k] = slope
+        exp_avg[k] += keep * (slope - exp_avg[k])
+        exp_avg_sq[k] = decay * exp_avg_sq[k] + add * slope * slope
+        values[k] -= stride * exp_avg[k] / (math.sqrt(exp_avg_sq[k]) * root + small)

@@ -283,7 +283,7 @@ def _compiled() -> Any:
     from hybridppo.agents.ppo import compiled_steps
     from hybridppo.compiled.modules import has_numba
 
-    return compiled_steps.compiled_module() if has_numba() else None
+    return compiled_steps.MODULE.load() if has_numba() else None
 
 
 def as_markdown(result: dict[str, Any]) -> str:

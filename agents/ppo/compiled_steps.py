@@ -4,11 +4,9 @@ A step is one call: rows gathered, actor and critic forward, the loss, backward,
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,12 +18,9 @@ from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.agents.ppo.numpy_steps import knows
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
-from hybridppo.compiled import meeting, perceptrons
-from hybridppo.compiled.meeting import GONE, NUM_SIGNALS, text_of_signals
-from hybridppo.compiled.modules import has_numba, is_kept_of, load
-from hybridppo.compiled.sources import gather
-from hybridppo.compiled.tile_sizes import text_of_tiles
-from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.compiled import perceptrons
+from hybridppo.compiled.meeting import GONE, meeting_place
+from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.interruption import Stopped
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import linears, numpy_form
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-NAME = "updates"
-"""Of the module."""
 KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
 """Distributions of which there is a compiled gradient, alone or jointly."""
 BLOCK_BYTES = 320 * 2**10
@@ -48,24 +41,11 @@ ROWS_OF_A_THREAD = 256
 """Fewer are not worth another thread, where they only pass forward."""
 PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
-HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
-# numba {version}, numpy {numpy}
-import math
-
-import numba
-import numpy as np
-
-{given}
-
-compiled = numba.njit(error_model="numpy")
-contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
-summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
-f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
+TYPES = """
 parameters = (f[::1], f[::1], f[::1], f[::1])
 batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
 network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
-
-'''
+"""
 SIGNATURES = {
     "moments": "numba.types.UniTuple(f, 2)(f[::1], i[::1], b)",
     "fill_gradient": "u(f[::1], f[::1], *batch, i, f, f, i, *network, d[::1])",
@@ -74,12 +54,14 @@ SIGNATURES = {
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
 """What is called from Python, and with what."""
-GIVEN = (*perceptrons.GIVEN, *meeting.GIVEN)
-"""What the module has before its loops."""
-CONTRACTED = (*perceptrons.CONTRACTED, "through_tanh", "through_relu", "policy_loss", "value_loss", "adam")
-"""Where a product and a sum may be rounded as one."""
-SUMMED = ("squared_norm",)
-"""Where numbers may be added in another order, the same on one machine."""
+MODULE = UpdateModule(
+    "updates",
+    {name: getattr(loops, name) for name in SIGNATURES},
+    SIGNATURES,
+    types=TYPES,
+    contracted=("policy_loss", "value_loss"),
+    summed=("squared_norm",),
+)
 
 
 class CompiledSteps:
@@ -95,7 +77,7 @@ class CompiledSteps:
 
     def __init__(self, agent: "PPO") -> None:
         self._agent, config = agent, agent.config
-        self._module = compiled_module()
+        self._module: Any = MODULE.load()
         actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
         assert form is not None
@@ -112,7 +94,7 @@ class CompiledSteps:
         self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = SideBySide()
         self._packed: tuple[Any, tuple[Array, Array, Array]] | None = None
 
     @staticmethod
@@ -133,7 +115,7 @@ class CompiledSteps:
         self._num_threads = torch.get_num_threads()
         while len(self._scratch) < self._num_threads:
             self._scratch.append(_scratch(self._sizes))
-            self._pool = ThreadPoolExecutor(len(self._scratch) - 1, thread_name_prefix="hybridppo-update")
+        self._threads.make_room(self._num_threads)
         return one_torch_thread()
 
     def values(self, observations: Tensor) -> Tensor:
@@ -149,18 +131,8 @@ class CompiledSteps:
                 values[part],
             )  # fmt: skip
 
-        self._side_by_side(some_of, count)
+        self._threads.run(some_of, count)
         return torch.from_numpy(values)
-
-    def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
-        """The first of `count` parts of some work in this thread, the others in theirs."""
-        others = [cast(ThreadPoolExecutor, self._pool).submit(work, number) for number in range(1, count)]
-        try:
-            work(0)
-        finally:
-            wait(others)  # none may write any more when this is over
-        for other in others:
-            other.result()
 
     def metrics(self) -> dict[str, float]:
         """Nothing."""
@@ -194,7 +166,7 @@ class CompiledSteps:
     ) -> None:  # fmt: skip
         """On one thread."""
         self._module.take_steps(
-            *parameters, steps, *columns, rows, starts, self._normalizes, loops.BOTH, *_meeting_place(),
+            *parameters, steps, *columns, rows, starts, self._normalizes, loops.BOTH, *meeting_place(),
             *self._network, *self._scratch[0], statistics,
         )  # fmt: skip
 
@@ -203,7 +175,7 @@ class CompiledSteps:
         statistics: Array,
     ) -> None:  # fmt: skip
         """The actor's in this thread, the critic's in another; within a minibatch they meet once."""
-        signals, norms = _meeting_place()
+        signals, norms = meeting_place()
         own = [self._network, (*self._network[:-1], self._settings.copy())]  # in which each counts its steps
 
         def take(network: int) -> None:
@@ -216,7 +188,7 @@ class CompiledSteps:
                 signals[GONE] = 1  # the other would wait
                 raise
 
-        self._side_by_side(take, len(own))
+        self._threads.run(take, len(own))
 
     def _step_of_shards(
         self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array
@@ -234,7 +206,7 @@ class CompiledSteps:
                 *self._scratch[shard], sums[shard],
             )  # fmt: skip
 
-        self._side_by_side(fill, num_shards)
+        self._threads.run(fill, num_shards)
         self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
 
     def gradient(self, batch: Any, clip_range: float) -> Tensor:
@@ -262,11 +234,6 @@ class CompiledSteps:
     def _where(self, parameter: Tensor) -> int:
         """Where a parameter begins in the buffer."""
         return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
-
-
-def _meeting_place() -> tuple[Array, Array]:
-    """Where two threads wait for each other, and what they tell each other there."""
-    return np.zeros(NUM_SIGNALS, np.int64), np.zeros((2, 2))
 
 
 def _packed(batch: Any) -> tuple[Array, Array, Array]:
@@ -309,45 +276,4 @@ def _scratch(sizes: Array) -> tuple[Array, Array, Array]:
         np.zeros((num_layers + 4, rows, stride), np.float32),
         np.zeros((3 * num_layers, stride, stride), np.float32),
         np.zeros((2 * num_layers + 1, 1, stride), np.float32),
-    )
-
-
-def compiled_module() -> Any:
-    """The module of the loops.
-
-    Raises:
-        ConfigurationError: where Numba is not there, or cannot compile it.
-    """
-    if not has_numba():
-        raise ConfigurationError(
-            "compiled_updates=True needs Numba, which is not installed: pip install 'hybridppo[compiled]', or leave it "
-            "out"
-        )
-    return load(NAME, _module_text(), tuple(SIGNATURES), _explained)
-
-
-def is_kept() -> bool:
-    """Whether the loops were compiled on this machine before, so that they need only be loaded."""
-    return is_kept_of(NAME, _module_text(), tuple(SIGNATURES))
-
-
-def _module_text() -> str:
-    import numba
-
-    sources = gather("the update", {name: getattr(loops, name) for name in SIGNATURES}, given=GIVEN)
-    text = sources.text
-    decorators = dict.fromkeys(CONTRACTED, "contracted") | dict.fromkeys(SUMMED, "summed")
-    for name, signature in SIGNATURES.items():
-        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
-    for name, decorator in decorators.items():
-        text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
-    given = text_of_tiles() + text_of_signals()
-    return HEADER.format(version=numba.__version__, numpy=np.__version__, given=given) + text
-
-
-def _explained(path: Path, error: Exception) -> HybridPPOError:
-    return ConfigurationError(
-        f"compiled_updates=True: Numba cannot compile the update, which it should ({path}): "
-        f"{type(error).__name__}: {str(error).strip()[:500]}. Leave compiled_updates out, and report this with Numba's "
-        "version"
     )

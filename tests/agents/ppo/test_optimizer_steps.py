@@ -19,7 +19,7 @@ from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.compiled_steps import CompiledSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
-from hybridppo.compiled import tile_sizes
+from hybridppo.compiled import tile_sizes, update_modules
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
 from hybridppo.spaces.distributions import StateDependentGaussian
@@ -272,7 +272,7 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
 
 
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_steps, "has_numba", lambda: False)
+    monkeypatch.setattr(update_modules, "has_numba", lambda: False)
     agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))
     with pytest.raises(
         ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install 'hybridppo\[compiled"

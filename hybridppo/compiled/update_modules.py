@@ -1,0 +1,124 @@
+"""Modules of compiled updates, which any agent may have: how their text is made of loops, and where they run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import numpy as np
+
+from hybridppo.compiled import meeting, perceptrons
+from hybridppo.compiled.meeting import text_of_signals
+from hybridppo.compiled.modules import has_numba, is_kept_of, load
+from hybridppo.compiled.sources import gather
+from hybridppo.compiled.tile_sizes import text_of_tiles
+from hybridppo.errors import ConfigurationError, HybridPPOError
+
+HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
+# numba {version}, numpy {numpy}
+import math
+
+import numba
+import numpy as np
+
+{given}
+
+compiled = numba.njit(error_model="numpy")
+contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
+summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
+f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
+{types}
+
+'''
+GIVEN = (*perceptrons.GIVEN, *meeting.GIVEN)
+"""What a module has before its loops."""
+CONTRACTED = (*perceptrons.CONTRACTED, "through_tanh", "through_relu", "adam")
+"""Where a product and a sum may be rounded as one, in any update."""
+
+
+class UpdateModule:
+    """The module of an agent's loops, compiled when it is loaded first.
+
+    Args:
+        name: of the module.
+        loops: what is called from Python.
+        signatures: of each of them, in which `f`, `i`, `b`, `d`, `u` and `types` stand for Numba's types.
+        types: lines that name types.
+        contracted: other functions in which a product and a sum may be rounded as one.
+        summed: those in which numbers may be added in another order, the same on one machine.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        loops: Mapping[str, Callable[..., Any]],
+        signatures: Mapping[str, str],
+        *,
+        types: str = "",
+        contracted: Sequence[str] = (),
+        summed: Sequence[str] = (),
+    ) -> None:
+        self._name, self._loops, self._signatures, self._types = name, loops, signatures, types
+        self._decorators = dict.fromkeys((*CONTRACTED, *contracted), "contracted") | dict.fromkeys(summed, "summed")
+
+    def load(self) -> ModuleType:
+        """The module.
+
+        Raises:
+            ConfigurationError: where Numba is not there, or cannot compile it.
+        """
+        if not has_numba():
+            raise ConfigurationError(
+                "compiled_updates=True needs Numba, which is not installed: pip install 'hybridppo[compiled]', or "
+                "leave it out"
+            )
+        return load(self._name, self._text(), tuple(self._signatures), _explained)
+
+    def is_kept(self) -> bool:
+        """Whether the loops were compiled on this machine before, so that they need only be loaded."""
+        return is_kept_of(self._name, self._text(), tuple(self._signatures))
+
+    def _text(self) -> str:
+        import numba
+
+        text = gather("the update", self._loops, given=GIVEN).text
+        decorators = dict(self._decorators)
+        for name, signature in self._signatures.items():
+            decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
+        for name, decorator in decorators.items():
+            text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
+        given = text_of_tiles() + text_of_signals()
+        return HEADER.format(version=numba.__version__, numpy=np.__version__, given=given, types=self._types) + text
+
+
+class SideBySide:
+    """Threads for the parts of some work, made when there is more than one."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._room = 1
+
+    def make_room(self, count: int) -> None:
+        """For so many parts at once."""
+        if count > self._room:
+            self._room = count
+            self._pool = ThreadPoolExecutor(count - 1, thread_name_prefix="hybridppo-update")
+
+    def run(self, work: Callable[[int], None], count: int) -> None:
+        """The first of `count` parts of some work in this thread, the others in theirs."""
+        others = [cast(ThreadPoolExecutor, self._pool).submit(work, number) for number in range(1, count)]
+        try:
+            work(0)
+        finally:
+            wait(others)  # none may write any more when this is over
+        for other in others:
+            other.result()
+
+
+def _explained(path: Path, error: Exception) -> HybridPPOError:
+    return ConfigurationError(
+        f"compiled_updates=True: Numba cannot compile the update, which it should ({path}): "
+        f"{type(error).__name__}: {str(error).strip()[:500]}. Leave compiled_updates out, and report this with Numba's "
+        "version"
+    )

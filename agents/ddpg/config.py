@@ -61,6 +61,9 @@ class DDPGConfig:
     fast_updates: bool = True
     """Use the fastest form of the update that gives the same result up to rounding: on a CPU, gradients written out by
     hand. False always takes plain autograd, the reference."""
+    compiled_updates: bool = False
+    """On a CPU, let Numba compile the update (the extra `compiled`), once: as `fast_updates` but for rounding, and on
+    two torch threads as on one, bit by bit."""
     torch_threads: int | None = 1
     """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other."""
 

@@ -249,13 +249,11 @@ class DDPG:
                 for batch, noise in part.split():
                     if self.should_stop():
                         raise Stopped
-                    steps.critic_step(batch, noise)
                     counts["measured"] += 1
                     counts["gradient_steps"] += 1
-                    if counts["gradient_steps"] % delay == 0:
-                        steps.actor_step(batch)
-                        steps.follow()
-                        counts["measured_actor"] += 1
+                    moves_actor = counts["gradient_steps"] % delay == 0
+                    steps.step(batch, noise, moves_actor=moves_actor)
+                    counts["measured_actor"] += moves_actor
         except Stopped:
             for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
                 tensor.copy_(saved)
@@ -271,10 +269,18 @@ class DDPG:
     def _gradient_steps(self) -> GradientSteps:
         """The fastest form of the optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
-            is_by_hand = self.config.fast_updates and NumpySteps.supports(self)
-            self._steps = NumpySteps(self) if is_by_hand else AutogradSteps(self)
+            self._steps = self._form_of_steps()(self)
             self._steps_binding = self.parameters.binding
         return self._steps
+
+    def _form_of_steps(self) -> "Callable[[DDPG], GradientSteps]":
+        if not (self.config.fast_updates and NumpySteps.supports(self)):
+            return AutogradSteps
+        if self.config.compiled_updates:
+            from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
+
+            return CompiledSteps
+        return NumpySteps
 
     def take_metrics(self) -> Metrics:
         """Means over what was learned since the last call; not a number where nothing was. Waits for the device.

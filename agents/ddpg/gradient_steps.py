@@ -5,6 +5,7 @@ follow. All target networks are one flat tensor, laid out as the parameters are,
 """
 
 import copy
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -24,25 +25,41 @@ STATISTICS = ("value_loss", "q_value", "policy_loss")
 class GradientSteps(Protocol):
     """What an agent asks of any form."""
 
-    def critic_step(self, batch: Transitions, noise: Tensor) -> None:
+    def step(self, batch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
         """A step of the critics on a minibatch.
 
         Args:
             batch: `[B, ...]`.
             noise: `[B, d]`, on the actions of targets.
+            moves_actor: whether a step of the actor on it, and of the target networks, is to follow.
         """
         ...
 
+
+class StepByStep(ABC):
+    """A gradient step as its three parts."""
+
+    def step(self, batch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
+        """A step of the critics on a minibatch; one of the actor too, and of the target networks, where asked for."""
+        self.critic_step(batch, noise)
+        if moves_actor:
+            self.actor_step(batch)
+            self.follow()
+
+    @abstractmethod
+    def critic_step(self, batch: Transitions, noise: Tensor) -> None:
+        """A step of the critics on a minibatch."""
+
+    @abstractmethod
     def actor_step(self, batch: Transitions) -> None:
         """A step of the actor on a minibatch, towards what the first critic values most."""
-        ...
 
+    @abstractmethod
     def follow(self) -> None:
         """Move the target networks towards the others."""
-        ...
 
 
-class AutogradSteps:
+class AutogradSteps(StepByStep):
     """The plain form, for any device, and the reference for others.
 
     Args:

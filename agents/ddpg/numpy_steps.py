@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.agents.ddpg.gradient_steps import StepByStep
 from hybridppo.agents.ddpg.numpy_mlp import StackedMLP
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.networks.parameters import FlatParameters
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-class NumpySteps:
+class NumpySteps(StepByStep):
     """Forward and backward passes in NumPy.
 
     Views the parameters' memory as it is when made: make another after parameters have moved.

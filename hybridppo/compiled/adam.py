@@ -20,7 +20,7 @@ def adam(
     root = np.float32(1.0 / math.sqrt(1.0 - beta_2**step))
     for k in range(len(values)):
         slope = gradient[k] * scale
-        gradient[k] = slope
-        exp_avg[k] += keep * (slope - exp_avg[k])
-        exp_avg_sq[k] = decay * exp_avg_sq[k] + add * slope * slope
-        values[k] -= stride * exp_avg[k] / (math.sqrt(exp_avg_sq[k]) * root + small)
+        first = exp_avg[k] + keep * (slope - exp_avg[k])
+        second = decay * exp_avg_sq[k] + add * slope * slope
+        gradient[k], exp_avg[k], exp_avg_sq[k] = slope, first, second
+        values[k] -= stride * first / (math.sqrt(second) * root + small)

@@ -36,12 +36,17 @@ def wide_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int,
     raise NotImplementedError
 
 
+def middle_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
+    """The same for half of its columns."""
+    raise NotImplementedError
+
+
 def narrow_tile(left: Any, i: int, right: Any, j: int, out: Any, k: int, end: int, start: Any, stride: int) -> None:
     """The same for `NARROW` columns."""
     raise NotImplementedError
 
 
-GIVEN = (wide_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile)
+GIVEN = (wide_tile, middle_tile, narrow_tile, rows_of_a_tile, columns_of_a_tile)
 """What `tile_sizes.py` writes before a module's functions."""
 
 
@@ -68,6 +73,10 @@ def add_products(
         for i in range(0, num_rows, rows_of_a_tile()):
             wide_tile(left, i, right, j, out, k, end, start, stride)
         j += columns_of_a_tile()
+    if j + columns_of_a_tile() // 2 <= num_columns:
+        for i in range(0, num_rows, rows_of_a_tile()):
+            middle_tile(left, i, right, j, out, k, end, start, stride)
+        j += columns_of_a_tile() // 2
     while j < num_columns:
         for i in range(0, num_rows, rows_of_a_tile()):
             narrow_tile(left, i, right, j, out, k, end, start, stride)
@@ -95,10 +104,14 @@ def pack_up(values: Any, sizes: Any, offsets: Any, layer: int, up: Any, biases: 
     weight, bias = matrices(values, sizes, offsets, layer)
     for o in range(len(weight)):
         biases[layer, 0, o] = bias[o]
-    for first in range(0, len(weight), TURNED):
+    whole = len(weight) // TURNED * TURNED
+    for first in range(0, whole, TURNED):
         for k in range(weight.shape[1]):
-            for o in range(first, min(first + TURNED, len(weight))):
-                up[layer, k, o] = weight[o, k]
+            for o in range(TURNED):
+                up[layer, k, first + o] = weight[first + o, k]
+    for k in range(weight.shape[1]):
+        for o in range(whole, len(weight)):
+            up[layer, k, o] = weight[o, k]
 
 
 def pack_down(values: Any, sizes: Any, offsets: Any, layer: int, down: Any) -> None:

@@ -26,8 +26,8 @@ MODULES = {"math": math, "np": np}
 RESERVED = (
     *("numba", "cuda", "compiled", "launched", "contracted", "STATE", "f", "i", "b", "u"),
     *("states", "randoms", "lengths", "present", "action", "each"),
-    *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "narrow_tile", "rows_of_a_tile"),
-    *("columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
+    *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
+    *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
 )
 """What the module has besides."""
 REMEDY = (

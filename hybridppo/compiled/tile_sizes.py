@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from pathlib import Path
 
 DEFINITIONS = """
-wide_tile, narrow_tile = tile({rows}, {lanes}, {vectors}), tile({rows}, 8, 1)
+wide_tile, middle_tile, narrow_tile = tile({rows}, {lanes}, 2), tile({rows}, {lanes}, 1), tile({rows}, 8, 1)
 rows_of_a_tile = numba.njit(lambda: {rows})
-columns_of_a_tile = numba.njit(lambda: {lanes} * {vectors})
+columns_of_a_tile = numba.njit(lambda: {lanes} * 2)
 """
 
 
-def tiles_for(features: Mapping[str, bool]) -> tuple[int, int, int]:
-    """Rows of a tile, numbers of a vector and vectors beside each other; no bit depends on them.
+def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
+    """Rows of a tile and numbers of a vector, of which there are two beside each other; no bit depends on them.
 
     AVX-512 has registers twice as wide as others, and twice as many.
     """
-    return (8, 16, 2) if features.get("avx512f", False) else (4, 8, 2)
+    return (8, 16) if features.get("avx512f", False) else (4, 8)
 
 
 def text_of_tiles() -> str:
     """For the processor at hand, what `perceptrons.py` leaves out; the module has imported Numba."""
     import llvmlite.binding
 
-    rows, lanes, vectors = tiles_for(llvmlite.binding.get_host_cpu_features())
+    rows, lanes = tiles_for(llvmlite.binding.get_host_cpu_features())
     tiles = Path(__file__).with_name("tiles.py").read_text(encoding="utf-8")
-    return tiles + DEFINITIONS.format(rows=rows, lanes=lanes, vectors=vectors)
+    return tiles + DEFINITIONS.format(rows=rows, lanes=lanes)

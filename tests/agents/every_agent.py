@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from ppo_settings import ppo_config
 
 from hybridppo import DDPGConfig, TD3Config
@@ -51,6 +52,9 @@ AGENTS: dict[str, Case] = {
         "optimizer.step_critic",
     ),
     "td3": Case(TD3Config(**_OFF_POLICY), 40, {"learning_rate": 1e30}, "optimizer.step_critic"),
+    "td3, compiled": Case(
+        TD3Config(**_OFF_POLICY, compiled_updates=True), 40, {"learning_rate": 1e30}, "optimizer.step_critic"
+    ),
     "td3, on the host": Case(
         TD3Config(**{**_OFF_POLICY, "buffer_on": "host", "gradient_steps": 1}),
         40,
@@ -60,5 +64,19 @@ AGENTS: dict[str, Case] = {
 }
 VARIANTS = ("ddpg, wandering", "td3, on the host")
 """Of others; where a test takes long, they are left to the slow tests."""
+NEED_EXTRAS = ("td3, compiled",)
+"""Which need the packages of an extra; they are tried with those."""
 ENV = "Pendulum-v1"
 """Every agent learns in it."""
+
+
+def every(*, is_long: bool = False) -> list[Any]:
+    """A case of a test for each agent."""
+    return [pytest.param(name, marks=marks_of(name, is_long=is_long)) for name in AGENTS]
+
+
+def marks_of(name: str, *, is_long: bool) -> list[pytest.MarkDecorator]:
+    """Those of an agent's tests, where they may take long."""
+    if name in NEED_EXTRAS:
+        return [pytest.mark.extras]
+    return [pytest.mark.slow] if is_long and name in VARIANTS else []

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from every_agent import AGENTS, ENV, VARIANTS
+from every_agent import AGENTS, ENV, NEED_EXTRAS, every, marks_of
 from selection import only_by_default
 from torch import Tensor
 
@@ -54,7 +54,7 @@ ELSEWHERE: dict[str, Callable[[str, str], Placement]] = {
 }
 
 
-LONG = [pytest.param(name, marks=pytest.mark.slow if name in VARIANTS else ()) for name in AGENTS]
+EVERY, LONG = every(), every(is_long=True)
 
 
 def train(name: str, placement: Placement, **options: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -103,7 +103,7 @@ def reference(name: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "placement"),
     [
-        pytest.param(name, placement, marks=pytest.mark.slow if name in VARIANTS and placement != "mirror" else ())
+        pytest.param(name, placement, marks=marks_of(name, is_long=placement != "mirror"))
         for name, placement in product(AGENTS, ON_ONE_DEVICE)
     ],
 )
@@ -116,7 +116,7 @@ def test_no_placement_changes_the_result(name: str, placement: str) -> None:
     assert history[-1]["policy_lag"] == 0
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_another_seed_gives_another_result(name: str) -> None:
     other = state_of(train(name, SingleDevice("cpu"), seed=4)[0].agent)
     weights = {key: tensor for key, tensor in state_of(reference(name)[0].agent).items() if tensor.dim() == 2}
@@ -252,7 +252,7 @@ def test_stops_change_nothing(name: str, placement: str, tmp_path: Path, monkeyp
         assert loops[0]["total"] == loops[1]["total"]
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_run_that_goes_on_longer_is_as_one_that_was_as_long(name: str, tmp_path: Path) -> None:
     train(name, SingleDevice("cpu"), run_dir=tmp_path / "run", total_steps=3 * 40)
     result = hybridppo.resume(tmp_path / "run", total_steps=ITERATIONS * 40, progress=False)
@@ -264,7 +264,7 @@ def test_a_run_that_goes_on_longer_is_as_one_that_was_as_long(name: str, tmp_pat
 # Acting and loading
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_agents_act_load_and_are_evaluated(name: str, tmp_path: Path) -> None:
     result, _ = train(name, SingleDevice("cpu"), run_dir=tmp_path / "run")
     loaded = hybridppo.load(tmp_path / "run")
@@ -283,7 +283,7 @@ def test_agents_act_load_and_are_evaluated(name: str, tmp_path: Path) -> None:
     assert len(evaluation.returns) == 2
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_other_values_are_another_action(name: str) -> None:
     agent = reference(name)[0].agent
     actions = [agent.act(np.array(o, np.float32)) for o in ((1.0, 0.0, 0.0), (-1.0, 0.0, 7.0))]
@@ -294,7 +294,7 @@ def test_other_values_are_another_action(name: str) -> None:
 # What goes wrong
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_what_diverges_ends_with_one_error_and_is_not_saved(name: str, tmp_path: Path) -> None:
     case = AGENTS[name]
     with pytest.raises(TrainingError, match=r"the first quantity that is not finite.*Usual causes"):
@@ -310,7 +310,7 @@ def test_what_diverges_ends_with_one_error_and_is_not_saved(name: str, tmp_path:
     assert all(tensor.isfinite().all() for tensor in checkpoint.tensors.values() if tensor.is_floating_point())
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_iteration_accounts_for_its_seconds(name: str) -> None:
     history: list[Any] = []
     result = hybridppo.train(
@@ -325,7 +325,7 @@ def test_every_iteration_accounts_for_its_seconds(name: str) -> None:
 
 
 def test_actors_of_every_agent_have_a_form_in_numpy() -> None:
-    for name in AGENTS:
+    for name in set(AGENTS) - set(NEED_EXTRAS):
         assert numpy_form(reference(name)[0].agent.actor) is not None
 
 

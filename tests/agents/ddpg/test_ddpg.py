@@ -19,7 +19,6 @@ from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOf
 from hybridppo.agents.ddpg.ddpg import Minibatches
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.agents.ddpg.memory import memory_needs
-from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.replay import Transitions
 
@@ -33,6 +32,11 @@ CONFIGS = {
         target_noise_clip=0.3, critic_learning_rate=3e-3,
     ),
 }  # fmt: skip
+SETTINGS_OF: dict[str, dict[str, Any]] = {
+    "numpy_steps": {}, "gradient_steps": {"fast_updates": False}, "compiled_steps": {"compiled_updates": True}
+}  # fmt: skip
+"""Of each form of the update, by its file."""
+FORMS = [pytest.param(name, marks=pytest.mark.extras if "compiled" in name else ()) for name in SETTINGS_OF]
 
 
 def agent_of(config: DDPGConfig, seed: int = 0) -> DDPG:
@@ -100,10 +104,10 @@ class Plain:
         return torch.cat([p.detach().flatten() for p in modules])
 
 
-@pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_updates_are_the_papers_step_by_step(name: str, fast_updates: bool) -> None:
-    config = replace(CONFIGS[name], fast_updates=fast_updates)
+def test_updates_are_the_papers_step_by_step(name: str, form: str) -> None:
+    config = replace(CONFIGS[name], **SETTINGS_OF[form])
     agent = agent_of(config)
     plain, batches, sums = Plain(agent), minibatches(12, config), np.zeros(3)
     for batch, noise in batches.split():
@@ -113,7 +117,7 @@ def test_updates_are_the_papers_step_by_step(name: str, fast_updates: bool) -> N
         target = agent.optimizer.state[agent.parameters.values]["target"]
         torch.testing.assert_close(target, plain.flat_targets(), rtol=1e-4, atol=2e-6)
     assert agent.version == 12
-    assert isinstance(agent._steps, NumpySteps if fast_updates else AutogradSteps)
+    assert type(agent._steps).__module__.endswith(form)
     counts = np.array([12, 12, 12 // config.policy_delay])
     metrics = agent.take_metrics()
     found = [metrics[key] for key in ("value_loss", "q_value", "policy_loss")]
@@ -205,10 +209,10 @@ def test_targets_begin_as_the_networks_and_follow_slowly() -> None:
     torch.testing.assert_close(moved[is_moved], torch.full_like(moved[is_moved], 0.1), rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize("fast_updates", [True, False], ids=["by hand", "autograd"])
-def test_gaps_between_parameters_change_nothing(fast_updates: bool) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_gaps_between_parameters_change_nothing(form: str) -> None:
     # As a GPU has its parameters, at round addresses. Adam's kernel rounds otherwise where vectors end elsewhere.
-    config = replace(CONFIGS["td3"], fast_updates=fast_updates, gradient_steps=6)
+    config = replace(CONFIGS["td3"], **SETTINGS_OF[form], gradient_steps=6)
     dense, spread = agent_of(config), agent_of(config)
     dense.update([minibatches(6, config)])
     spread.update([minibatches(6, config)])

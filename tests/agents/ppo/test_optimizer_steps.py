@@ -303,7 +303,7 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     for module, name, value in (
         (compiled_steps, "BLOCK_BYTES", 1),
         (compiled_steps, "PRODUCTS_OF_A_CALL", 1),
-        (tile_sizes, "tiles_for", lambda features: (8, 16, 2)),
+        (tile_sizes, "tiles_for", lambda features: (8, 16)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)

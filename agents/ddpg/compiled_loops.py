@@ -1,0 +1,311 @@
+"""A gradient step of DDPG and TD3 as it is compiled: targets, gradients, Adam, and the target networks that follow.
+
+Never called as it stands here; `compiled_steps.py` compiles it and calls it. A minibatch is always two shards, whose
+gradients are added: two threads may have one each, and not a bit depends on whether they do.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from hybridppo.compiled.adam import adam
+from hybridppo.compiled.meeting import meet
+from hybridppo.compiled.perceptrons import (
+    backward,
+    forward,
+    matrices,
+    multiply_all,
+    pack_down,
+    pack_up,
+    pass_down,
+    tanh_all,
+    up_to_whole,
+    write_gradient,
+)
+
+NOISE_CLIP, TAU, BETA_1, BETA_2, EPS, ACTOR_RATE, CRITIC_RATE, ACTOR_STEP, CRITIC_STEP = range(9)
+"""Where each setting is."""
+NUM_SETTINGS = 9
+NUM_SHARDS = 2
+BOTH = 2
+"""Whose part of the work is done: of both shards, or of one."""
+
+
+def take_step(
+    values: Any,
+    gradient: Any,
+    exp_avg: Any,
+    exp_avg_sq: Any,
+    target: Any,
+    observations: Any,
+    actions: Any,
+    returns: Any,
+    discounts: Any,
+    following: Any,
+    noise: Any,
+    moves_actor: bool,
+    part: int,
+    signals: Any,
+    sizes: Any,
+    offsets: Any,
+    is_tanh: bool,
+    settings: Any,
+    up: Any,
+    down: Any,
+    inward: Any,
+    biases: Any,
+    blocks: Any,
+    weights: Any,
+    vectors: Any,
+    acted: Any,
+    wanted: Any,
+    gradients: Any,
+    sums: Any,
+    statistics: Any,
+) -> None:
+    """A step of the critics on a minibatch, and perhaps one of the actor, whom the target networks follow then.
+
+    Args:
+        values: `[P]`, the parameters, the actor's before the critics'.
+        gradient: `[P]`, written.
+        exp_avg: `[P]`, Adam's first moments.
+        exp_avg_sq: `[P]`, the second ones.
+        target: `[P]`, the target networks' parameters.
+        observations: `[B, obs]`.
+        actions: `[B, d]`, from -1 to 1.
+        returns: `[B]`, the discounted rewards that were observed.
+        discounts: `[B]`, of what followed.
+        following: `[B, obs]`, what followed.
+        noise: `[B, d]`, on the actions of targets.
+        moves_actor: whether the actor is stepped too.
+        part: the shard that this thread has, or `BOTH`.
+        signals: where two threads wait for each other, see `meet`.
+        sizes: `[2, L + 1]`, the numbers between layers, of the actor and of each of `C` critics.
+        offsets: `[1 + C, L, 2]`, where weights and biases begin.
+        is_tanh: whether hidden layers have tanh, and not ReLU.
+        settings: `[NUM_SETTINGS]`; steps are counted by the caller.
+        up: `[(2 + 2 * C) * L, *, *]`, scratch of both threads: the actor, the critics, and their targets.
+        down: `[(1 + C) * L, *, *]`, likewise.
+        inward: `[*, *]`, likewise: what the first critic's first layer has of actions.
+        biases: `[(2 + 2 * C) * L, 1, *]`, likewise.
+        blocks: `[2, 2 * (L + 3), block, *]`, scratch, for each shard.
+        weights: `[2, L, *, *]`, likewise.
+        vectors: `[2, L + 1, 1, *]`, likewise; the last is zeros.
+        acted: `[2, B, d]`, likewise.
+        wanted: `[2, B]`, likewise.
+        gradients: `[2, P]`, likewise; zeros between parameters.
+        sums: `[2, 3]`, likewise.
+        statistics: `[3]`, added to.
+    """
+    num_layers, num_critics, size = sizes.shape[1] - 1, len(offsets) - 1, len(returns)
+    critics, end = offsets[1, 0, 0], len(values)  # where their parameters lie
+    for job in range((1 + 2 * num_critics) * num_layers):
+        if part in (job % 2, BOTH):
+            network, layer = 1 + job // num_layers, job % num_layers
+            own = slice(network * num_layers, (network + 1) * num_layers)
+            if network <= num_critics:
+                pack_up(values, sizes[1], offsets[network], layer, up[own], biases[own])
+                pack_down(values, sizes[1], offsets[network], layer, down[own])
+            else:
+                of = network - num_critics - 1
+                pack_up(target, sizes[min(of, 1)], offsets[of], layer, up[own], biases[own])
+    if part != BOTH and not meet(signals, part, 1):
+        return
+    for shard in range(NUM_SHARDS):
+        if part in (shard, BOTH):
+            rows = slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
+            find_wanted(
+                returns[rows], discounts[rows], following[rows], noise[rows], sizes, num_critics, is_tanh,
+                settings[NOISE_CLIP], up, biases, blocks[shard], acted[shard], wanted[shard],
+            )  # fmt: skip
+            differentiate_critics(
+                values, observations[rows], actions[rows], wanted[shard], size, sizes[1], offsets, is_tanh, up, down,
+                biases, blocks[shard], weights[shard], vectors[shard], gradients[shard], sums[shard],
+            )  # fmt: skip
+    if part != BOTH and not meet(signals, part, 2):
+        return
+    middle = (critics + end) // 2
+    first, last = critics if part != 1 else middle, end if part != 0 else middle
+    descend(values, gradient, exp_avg, exp_avg_sq, gradients, first, last, CRITIC_RATE, CRITIC_STEP, settings)
+    if part != 1:
+        statistics[0] += np.float32((sums[0, 0] + sums[1, 0]) / size)
+        statistics[1] += np.float32((sums[0, 1] + sums[1, 1]) / (size * num_critics))
+    if not moves_actor or (part != BOTH and not meet(signals, part, 3)):
+        return
+
+    for job in range(2 * num_layers + 1):
+        if part in (job % 2, BOTH):
+            network, layer = job // num_layers, job % num_layers
+            own = slice(network * num_layers, (network + 1) * num_layers)
+            if network < 2:
+                pack_up(values, sizes[network], offsets[network], layer, up[own], biases[own])
+                pack_down(values, sizes[network], offsets[network], layer, down[own])
+            else:
+                weight, _ = matrices(values, sizes[1], offsets[1], 0)
+                for o in range(len(weight)):
+                    for k in range(actions.shape[1]):
+                        inward[o, k] = weight[o, observations.shape[1] + k]
+    if part != BOTH and not meet(signals, part, 4):
+        return
+    for shard in range(NUM_SHARDS):
+        if part in (shard, BOTH):
+            rows = slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
+            differentiate_actor(
+                values, observations[rows], size, sizes, offsets, is_tanh, up, down, inward, biases, blocks[shard],
+                weights[shard], vectors[shard], acted[shard], gradients[shard], sums[shard],
+            )  # fmt: skip
+    if part != BOTH and not meet(signals, part, 5):
+        return
+    half = critics // 2
+    own_first, own_last = 0 if part != 1 else half, critics if part != 0 else half
+    descend(values, gradient, exp_avg, exp_avg_sq, gradients, own_first, own_last, ACTOR_RATE, ACTOR_STEP, settings)
+    tau = np.float32(settings[TAU])
+    follow(values[own_first:own_last], target[own_first:own_last], tau)
+    follow(values[first:last], target[first:last], tau)
+    if part != 1:
+        statistics[2] -= np.float32((sums[0, 2] + sums[1, 2]) / size)
+
+
+def find_wanted(
+    returns: Any, discounts: Any, following: Any, noise: Any, sizes: Any, num_critics: int, is_tanh: bool,
+    clip: float, up: Any, biases: Any, blocks: Any, acted: Any, wanted: Any,
+) -> None:  # fmt: skip
+    """What the critics learn towards, for the rows of a shard; the formulas are in `targets.py`."""
+    num_layers, block, limit = sizes.shape[1] - 1, blocks.shape[1], np.float32(clip)
+    num_actions, one = noise.shape[1], np.float32(1.0)
+    outputs = blocks[num_layers]
+    own = slice((1 + num_critics) * num_layers, (2 + num_critics) * num_layers)
+    for start in range(0, len(returns), block):
+        num_rows = min(block, len(returns) - start)
+        put(following[start : start + num_rows], blocks[0], 0, up_to_whole(sizes[0, 0]))
+        forward(sizes[0], up[own], biases[own], blocks, num_rows, is_tanh)
+        for r in range(num_rows):
+            tanh_all(outputs[r], num_actions)
+            for k in range(num_actions):
+                moved = outputs[r, k] + min(max(noise[start + r, k], -limit), limit)
+                acted[start + r, k] = min(max(moved, -one), one)
+    for critic in range(num_critics):
+        network = 2 + num_critics + critic
+        own = slice(network * num_layers, (network + 1) * num_layers)
+        for start in range(0, len(returns), block):
+            num_rows = min(block, len(returns) - start)
+            put_both(following[start : start + num_rows], acted[start : start + num_rows], blocks[0], sizes[1, 0])
+            forward(sizes[1], up[own], biases[own], blocks, num_rows, is_tanh)
+            for r in range(num_rows):
+                value = outputs[r, 0]
+                if critic == 0 or value < wanted[start + r] or value != value:  # what is no number stays that
+                    wanted[start + r] = value
+    for row in range(len(returns)):
+        wanted[row] = discounts[row] * wanted[row] + returns[row]
+
+
+def differentiate_critics(
+    values: Any, observations: Any, actions: Any, wanted: Any, size: int, sizes: Any, offsets: Any, is_tanh: bool,
+    up: Any, down: Any, biases: Any, blocks: Any, weights: Any, vectors: Any, gradient: Any, sums: Any,
+) -> None:  # fmt: skip
+    """What a shard of a minibatch of `size` adds to the gradient of the critics' loss."""
+    num_layers, num_rows_at_once = len(sizes) - 1, blocks.shape[1]
+    outputs, deltas = blocks[num_layers], blocks[num_layers + 1 : num_layers + 3]
+    d_outputs, share = deltas[(num_layers - 1) % 2], np.float32(2.0) / np.float32(size)
+    sums[:2] = 0.0
+    for network in range(1, len(offsets)):
+        own = slice(network * num_layers, (network + 1) * num_layers)
+        clear(vectors, weights, len(observations))
+        for start in range(0, len(observations), num_rows_at_once):
+            num_rows = min(num_rows_at_once, len(observations) - start)
+            put_both(observations[start : start + num_rows], actions[start : start + num_rows], blocks[0], sizes[0])
+            forward(sizes, up[own], biases[own], blocks, num_rows, is_tanh)
+            for r in range(num_rows):
+                error = outputs[r, 0] - wanted[start + r]
+                sums[0] += error * error
+                sums[1] += outputs[r, 0]
+                d_outputs[r, : up_to_whole(1)] = np.float32(0.0)
+                d_outputs[r, 0] = error * share  # d / d value of the mean squared error
+            backward(
+                values, sizes, offsets[network], down[own], blocks, deltas, weights, vectors, vectors[num_layers],
+                num_rows, start == 0, is_tanh,
+            )  # fmt: skip
+        write_gradient(gradient, sizes, offsets[network], weights, vectors)
+
+
+def differentiate_actor(
+    values: Any, observations: Any, size: int, sizes: Any, offsets: Any, is_tanh: bool, up: Any, down: Any,
+    inward: Any, biases: Any, blocks: Any, weights: Any, vectors: Any, acted: Any, gradient: Any, sums: Any,
+) -> None:  # fmt: skip
+    """Likewise to the gradient of the actor's: less what the first critic says."""
+    num_layers, num_rows_at_once = sizes.shape[1] - 1, blocks.shape[1]
+    num_actions, one, share = acted.shape[1], np.float32(1.0), np.float32(-1.0 / size)
+    actor, critic = blocks[: num_layers + 3], blocks[num_layers + 3 :]
+    means, d_means = actor[num_layers], actor[num_layers + 1 + (num_layers - 1) % 2]
+    deltas, nothing = critic[num_layers + 1 :], vectors[num_layers]
+    own = slice(num_layers, 2 * num_layers)
+    sums[2] = 0.0
+    clear(vectors, weights, len(observations))
+    for start in range(0, len(observations), num_rows_at_once):
+        num_rows = min(num_rows_at_once, len(observations) - start)
+        some = observations[start : start + num_rows]
+        put(some, actor[0], 0, up_to_whole(sizes[0, 0]))
+        forward(sizes[0], up[:num_layers], biases[:num_layers], actor, num_rows, is_tanh)
+        for r in range(num_rows):
+            tanh_all(means[r], num_actions)
+        put_both(some, means[:, :num_actions], critic[0], sizes[1, 0])
+        forward(sizes[1], up[own], biases[own], critic, num_rows, is_tanh)
+        for r in range(num_rows):
+            sums[2] += critic[num_layers, r, 0]
+            deltas[(num_layers - 1) % 2, r, : up_to_whole(1)] = np.float32(0.0)
+            deltas[(num_layers - 1) % 2, r, 0] = share
+        for above in range(num_layers - 1):
+            layer = num_layers - 1 - above
+            pass_down(values, sizes[1], offsets[1], layer, down[own], critic, deltas, nothing, num_rows, is_tanh)
+        columns = up_to_whole(num_actions)
+        multiply_all(deltas[0], inward, d_means, up_to_whole(num_rows), sizes[1, 1], columns, nothing, 0)
+        for r in range(num_rows):
+            for k in range(num_actions):  # d tanh(z) / dz = 1 - tanh(z)^2
+                d_means[r, k] *= one - means[r, k] * means[r, k]
+        backward(
+            values, sizes[0], offsets[0], down[:num_layers], actor, actor[num_layers + 1 :], weights, vectors, nothing,
+            num_rows, start == 0, is_tanh,
+        )  # fmt: skip
+    write_gradient(gradient, sizes[0], offsets[0], weights, vectors)
+
+
+def clear(vectors: Any, weights: Any, num_rows: int) -> None:
+    """Of a shard without rows, there is no gradient."""
+    if num_rows == 0:
+        vectors[:] = np.float32(0.0)
+        weights[:] = np.float32(0.0)
+
+
+def put(rows: Any, out: Any, first: int, end: int) -> None:
+    """Rows from a column on, and zeros beyond what they have."""
+    for r in range(len(rows)):
+        for k in range(rows.shape[1]):
+            out[r, first + k] = rows[r, k]
+        for k in range(first + rows.shape[1], end):
+            out[r, k] = np.float32(0.0)
+
+
+def put_both(observations: Any, actions: Any, out: Any, width: int) -> None:
+    """What critics look at."""
+    put(observations, out, 0, observations.shape[1])
+    put(actions[: len(observations)], out, observations.shape[1], up_to_whole(width))
+
+
+def descend(
+    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, gradients: Any, first: int, end: int, rate: int,
+    step: int, settings: Any,
+) -> None:  # fmt: skip
+    """A step of Adam on some parameters, along the sum of the gradients of both shards."""
+    slopes, one, other = gradient[first:end], gradients[0, first:end], gradients[1, first:end]
+    for k in range(len(slopes)):
+        slopes[k] = one[k] + other[k]
+    adam(
+        values[first:end], slopes, exp_avg[first:end], exp_avg_sq[first:end], np.float32(1.0),
+        settings[rate], settings[BETA_1], settings[BETA_2], settings[EPS], settings[step],
+    )  # fmt: skip
+
+
+def follow(values: Any, target: Any, tau: Any) -> None:
+    """Move target networks towards the others."""
+    for k in range(len(target)):
+        target[k] += tau * (values[k] - target[k])

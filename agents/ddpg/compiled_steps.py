@@ -1,0 +1,144 @@
+"""The optimizer steps of DDPG and TD3 compiled, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
+
+A gradient step is one call, on one thread or two. Numba compiles `compiled_loops.py` once, and keeps it
+(`hybridppo/compiled/modules.py`).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.agents.ddpg import compiled_loops as loops
+from hybridppo.compiled import perceptrons
+from hybridppo.compiled.meeting import GONE, meeting_place
+from hybridppo.compiled.update_modules import SideBySide, UpdateModule
+from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
+from hybridppo.rollouts.replay import Transitions
+
+if TYPE_CHECKING:
+    from hybridppo.agents.ddpg.ddpg import DDPG
+
+Array = NDArray[Any]
+
+TYPES = """
+parameters = (f[::1], f[::1], f[::1], f[::1], f[::1])
+batch = (f[:, ::1], f[:, ::1], f[::1], f[::1], f[:, ::1], f[:, ::1])
+networks = (i[:, ::1], i[:, :, ::1], b, d[::1])
+packed = (f[:, :, ::1], f[:, :, ::1], f[:, ::1], f[:, :, ::1])
+shards = (f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, ::1], f[:, ::1], f[:, ::1], d[:, ::1])
+"""
+SIGNATURES = {"take_step": "u(*parameters, *batch, b, i, i[::1], *networks, *packed, *shards, f[::1])"}
+MODULE = UpdateModule(
+    "off_policy_updates", {name: getattr(loops, name) for name in SIGNATURES}, SIGNATURES, types=TYPES
+)
+BLOCK_BYTES = 320 * 2**10
+"""Of activations of one network that pass together."""
+
+
+class CompiledSteps:
+    """Forward and backward passes, losses, Adam and target networks as machine code.
+
+    Views the parameters' memory as it is when made: make another after parameters have moved.
+
+    Args:
+        agent: with its parameters where they stay, on the CPU.
+
+    Raises:
+        ConfigurationError: where Numba is not there, or cannot compile it.
+    """
+
+    def __init__(self, agent: "DDPG") -> None:
+        self._agent, config, optimizer = agent, agent.config, agent.optimizer
+        self._module: Any = MODULE.load()
+        form = numpy_form(agent.actor)
+        assert form is not None
+        slots = {name: tensor.numpy() for name, tensor in optimizer.state[agent.parameters.values].items()}
+        flat = agent.parameters.values.detach().numpy(), agent.parameters.gradient.numpy()
+        self._parameters = *flat, slots["exp_avg"], slots["exp_avg_sq"], slots["target"]
+        self._statistics, self._counts = slots["statistics"], (slots["step_actor"], slots["step_critic"])
+        networks = [linears(network) for network in (agent.actor, *agent.critics.critics)]
+        self._sizes = np.array(
+            [[own[0].in_features, *(layer.out_features for layer in own)] for own in networks[:2]], np.int64
+        )
+        offsets = np.array(
+            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in networks], np.int64
+        )
+        self._settings = np.zeros(loops.NUM_SETTINGS)
+        self._networks = self._sizes, offsets, form.activation == "tanh", self._settings
+        self._settings[loops.NOISE_CLIP], self._settings[loops.TAU] = config.target_noise_clip, config.tau
+        (self._settings[loops.BETA_1], self._settings[loops.BETA_2]) = optimizer.betas
+        self._settings[loops.EPS] = optimizer.eps
+        num_layers, stride = self._sizes.shape[1] - 1, perceptrons.up_to_whole(int(self._sizes.max())) + 16
+        self._num_layers, self._stride = num_layers, stride
+        critics = len(offsets) - 1
+        self._packed = (
+            np.zeros(((2 + 2 * critics) * num_layers, stride, stride), np.float32),
+            np.zeros(((1 + critics) * num_layers, stride, stride), np.float32),
+            np.zeros((stride, perceptrons.up_to_whole(int(self._sizes[0, -1])) + 16), np.float32),
+            np.zeros(((2 + 2 * critics) * num_layers, 1, stride), np.float32),
+        )
+        self._threads, self._size = SideBySide(), -1
+        self._shards: tuple[Array, ...] = ()
+
+    @staticmethod
+    def supports(agent: "DDPG") -> bool:
+        """Whether this form knows the networks, and they are on the CPU: those with hidden layers of tanh or ReLU."""
+        return is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
+
+    def step(self, batch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
+        """A step of the critics on a minibatch; one of the actor too, and of the target networks, where asked for."""
+        settings, rates = self._settings, self._agent.optimizer.learning_rates
+        settings[loops.ACTOR_RATE], settings[loops.CRITIC_RATE] = rates["actor"], rates["critic"]
+        actor_steps, critic_steps = self._counts
+        critic_steps += 1.0
+        actor_steps += float(moves_actor)
+        settings[loops.ACTOR_STEP], settings[loops.CRITIC_STEP] = actor_steps, critic_steps
+        if len(noise) != self._size:
+            self._allocate(*noise.shape)
+        columns = (
+            batch.observations, batch.actions, batch.returns, batch.discounts, batch.next_observations, noise,
+        )  # fmt: skip
+        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in columns]
+        signals, _ = meeting_place()
+        count = min(torch.get_num_threads(), loops.NUM_SHARDS)
+
+        def take(shard: int) -> None:
+            try:
+                self._module.take_step(
+                    *self._parameters, *arrays, moves_actor, shard, signals, *self._networks, *self._packed,
+                    *self._shards, self._statistics,
+                )  # fmt: skip
+            except BaseException:
+                signals[GONE] = 1  # the other would wait
+                raise
+
+        if count == 1:
+            take(loops.BOTH)
+        else:
+            self._threads.make_room(count)
+            self._threads.run(take, count)
+
+    def _allocate(self, size: int, num_actions: int) -> None:
+        """What each shard of a minibatch writes on its way."""
+        self._size, num_layers, stride = size, self._num_layers, self._stride
+        most = max(32, BLOCK_BYTES // (4 * stride * (num_layers + 1)))
+        share = -(-size // loops.NUM_SHARDS)
+        rows = -(-share // -(-share // most))  # blocks of one size, as near as can be
+        rows = -(-rows // perceptrons.MOST_ROWS) * perceptrons.MOST_ROWS
+        shards = loops.NUM_SHARDS
+        self._shards = (
+            np.zeros((shards, 2 * (num_layers + 3), rows, stride), np.float32),
+            np.zeros((shards, num_layers, stride, stride), np.float32),
+            np.zeros((shards, num_layers + 1, 1, stride), np.float32),
+            np.zeros((shards, size, num_actions), np.float32),
+            np.zeros((shards, size), np.float32),
+            np.zeros((shards, len(self._parameters[0])), np.float32),
+            np.zeros((shards, 3)),
+        )
+
+    def _where(self, parameter: Tensor) -> int:
+        """Where a parameter begins in the buffer."""
+        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()

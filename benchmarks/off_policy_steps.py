@@ -84,6 +84,17 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+def as_markdown(result: dict[str, Any]) -> str:
+    """A row for each network: milliseconds, and how many times as fast as the other library's."""
+    names = [*OURS, THEIRS]
+    lines = [f"| layers | products alone | {' | '.join(names)} |", f"|---|{'---:|' * (1 + len(names))}"]
+    for network, found in result["networks"].items():
+        least, ratios = found["least"], found["ratios"]
+        cells = [f"{least[who]:.2f} ({ratios[who]:.2f} x)" if who in ratios else f"{least[who]:.2f}" for who in names]
+        lines.append(f"| {network.replace(',', ', ')} | {found['bound']:.2f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,8 +104,6 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
-    names = [*OURS, THEIRS]
-    print(f"| network | bound ms | {' | '.join(f'{name} ms' for name in names)} |\n|---|{'---:|' * (1 + len(names))}")
     for network in arguments.hidden_sizes:
         sizes = tuple(map(int, network.split(",")))
         contestants = {name: of_library(sizes, *form) for name, form in OURS.items()} | {THEIRS: of_theirs(sizes)}
@@ -107,8 +116,7 @@ def main() -> None:
             bound = 1e3 * seconds_of_products(sizes)
         ratios = {who: least[THEIRS] / least[who] for who in OURS}
         results[network] = {"milliseconds": turns, "least": least, "bound": bound, "ratios": ratios}
-        cells = [f"{least[who]:.2f} ({ratios[who]:.2f})" if who in ratios else f"{least[who]:.2f}" for who in names]
-        print(f"| {network} | {bound:.2f} | {' | '.join(cells)} |")
+    print(as_markdown({"networks": results}))
     print(f"\nRaw figures: {machine.save('off_policy_steps', {'networks': results}, arguments.output)}")
 
 

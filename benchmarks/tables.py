@@ -25,6 +25,7 @@ import import_time
 import learning
 import machine
 import memory
+import off_policy_steps
 import parity
 import pieces
 import pool
@@ -86,6 +87,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "learning": lambda result: learning.as_markdown(result["rows"]),
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
+    "off_policy_steps": off_policy_steps.as_markdown,
     "pieces": pieces.as_markdown,
     "pool": lambda result: pool.table(result["runs"]),
     "publishing": publishing.as_markdown,

@@ -33,7 +33,9 @@ ROOMS = {
     "placements": {"networks", "networks/numpy_forms", "rollouts"},
     "agents/common": {"networks", "placements", "run_directory", "spaces"},
     "agents/ppo": {"agents/common", "compiled", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
-    "agents/ddpg": {"agents/common", "compiled", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"},
+    "agents/ddpg": {
+        *("agents/common", "compiled", "networks", "networks/numpy_forms", "placements", "rollouts", "spaces"),
+    },
     "agents": {"agents/ppo", "agents/ddpg"},
     "runners/samplers": {"compiled", "environments", "networks/numpy_forms", "rollouts", "spaces"},
     "runners/workers": {

@@ -97,10 +97,12 @@ def test_returns_and_speeds_are_put_side_by_side() -> None:
 
 
 def test_both_libraries_are_asked_for_the_same() -> None:
-    for command in off_policy.commands(off_policy.QUICK, seed=3).values():
+    for name, command in off_policy.commands(off_policy.QUICK, seed=3).items():
         arguments = off_policy_turn.parse_arguments(command[2:])
-        asked = arguments.steps, arguments.seed, arguments.hidden_sizes, arguments.learning_starts, arguments.threads
-        assert asked == (1_500, 3, (400, 300), 500, 1)
+        asked = arguments.steps, arguments.seed, arguments.hidden_sizes, arguments.learning_starts
+        assert asked == (1_500, 3, (400, 300), 500)
+        assert (arguments.threads == 2) == ("two threads" in name)
+        assert arguments.compiled == ("compiled" in name)
 
 
 @pytest.mark.parametrize("options", [["--placement", "cpu"], ["--placement", "mirror", "--publish-every", "10"]])

@@ -10,8 +10,9 @@ An environment is written in `definition.py`'s terms; `cartpole.py` is the short
 compiles both, and `modules.py` keeps the result; `python_form.py` and `python_agents.py` are the same without Numba.
 `cuda_kernels.py` and `cuda_agent_kernels.py` are the loops as a GPU has them, which `cuda_building.py` compiles and
 launches. `update_modules.py`, `perceptrons.py` and `adam.py` are for updates that are compiled; their products and the
-loops' are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each other by `meeting.py` (`signals.py`). Not here:
-who steps environments (`compiled.py`, `compiled_agents.py` and `on_device.py` in `environments/`, `fused.py`,
+loops' are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each other by `meeting.py` (`signals.py`).
+
+Not here: who steps environments (`compiled.py`, `compiled_agents.py` and `on_device.py` in `environments/`, `fused.py`,
 `fused_agents.py` and `on_device.py` in `runners/samplers/`), and who learns.
 """
 

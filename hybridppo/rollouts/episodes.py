@@ -106,7 +106,7 @@ def _sums(terms: Array, dtype: type) -> Array:
     """The sums of `[T, N]` so far, over time: `np.cumsum`, which of short and wide blocks takes eight times as long."""
     if terms.shape[0] > terms.shape[1]:
         return np.cumsum(terms, axis=0, dtype=dtype)
-    sums = terms.astype(dtype)
+    sums: Array = terms.astype(dtype)
     for step in range(1, len(sums)):
         sums[step] += sums[step - 1]
     return sums

@@ -216,8 +216,11 @@ class ObservationEncoder:
         low, high = self.bounds
         if not rows.size or not (np.isfinite(low).any() or np.isfinite(high).any()):
             return None
-        numbers = self.layout.numbers(rows).reshape(-1, self.layout.num_numbers)
-        extremes = np.stack((numbers.min(0), numbers.max(0)))
+        numbers = self.layout.numbers(rows)
+        # Over time first, where a processor compares many at once; of few numbers in a row it compares one by one.
+        least, most = numbers.min(0), numbers.max(0)
+        each = -1, self.layout.num_numbers
+        extremes = np.stack((least.reshape(each).min(0), most.reshape(each).max(0)))
         outside = is_outside(extremes, low, high)
         if not outside.any():
             return None

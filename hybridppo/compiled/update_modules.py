@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -82,14 +83,18 @@ class UpdateModule:
     def _text(self) -> str:
         import numba
 
+        given, versions = text_of_tiles() + text_of_signals(), {"version": numba.__version__, "numpy": np.__version__}
+        return HEADER.format(given=given, types=self._types, **versions) + self._text_of_loops
+
+    @cached_property
+    def _text_of_loops(self) -> str:  # a tenth of a second, and agents whose parameters move ask again and again
         text = gather("the update", self._loops, given=GIVEN).text
         decorators = dict(self._decorators)
         for name, signature in self._signatures.items():
             decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
         for name, decorator in decorators.items():
             text = text.replace(f"@compiled\ndef {name}(", f"@{decorator}\ndef {name}(")
-        given = text_of_tiles() + text_of_signals()
-        return HEADER.format(version=numba.__version__, numpy=np.__version__, given=given, types=self._types) + text
+        return text
 
 
 class SideBySide:

@@ -121,6 +121,10 @@ class CompiledSteps:
             self._threads.make_room(count)
             self._threads.run(take, count)
 
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
     def _allocate(self, size: int, num_actions: int) -> None:
         """What each shard of a minibatch writes on its way."""
         self._size, num_layers, stride = size, self._num_layers, self._stride

@@ -64,6 +64,9 @@ class DDPGConfig:
     compiled_updates: bool = False
     """On a CPU, let Numba compile the update (the extra `compiled`), once: as `fast_updates` but for rounding, and on
     two torch threads as on one, bit by bit."""
+    cuda_graphs: bool = False
+    """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
+    launch."""
     torch_threads: int | None = 1
     """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other."""
 

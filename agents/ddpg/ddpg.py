@@ -21,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.accelerator import sent
+from hybridppo.accelerator import accelerator_of, sent
 from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.ddpg.captured_steps import CapturedSteps
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, GradientSteps
 from hybridppo.agents.ddpg.memory import require_memory
@@ -274,6 +275,8 @@ class DDPG:
         return self._steps
 
     def _form_of_steps(self) -> "Callable[[DDPG], GradientSteps]":
+        if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
+            return CapturedSteps
         if not (self.config.fast_updates and NumpySteps.supports(self)):
             return AutogradSteps
         if self.config.compiled_updates:
@@ -294,6 +297,7 @@ class DDPG:
         means = [total / count if count else math.nan for total, count in zip(sums, counts, strict=True)]
         metrics = dict(zip(STATISTICS, means, strict=True))
         self._counts |= {"measured": 0, "measured_actor": 0}
+        metrics |= self._steps.metrics() if self._steps is not None else {}
         return {**metrics, "gradient_steps": self._counts["gradient_steps"], "learning_rate": self.config.learning_rate}
 
     def require_finite(self) -> list[float]:

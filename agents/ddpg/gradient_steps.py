@@ -35,6 +35,10 @@ class GradientSteps(Protocol):
         """
         ...
 
+    def metrics(self) -> dict[str, float]:
+        """What the form has to say of the steps since the last call."""
+        ...
+
 
 class StepByStep(ABC):
     """A gradient step as its three parts."""
@@ -45,6 +49,10 @@ class StepByStep(ABC):
         if moves_actor:
             self.actor_step(batch)
             self.follow()
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
 
     @abstractmethod
     def critic_step(self, batch: Transitions, noise: Tensor) -> None:

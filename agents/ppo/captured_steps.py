@@ -7,18 +7,18 @@ come back.
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import Accelerator, accelerator_of
+from hybridppo.accelerator import accelerator_of
+from hybridppo.agents.common.recording import GraphRecorder, Record, require_one_step
 from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
-from hybridppo.errors import DeviceError
 from hybridppo.interruption import Stopped
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ MAX_RECORDINGS = 32
 """How many sizes of minibatches are recorded; they vary where environments spend rows on resets. None makes room for
 another: they share a stream, and with it the workspace of its matrix products, which torch (2.12 and newer, pytorch
 issue 193402) may give back with the first graph that is destroyed. Those that are left would go on to use it."""
-WARMUPS = 3
-"""Steps before one is recorded, in which what is made at first calls is made."""
-Record = Callable[[Callable[[], None]], Callable[[], object]]
-"""Makes a function, which works on tensors at fixed addresses, into one that does the same again, faster."""
 
 
 class CapturedSteps:
@@ -105,12 +101,7 @@ class CapturedSteps:
         step = self._optimizer.state[self._parameters.values]["step"]
         done = float(step)  # waits for the device, on purpose: recording has waited for it, too
         self._put_back(before)
-        done -= float(step)
-        if done != 1.0:
-            raise DeviceError(
-                f"a gradient step was recorded as a CUDA graph, but its replay made {done:g} steps of the optimizer "
-                "instead of 1: train with cuda_graphs=False, and report this with the versions of torch and the driver"
-            )
+        require_one_step(done - float(step))
         return recording
 
     def _state(self) -> list[Tensor]:
@@ -144,31 +135,3 @@ class _Recording:
             getattr(self._batch, name).copy_(getattr(minibatch, name))
         self._replay()
         return self._statistics.clone()  # the next replay writes here again
-
-
-class GraphRecorder:
-    """Records CUDA graphs in one stream, on one device, in one pool of memory: they are replayed one after another.
-
-    Warm-ups have the stream of the recordings, for what is made at first calls is made for a stream (the workspaces of
-    cuBLAS, 32 MiB each on Hopper), and must not be recorded.
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        with accelerator.selected():
-            self._stream, self._pool = accelerator.stream(), accelerator.graph_pool()
-
-    def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
-        """Run the function some times, and record it."""
-        accelerator, stream = self._accelerator, self._stream
-        with accelerator.selected():  # or torch would record on the first device, where nothing happens
-            stream.wait_stream(accelerator.current_stream())
-            with accelerator.using(stream):
-                for _ in range(WARMUPS):
-                    function()
-            accelerator.current_stream().wait_stream(stream)
-            graph = accelerator.graph()
-            with accelerator.recording(graph, pool=self._pool, stream=stream):
-                function()
-        replay: Callable[[], object] = graph.replay
-        return replay

@@ -48,6 +48,7 @@ OFF_POLICY_CONFIGS = {
     "ddpg": DDPGConfig(**OFF_POLICY),
     "td3": TD3Config(**OFF_POLICY),
     "td3, on the host": TD3Config(**OFF_POLICY, buffer_on="host"),
+    "td3, recorded": TD3Config(**OFF_POLICY, cuda_graphs=True),
 }
 STEPS = 320
 
@@ -141,3 +142,5 @@ def kind_cases() -> Iterator[Case]:
     td3 = OFF_POLICY_CONFIGS["td3"]
     yield Case("off policy/resume", "td3: resumed as if never stopped", partial(off_policy_resumes, config=td3))
     yield Case("off policy/waits", "td3: an update waits for nothing", partial(updates_without_waits, config=td3))
+    td3 = OFF_POLICY_CONFIGS["td3, recorded"]
+    yield Case("off policy/resume, recorded", "td3 recorded: resumed likewise", partial(off_policy_resumes, config=td3))

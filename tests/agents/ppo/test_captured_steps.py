@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
+from pretended_recorder import PretendedRecorder
 
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig
@@ -21,19 +22,6 @@ SPACES = {
     "discrete": gym.spaces.Discrete(3),
     "continuous": gym.spaces.Box(-1.0, 1.0, (2,)),
 }
-
-
-class PretendedRecorder:
-    """Runs the step as a recording does before it records, and replays by running it."""
-
-    def __init__(self) -> None:
-        self.recordings = 0
-
-    def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
-        self.recordings += 1
-        for _ in range(3):
-            function()
-        return function
 
 
 def make_agent(space: gym.Space, config: PPOConfig) -> PPO:

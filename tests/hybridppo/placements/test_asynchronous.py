@@ -210,22 +210,27 @@ def test_updates_of_every_kind_wait_as_often_as_is_said(
     assert bool(machine.graphs) == cuda_graphs
 
 
+@pytest.mark.parametrize("cuda_graphs", [False, True], ids=["eager", "recorded"])
 @pytest.mark.parametrize(("place", "expected"), [("learner", 0), ("host", 1)])
 def test_minibatches_of_a_replay_buffer_are_drawn_without_a_wait(
-    place: Any, expected: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    place: Any, expected: int, cuda_graphs: bool, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = waits_of_updates(DDPG, machine, monkeypatch)
     config = hybridppo.TD3Config(
         num_envs=2, train_frequency=2, gradient_steps=2, batch_size=4, buffer_size=40, learning_starts=8,
         steps_per_iteration=8, n_steps=2, hidden_sizes=(4,), buffer_on=place, fast_updates=False,
+        cuda_graphs=cuda_graphs,
     )  # fmt: skip
     arguments: dict[str, Any] = {"total_steps": 32, "seed": 0, "num_workers": 0, "vectorization": "sync"}
-    values = [
-        values_of(hybridppo.train(Ragged, config=config, placement=placement, progress=False, **arguments))
+    results = [
+        hybridppo.train(Ragged, config=config, placement=placement, progress=False, **arguments)
         for placement in (Mirrored("cpu", machine.device), SingleDevice("cpu"))
     ]
     assert waits[1:6] == [expected] * 5  # what is moved from the host is copied by the placement, which waits
-    agree(*values, exactly=True)
+    agree(*map(values_of, results), exactly=True)
+    # A step of the critics alone, and one that the actor's follows; every later one is a replay.
+    assert len(machine.graphs) == 2 * cuda_graphs
+    assert results[0].metrics.get("graph_replays", 0) == 2 * 2 * cuda_graphs
 
 
 def test_an_environment_of_tensors_is_stepped_with_its_device_selected(machine: Machine) -> None:

@@ -1,0 +1,81 @@
+"""The gradient steps of DDPG and TD3 recorded as CUDA graphs, and replayed: one launch a step instead of a hundred.
+
+There are two recordings at most, of a step of the critics alone and of one that the actor's follows: minibatches are
+all of one size. Each is made when its kind of step is due first.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hybridppo.accelerator import accelerator_of
+from hybridppo.agents.common.recording import GraphRecorder, Record, require_one_step
+from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
+from hybridppo.rollouts.replay import Transitions
+
+if TYPE_CHECKING:
+    from hybridppo.agents.ddpg.ddpg import DDPG
+
+
+class CapturedSteps:
+    """`AutogradSteps`, each kind of step recorded and then replayed; equal to them up to rounding.
+
+    Args:
+        agent: with its parameters where they stay.
+        record: how; a recording may run the step some times first, which is undone.
+    """
+
+    def __init__(self, agent: "DDPG", record: Record | None = None) -> None:
+        self._plain, self._parameters, self._optimizer = AutogradSteps(agent), agent.parameters, agent.optimizer
+        device = agent.parameters.values.device
+        self._record = record if record is not None else GraphRecorder(accelerator_of(device))
+        self._batch: Transitions | None = None
+        self._noise: Tensor | None = None
+        self._replays: dict[bool, Callable[[], object]] = {}
+        self._counts = _no_counts()
+
+    def metrics(self) -> dict[str, float]:
+        """How many kinds of step were recorded, and how many steps replayed, since the last call."""
+        counts, self._counts = self._counts, _no_counts()
+        return counts
+
+    def step(self, batch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
+        """A step of the critics on a minibatch; one of the actor too, and of the target networks, where asked for."""
+        if self._batch is None or self._noise is None:
+            self._batch, self._noise = batch.map(torch.clone), noise.clone()
+        else:  # to where recordings look for it
+            for field in fields(Transitions):
+                getattr(self._batch, field.name).copy_(getattr(batch, field.name))
+            self._noise.copy_(noise)
+        if moves_actor not in self._replays:
+            self._replays[moves_actor] = self._recorded(self._batch, self._noise, moves_actor)
+            self._counts["graph_recordings"] += 1
+        self._replays[moves_actor]()
+        self._counts["graph_replays"] += 1
+
+    def _recorded(self, batch: Transitions, noise: Tensor, moves_actor: bool) -> Callable[[], object]:
+        before = [tensor.clone() for tensor in self._state()]
+        replay = self._record(lambda: self._plain.step(batch, noise, moves_actor=moves_actor))
+        self._put_back(before)
+        # A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
+        replay()
+        step = self._optimizer.state[self._parameters.values]["step_critic"]
+        done = float(step)  # waits for the device, on purpose: recording has waited for it, too
+        self._put_back(before)
+        require_one_step(done - float(step))
+        return replay
+
+    def _state(self) -> list[Tensor]:
+        """What a step changes and later ones depend on."""
+        return [self._parameters.values.data, *self._optimizer.state[self._parameters.values].values()]
+
+    def _put_back(self, before: list[Tensor]) -> None:
+        for tensor, value in zip(self._state(), before, strict=True):
+            tensor.copy_(value)
+
+
+def _no_counts() -> dict[str, float]:
+    return {"graph_recordings": 0, "graph_replays": 0}

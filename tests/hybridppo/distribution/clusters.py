@@ -56,11 +56,17 @@ class Failing(gym.Wrapper):  # type: ignore[type-arg]
 
     def step(self, action: Any) -> Any:
         self._steps += 1
-        if self._steps == 50 and os.getpid() != self._here and not os.path.exists(self._mark):
-            with open(self._mark, "w") as file:
-                file.write(str(os.getpid()))
+        if self._steps == 50 and os.getpid() != self._here and self._is_first():
             self._what()
         return super().step(action)
+
+    def _is_first(self) -> bool:
+        try:
+            with open(self._mark, "x") as file:  # made in one go: two processes may come here at once
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return False
+        return True
 
 
 def failing(what: Callable[[], object], mark: object) -> Callable[[], "gym.Env[Any, Any]"]:

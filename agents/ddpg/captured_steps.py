@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.recording import GraphRecorder, Record, require_one_step
+from hybridppo.agents.common.recording import GraphRecorder, Record, tried
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.rollouts.replay import Transitions
 
@@ -57,24 +57,13 @@ class CapturedSteps:
         self._counts["graph_replays"] += 1
 
     def _recorded(self, batch: Transitions, noise: Tensor, moves_actor: bool) -> Callable[[], object]:
-        before = [tensor.clone() for tensor in self._state()]
-        replay = self._record(lambda: self._plain.step(batch, noise, moves_actor=moves_actor))
-        self._put_back(before)
-        # A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
-        replay()
-        step = self._optimizer.state[self._parameters.values]["step_critic"]
-        done = float(step)  # waits for the device, on purpose: recording has waited for it, too
-        self._put_back(before)
-        require_one_step(done - float(step))
-        return replay
-
-    def _state(self) -> list[Tensor]:
-        """What a step changes and later ones depend on."""
-        return [self._parameters.values.data, *self._optimizer.state[self._parameters.values].values()]
-
-    def _put_back(self, before: list[Tensor]) -> None:
-        for tensor, value in zip(self._state(), before, strict=True):
-            tensor.copy_(value)
+        slots = self._optimizer.state[self._parameters.values]
+        return tried(
+            lambda: self._record(lambda: self._plain.step(batch, noise, moves_actor=moves_actor)),
+            lambda replay: replay(),
+            [self._parameters.values.data, *slots.values()],
+            slots["step_critic"],
+        )
 
 
 def _no_counts() -> dict[str, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hybridppo.agents.ddpg import compiled_loops as loops
 from hybridppo.compiled import perceptrons
-from hybridppo.compiled.meeting import GONE, meeting_place
+from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.rollouts.replay import Transitions
@@ -106,20 +106,16 @@ class CompiledSteps:
         count = min(torch.get_num_threads(), loops.NUM_SHARDS)
 
         def take(shard: int) -> None:
-            try:
-                self._module.take_step(
-                    *self._parameters, *arrays, moves_actor, shard, signals, *self._networks, *self._packed,
-                    *self._shards, self._statistics,
-                )  # fmt: skip
-            except BaseException:
-                signals[GONE] = 1  # the other would wait
-                raise
+            self._module.take_step(
+                *self._parameters, *arrays, moves_actor, shard, signals, *self._networks, *self._packed,
+                *self._shards, self._statistics,
+            )  # fmt: skip
 
         if count == 1:
             take(loops.BOTH)
         else:
             self._threads.make_room(count)
-            self._threads.run(take, count)
+            self._threads.run(take, count, signals)
 
     def metrics(self) -> dict[str, float]:
         """Nothing."""

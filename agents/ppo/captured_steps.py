@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.recording import GraphRecorder, Record, require_one_step
+from hybridppo.agents.common.recording import GraphRecorder, Record, tried
 from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
@@ -93,24 +93,13 @@ class CapturedSteps:
         return self._recordings[size].replay(minibatch)
 
     def _recorded(self, minibatch: Batch) -> "_Recording":
-        before = [tensor.clone() for tensor in self._state()]
-        recording = _Recording(self._plain, self._clip_range, minibatch, self._record)
-        self._put_back(before)
-        # A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
-        recording.replay(minibatch)
-        step = self._optimizer.state[self._parameters.values]["step"]
-        done = float(step)  # waits for the device, on purpose: recording has waited for it, too
-        self._put_back(before)
-        require_one_step(done - float(step))
-        return recording
-
-    def _state(self) -> list[Tensor]:
-        """What a step changes and later ones depend on."""
-        return [self._parameters.values.data, *self._optimizer.state[self._parameters.values].values()]
-
-    def _put_back(self, before: list[Tensor]) -> None:
-        for tensor, value in zip(self._state(), before, strict=True):
-            tensor.copy_(value)
+        slots = self._optimizer.state[self._parameters.values]
+        return tried(
+            lambda: _Recording(self._plain, self._clip_range, minibatch, self._record),
+            lambda recording: recording.replay(minibatch),
+            [self._parameters.values.data, *slots.values()],
+            slots["step"],
+        )
 
 
 def _no_counts() -> dict[str, float]:

@@ -19,7 +19,7 @@ from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.agents.ppo.numpy_steps import knows
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.compiled import perceptrons
-from hybridppo.compiled.meeting import GONE, meeting_place
+from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.interruption import Stopped
 from hybridppo.networks.actors import GaussianActor
@@ -179,16 +179,12 @@ class CompiledSteps:
         own = [self._network, (*self._network[:-1], self._settings.copy())]  # in which each counts its steps
 
         def take(network: int) -> None:
-            try:
-                self._module.take_steps(
-                    *parameters, True, *columns, rows, starts, self._normalizes, network, signals, norms,
-                    *own[network], *self._scratch[network], statistics,
-                )  # fmt: skip
-            except BaseException:
-                signals[GONE] = 1  # the other would wait
-                raise
+            self._module.take_steps(
+                *parameters, True, *columns, rows, starts, self._normalizes, network, signals, norms, *own[network],
+                *self._scratch[network], statistics,
+            )  # fmt: skip
 
-        self._threads.run(take, len(own))
+        self._threads.run(take, len(own), signals)
 
     def _step_of_shards(
         self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array

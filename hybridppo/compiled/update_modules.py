@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from hybridppo.compiled import meeting, perceptrons
-from hybridppo.compiled.meeting import text_of_signals
+from hybridppo.compiled.meeting import GONE, text_of_signals
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
 from hybridppo.compiled.sources import gather
 from hybridppo.compiled.tile_sizes import text_of_tiles
@@ -110,11 +110,26 @@ class SideBySide:
             self._room = count
             self._pool = ThreadPoolExecutor(count - 1, thread_name_prefix="hybridppo-update")
 
-    def run(self, work: Callable[[int], None], count: int) -> None:
-        """The first of `count` parts of some work in this thread, the others in theirs."""
-        others = [cast(ThreadPoolExecutor, self._pool).submit(work, number) for number in range(1, count)]
+    def run(self, work: Callable[[int], None], count: int, signals: Any = None) -> None:
+        """The first of `count` parts of some work in this thread, the others in theirs.
+
+        Args:
+            work: takes the number of its part.
+            count: of the parts.
+            signals: where parts wait for each other within the work, see `meet`: none waits for one that has failed.
+        """
+
+        def part(number: int) -> None:
+            try:
+                work(number)
+            except BaseException:
+                if signals is not None:
+                    signals[GONE] = 1
+                raise
+
+        others = [cast(ThreadPoolExecutor, self._pool).submit(part, number) for number in range(1, count)]
         try:
-            work(0)
+            part(0)
         finally:
             wait(others)  # none may write any more when this is over
         for other in others:

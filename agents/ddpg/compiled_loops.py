@@ -97,18 +97,9 @@ def take_step(
         sums: `[2, 3]`, likewise.
         statistics: `[3]`, added to.
     """
-    num_layers, num_critics, size = sizes.shape[1] - 1, len(offsets) - 1, len(returns)
+    num_critics, size = len(offsets) - 1, len(returns)
     critics, end = offsets[1, 0, 0], len(values)  # where their parameters lie
-    for job in range((1 + 2 * num_critics) * num_layers):
-        if part in (job % 2, BOTH):
-            network, layer = 1 + job // num_layers, job % num_layers
-            own = slice(network * num_layers, (network + 1) * num_layers)
-            if network <= num_critics:
-                pack_up(values, sizes[1], offsets[network], layer, up[own], biases[own])
-                pack_down(values, sizes[1], offsets[network], layer, down[own])
-            else:
-                of = network - num_critics - 1
-                pack_up(target, sizes[min(of, 1)], offsets[of], layer, up[own], biases[own])
+    pack_critics(values, target, part, sizes, offsets, up, down, biases)
     if part != BOTH and not meet(signals, part, 1):
         return
     for shard in range(NUM_SHARDS):
@@ -133,18 +124,7 @@ def take_step(
     if not moves_actor or (part != BOTH and not meet(signals, part, 3)):
         return
 
-    for job in range(2 * num_layers + 1):
-        if part in (job % 2, BOTH):
-            network, layer = job // num_layers, job % num_layers
-            own = slice(network * num_layers, (network + 1) * num_layers)
-            if network < 2:
-                pack_up(values, sizes[network], offsets[network], layer, up[own], biases[own])
-                pack_down(values, sizes[network], offsets[network], layer, down[own])
-            else:
-                weight, _ = matrices(values, sizes[1], offsets[1], 0)
-                for o in range(len(weight)):
-                    for k in range(actions.shape[1]):
-                        inward[o, k] = weight[o, observations.shape[1] + k]
+    pack_actor(values, part, sizes, offsets, up, down, inward, biases, actions.shape[1])
     if part != BOTH and not meet(signals, part, 4):
         return
     for shard in range(NUM_SHARDS):
@@ -164,6 +144,42 @@ def take_step(
     follow(values[first:last], target[first:last], tau)
     if part != 1:
         statistics[2] -= np.float32((sums[0, 2] + sums[1, 2]) / size)
+
+
+def pack_critics(
+    values: Any, target: Any, part: int, sizes: Any, offsets: Any, up: Any, down: Any, biases: Any
+) -> None:
+    """Lay out what the critics' step passes through: the critics, and all target networks; half of it for each part."""
+    num_layers, num_critics = sizes.shape[1] - 1, len(offsets) - 1
+    for job in range((1 + 2 * num_critics) * num_layers):
+        if part in (job % 2, BOTH):
+            network, layer = 1 + job // num_layers, job % num_layers
+            own = slice(network * num_layers, (network + 1) * num_layers)
+            if network <= num_critics:
+                pack_up(values, sizes[1], offsets[network], layer, up[own], biases[own])
+                pack_down(values, sizes[1], offsets[network], layer, down[own])
+            else:
+                of = network - num_critics - 1
+                pack_up(target, sizes[min(of, 1)], offsets[of], layer, up[own], biases[own])
+
+
+def pack_actor(
+    values: Any, part: int, sizes: Any, offsets: Any, up: Any, down: Any, inward: Any, biases: Any, num_actions: int
+) -> None:
+    """Likewise for the actor's step: the actor and the first critic, of whose inputs actions alone matter then."""
+    num_layers = sizes.shape[1] - 1
+    for job in range(2 * num_layers + 1):
+        if part in (job % 2, BOTH):
+            network, layer = job // num_layers, job % num_layers
+            own = slice(network * num_layers, (network + 1) * num_layers)
+            if network < 2:
+                pack_up(values, sizes[network], offsets[network], layer, up[own], biases[own])
+                pack_down(values, sizes[network], offsets[network], layer, down[own])
+            else:
+                weight, _ = matrices(values, sizes[1], offsets[1], 0)
+                for o in range(len(weight)):
+                    for k in range(num_actions):
+                        inward[o, k] = weight[o, sizes[0, 0] + k]
 
 
 def find_wanted(

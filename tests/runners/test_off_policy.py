@@ -394,6 +394,7 @@ def test_auto_tries_every_candidate_and_takes_the_fastest(
         return speeds[candidate.label]
 
     monkeypatch.setattr(trials, "_trial", trial)
+    monkeypatch.setattr(trials, "forms_of", lambda *_: {})
     arguments: dict[str, Any] = {"total_steps": 10**6, "num_workers": None, "options": None, "agent": None, "cores": 2}
     chosen, table = trials.choose_by_trials(IdentityBox, CONFIG, accelerator="cuda", max_lag=1, **arguments)
     assert (chosen.label, tried) == ("overlap, 1 worker", list(speeds))
@@ -425,6 +426,7 @@ def test_a_candidate_that_fails_is_left_out_and_told(
         return {"cpu": 10.0, "cuda": 30.0}[candidate.name]
 
     monkeypatch.setattr(trials, "_trial", trial)
+    monkeypatch.setattr(trials, "forms_of", lambda *_: {})
     chosen, table = trials.choose_by_trials(
         IdentityBox, CONFIG, accelerator="cuda", cores=2, max_lag=0, total_steps=10**6, num_workers=None, options=None,
         agent=None,
@@ -434,13 +436,59 @@ def test_a_candidate_that_fails_is_left_out_and_told(
     assert "left out hybrid" in caplog.text
 
 
+def test_auto_tells_of_a_form_that_is_faster_and_does_not_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"compiled_updates": True, "torch_threads": 1}
+    forms = {"compiled_updates=True": one, "compiled_updates=True and torch_threads=2": {**one, "torch_threads": 2}}
+    tried: list[tuple[bool, int]] = []
+
+    def trial(source: Any, config: Any, candidate: Candidate, *rest: Any) -> float:
+        tried.append((config.compiled_updates, candidate.torch_threads))
+        return 100.0 if not config.compiled_updates else 90.0 if candidate.torch_threads == 1 else 140.0
+
+    monkeypatch.setattr(trials, "_trial", trial)
+    monkeypatch.setattr(trials, "forms_of", lambda *_: forms)
+    arguments: dict[str, Any] = {
+        "accelerator": None, "cores": 2, "max_lag": 0, "num_workers": None, "options": None, "agent": None,
+    }  # fmt: skip
+    chosen, table = trials.choose_by_trials(IdentityBox, CONFIG, total_steps=10**6, **arguments)
+    assert chosen.label == "cpu"
+    assert tried == [(False, 1), (True, 1), (True, 2)]
+    assert table["line"] == (
+        "cpu; tried: cpu 100 steps/s; with compiled_updates=True and torch_threads=2 it would make 140 steps/s, and a "
+        "seed give other bits"
+    )
+    tried.clear()
+    _, table = trials.choose_by_trials(IdentityBox, CONFIG, total_steps=10_500, **arguments)
+    assert tried == [(False, 1), (True, 1), (True, 2)]
+    tried.clear()
+    _, table = trials.choose_by_trials(IdentityBox, CONFIG, total_steps=500, **arguments)
+    assert not tried
+    assert table["line"] == "cpu, the only candidate here without max_lag=1"
+
+
+@pytest.mark.extras
+def test_forms_are_what_was_compiled_here_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hybridppo.agents.ddpg import compiled_steps
+
+    is_kept = [False]
+    monkeypatch.setattr(type(compiled_steps.MODULE), "is_kept", lambda _: is_kept[0])
+    assert trials.forms_of(CONFIG, None, {1, 2}) == {}
+    is_kept[0] = True
+    assert trials.forms_of(CONFIG, None, {1, 2}) == {
+        "compiled_updates=True": {"compiled_updates": True, "torch_threads": 1},
+        "compiled_updates=True and torch_threads=2": {"compiled_updates": True, "torch_threads": 2},
+    }
+    assert trials.forms_of(replace(CONFIG, compiled_updates=True), None, {1}) == {}
+    assert trials.forms_of(replace(CONFIG, fast_updates=False), None, {1}) == {}
+
+
 def test_auto_with_lag_writes_down_what_it_tried(tmp_path: Path) -> None:
     config = replace(CONFIG, learning_starts=20, steps_per_iteration=500)
     options: dict[str, Any] = {"total_steps": 11_000, "callbacks": [StopAfter(1)]}  # what is short is not measured
     train(config, placement=Auto(max_lag=1), run_dir=tmp_path / "run", **options)
     table = json.loads((tmp_path / "run" / "placements.json").read_text())
     assert table["chosen"] in ("cpu", "overlap, 1 worker")
-    assert set(table["steps_per_second"]) <= {"cpu", "overlap, 1 worker"}
+    assert {label.partition(", compiled")[0] for label in table["steps_per_second"]} <= {"cpu", "overlap, 1 worker"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["agent"] == "ddpg"
 
 

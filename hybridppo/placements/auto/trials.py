@@ -7,6 +7,7 @@ second holds enough of them to measure the whole.
 
 import contextlib
 import logging
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from hybridppo.agents.ddpg.config import DDPGConfig
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.registry import AnyAgent, agent_class, make_agent
+from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import HybridPPOError
@@ -37,6 +40,10 @@ FEWEST_TURNS_OF_A_RUN = 1_000
 """A run of fewer is over before trials have paid for themselves."""
 FEWEST_TURNS = 10
 """With fewer in a trial, it says nothing."""
+SECONDS_TO_LOAD = 1.5
+"""What to set aside until compiled updates have made the first."""
+SECONDS_OF_A_FORM = 0.5
+"""What a trial of one may take beside that."""
 BUFFER = 10_000
 """Transitions in the replay buffer of a trial."""
 
@@ -90,43 +97,77 @@ def choose_by_trials(
     threads = config.torch_threads or 1
     found = candidates(accelerator, cores=cores, max_lag=max_lag, num_workers=num_workers, torch_threads=threads)
     first, left_out, speeds = found[0], list[str](), dict[str, float]()
-    if len(found) == 1:
+    turns = max(0, total_steps - config.learning_starts) // (config.num_envs * config.train_frequency)
+    is_short = turns < FEWEST_TURNS_OF_A_RUN
+    forms = {} if is_short else forms_of(config, agent, {threads, cores})
+    if len(found) == 1 and not forms:
         reason = "the only candidate here" if max_lag or cores == 1 else "the only candidate here without max_lag=1"
         return first, _table(first, f"{first.label}, {reason}", speeds, left_out, start)
-    turns = max(0, total_steps - config.learning_starts) // (config.num_envs * config.train_frequency)
-    if turns < FEWEST_TURNS_OF_A_RUN:
+    if is_short:
         return first, _table(first, f"{first.label}; not measured (a run of {turns} updates)", speeds, left_out, start)
     # The first says how long the run is, if it is all as fast, and with it how long all may take.
-    budget, with_trials = MAX_SECONDS, list[Candidate]()
+    budget, tried = MAX_SECONDS, 0
+
+    def attempt(label: str, config: DDPGConfig, candidate: Candidate, share: float) -> None:
+        try:
+            speed = _trial(source, config, candidate, share, options, agent)
+        except (HybridPPOError, RuntimeError, MemoryError) as error:
+            # Training under another is better than none, and what is wrong with all will say so itself.
+            left_out.append(f"{label}: {type(error).__name__}: {error}")
+            logger.warning("placement auto: left out %s", left_out[-1])
+            return
+        if speed is None:
+            left_out.append(f"{label}: too slow to say anything within {share:.2g} s")
+        else:
+            speeds[label] = speed
+
     for candidate in found:
         left = budget - (time.perf_counter() - start)
         if left < seconds_to_make * 2:
             left_out.append(f"{candidate.label}: no time was left to try it")
             continue
-        try:
-            share = (
-                min(MAX_SECONDS_OF_THE_FIRST, left) if candidate is first else left / (len(found) - len(with_trials))
-            )
-            speed = _trial(source, config, candidate, share, options, agent)
-        except (HybridPPOError, RuntimeError, MemoryError) as error:
-            # Training under another is better than none, and what is wrong with all will say so itself.
-            left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
-            logger.warning("placement auto: left out %s", left_out[-1])
-            continue
-        with_trials.append(candidate)
-        if speed is None:
-            left_out.append(f"{candidate.label}: too slow to say anything within {share:.2g} s")
-            continue
-        speeds[candidate.label] = speed
-        if candidate is first:
-            budget = min(MAX_SECONDS, MAX_SHARE * total_steps / speed)
+        share = left / (len(found) - tried + bool(forms))
+        attempt(candidate.label, config, candidate, min(MAX_SECONDS_OF_THE_FIRST, left) if not tried else share)
+        tried += 1
+        if candidate is first and first.label in speeds:
+            budget = min(MAX_SECONDS, MAX_SHARE * total_steps / speeds[first.label])
     chosen = first
     for candidate in found[1:]:
         if speeds.get(candidate.label, 0.0) > (1 + MARGIN) * speeds.get(chosen.label, 0.0):
             chosen = candidate
     said = ", ".join(f"{label} {speed:,.0f} steps/s" for label, speed in speeds.items())
     line = f"{chosen.label}; tried: {said}" if said else f"{chosen.label}; not measured ({left_out[0]})"
+    for label, changes in forms.items() if chosen.learning == "cpu" and said else ():
+        left = budget - (time.perf_counter() - start)
+        if left < seconds_to_make * 2 + SECONDS_TO_LOAD:
+            left_out.append(f"{label}: no time was left to try it")
+            continue
+        learner, share = replace(chosen, torch_threads=changes["torch_threads"]), SECONDS_TO_LOAD + SECONDS_OF_A_FORM
+        attempt(label, replace(config, **changes), learner, min(left, share))
+        if (speed := speeds.get(label, 0.0)) > (1 + MARGIN) * speeds.get(chosen.label, math.inf):
+            line += f"; with {label} it would make {speed:,.0f} steps/s, and a seed give other bits"
     return chosen, _table(chosen, line, speeds, left_out, start)
+
+
+def forms_of(config: DDPGConfig, agent: AnyAgent | None, threads: set[int]) -> dict[str, dict[str, Any]]:
+    """What to set to learn in another arithmetic: told of and never taken, for a seed would give other bits.
+
+    Compiled updates where they were compiled on this machine before, which takes half a minute.
+    """
+    if not config.fast_updates or config.compiled_updates or not has_numba():
+        return {}
+    from hybridppo.agents.ddpg.compiled_steps import MODULE, CompiledSteps
+
+    if not MODULE.is_kept() or (isinstance(agent, DDPG) and not CompiledSteps.supports(agent)):
+        return {}
+    configured = config.torch_threads or 1
+    return {
+        "compiled_updates=True" + (f" and torch_threads={number}" if number != configured else ""): {
+            "compiled_updates": True,
+            "torch_threads": number,
+        }
+        for number in sorted(threads)
+    }
 
 
 def _table(chosen: Candidate, line: str, speeds: dict[str, float], left_out: list[str], start: float) -> dict[str, Any]:

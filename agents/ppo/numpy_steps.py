@@ -123,7 +123,7 @@ class NumpySteps:
     @torch.no_grad()
     def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
         """As `AutogradSteps.log_probs`: once or twice an update, where torch is as quick."""
-        return self._agent.distribution.log_prob_and_entropy(self._agent.actor_network(observations), actions)[0]
+        return self._agent.distribution.log_prob(self._agent.actor_network(observations), actions)
 
     def metrics(self) -> dict[str, float]:
         """Nothing."""

@@ -88,14 +88,14 @@ class AutogradSteps:
     def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:
         """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
         outputs, values = self._forward(batch)
-        return self._distribution.log_prob_and_entropy(outputs, batch.steps().actions)[0], values
+        return self._distribution.log_prob(outputs, batch.steps().actions), values
 
     @torch.no_grad()
     def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
         """The log-probabilities `[B]` of actions, by the parameters as they are now."""
         size = max(1, self._config.minibatch_size if observations.dtype == torch.uint8 else len(observations))
         outputs = [self._actor(part) for part in torch.split(observations, size)]
-        return self._distribution.log_prob_and_entropy(torch.cat(outputs), actions)[0]
+        return self._distribution.log_prob(torch.cat(outputs), actions)
 
     def metrics(self) -> dict[str, float]:
         """Nothing."""

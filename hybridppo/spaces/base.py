@@ -70,8 +70,12 @@ class Distribution(Protocol):
         """What `step` of a vector of environments takes for these actions `[N, *action_shape]`."""
         ...
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """The actions' log-probabilities `[...]`."""
+        ...
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The actions' log-probabilities, and the distributions' entropies in nats, both `[...]`."""
+        """The same, to the last bit, and the distributions' entropies in nats `[...]`."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,11 +44,14 @@ class Categorical:
         """Count from the space's own first number."""
         return actions + self.start if self.start else actions
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """`log p[a]`."""
+        return _of_chosen(outputs.log_softmax(-1), actions)
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """`log p[a]` and `-sum_a p[a] log p[a]`."""
         log_probs = outputs.log_softmax(-1)
-        log_prob = log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        return log_prob, -(log_probs.exp() * log_probs).sum(-1)
+        return _of_chosen(log_probs, actions), -(log_probs.exp() * log_probs).sum(-1)
 
 
 class Run(NamedTuple):
@@ -104,15 +107,29 @@ class MultiCategorical:
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         return (shaped if self.start is None else shaped + self.start).astype(self.dtype, copy=False)
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """A sum over the choices, which are independent."""
+        found = [_of_chosen(table, chosen).sum(-1) for table, chosen in self._tables(outputs, actions)]
+        return sum(found[1:], found[0])
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over the choices, which are independent."""
+        """Sums over the choices."""
         log_probs, entropies = [], []
-        for count, n, logits, chosen in self.runs:
-            # [..., count * n] -> [..., count, n]
-            table = outputs[..., logits].reshape(*outputs.shape[:-1], count, n).log_softmax(-1)
-            log_probs.append(table.gather(-1, actions[..., chosen].unsqueeze(-1)).squeeze(-1).sum(-1))
+        for table, chosen in self._tables(outputs, actions):
+            log_probs.append(_of_chosen(table, chosen).sum(-1))
             entropies.append(-(table.exp() * table).sum((-1, -2)))
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
+
+    def _tables(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Log-probabilities of each run, `[..., count, n]`, and what was chosen, `[..., count]`."""
+        for count, n, logits, chosen in self.runs:
+            table = outputs[..., logits].reshape(*outputs.shape[:-1], count, n)
+            yield table.log_softmax(-1), actions[..., chosen]
+
+
+def _of_chosen(log_probs: Tensor, actions: Tensor) -> Tensor:
+    """Out of `[..., n]`, that of each action `[...]`."""
+    return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def runs(sizes: Sequence[int]) -> list[Run]:

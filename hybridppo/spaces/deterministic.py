@@ -68,9 +68,13 @@ class DeterministicActions:
         bounded: Array = np.clip(self.center + self.half_width * shaped, self.low, self.high)
         return bounded.astype(self.dtype, copy=False)
 
-    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """Zeros: nobody learns from the density of these actions."""
-        zeros = outputs.new_zeros(outputs.shape[:-1])
+        return outputs.new_zeros(outputs.shape[:-1])
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Zeros, both."""
+        zeros = self.log_prob(outputs, actions)
         return zeros, zeros
 
 

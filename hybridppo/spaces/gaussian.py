@@ -55,15 +55,22 @@ class DiagonalGaussian:
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         return np.clip(shaped, self.low, self.high).astype(self.dtype, copy=False)
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """A sum over the `d` independent dimensions."""
+        return self._log_prob_and_scale(outputs, actions)[0]
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over the `d` independent dimensions."""
+        """Sums over the dimensions."""
+        log_prob, log_scale = self._log_prob_and_scale(outputs, actions)
+        # H = 1/2 + log sqrt(2 pi) + log std, likewise
+        return log_prob, log_scale + self.size * (0.5 + _LOG_SQRT_TWO_PI)
+
+    def _log_prob_and_scale(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = outputs[..., : self.size], outputs[..., self.size :]
         noise = (actions - mean) * (-log_std).exp()
         # log p = -noise^2 / 2 - log std - log sqrt(2 pi), summed over dimensions
         log_scale = log_std.sum(-1)
-        log_prob = -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI
-        # H = 1/2 + log sqrt(2 pi) + log std, likewise
-        return log_prob, log_scale + self.size * (0.5 + _LOG_SQRT_TWO_PI)
+        return -0.5 * noise.square().sum(-1) - log_scale - self.size * _LOG_SQRT_TWO_PI, log_scale
 
 
 class SquashedGaussian(DiagonalGaussian):
@@ -96,6 +103,10 @@ class SquashedGaussian(DiagonalGaussian):
         bounded: Array = np.clip(scaled, self.low, self.high).astype(self.dtype, copy=False)
         return bounded
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """That of the normals, and what squashing adds."""
+        return self._squashed(super().log_prob(outputs, actions), actions)
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Those of the normals, and what squashing adds."""
         log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
@@ -103,10 +114,10 @@ class SquashedGaussian(DiagonalGaussian):
         mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
         # [..., d, 1] -> [..., d, nodes]
         slopes = (_log_slope(mean + log_std.exp() * points) * weights).sum((-1, -2))
-        return (
-            log_prob - _log_slope(actions).sum(-1) - self.log_half_widths,
-            entropy + slopes + self.log_half_widths,
-        )
+        return self._squashed(log_prob, actions), entropy + slopes + self.log_half_widths
+
+    def _squashed(self, log_prob: Tensor, actions: Tensor) -> Tensor:
+        return log_prob - _log_slope(actions).sum(-1) - self.log_half_widths
 
     def _quadrature(self, device: Any) -> tuple[Tensor, Tensor]:
         """Sent to a device once: to send them for each step would have it wait, and cannot be recorded in a graph."""

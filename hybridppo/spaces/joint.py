@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,16 +89,24 @@ class JointDistribution:
             start += width
         return self.join(parts)
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """A sum over the parts."""
+        found = [part.log_prob(own, chosen) for part, own, chosen in self._by_part(outputs, actions)]
+        return sum(found[1:], found[0])
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the parts."""
-        import torch
-
-        found = []
-        for f in self.factors:
-            own = actions[..., f.actions].reshape(*actions.shape[:-1], *f.distribution.action_shape)
-            found.append(f.distribution.log_prob_and_entropy(_own(outputs, f, torch.cat), _typed(own, f.distribution)))
+        found = [part.log_prob_and_entropy(own, chosen) for part, own, chosen in self._by_part(outputs, actions)]
         log_probs, entropies = zip(*found, strict=True)
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
+
+    def _by_part(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Distribution, Tensor, Tensor]]:
+        """Each part with its own outputs and actions."""
+        import torch
+
+        for f in self.factors:
+            own = actions[..., f.actions].reshape(*actions.shape[:-1], *f.distribution.action_shape)
+            yield f.distribution, _own(outputs, f, torch.cat), _typed(own, f.distribution)
 
 
 def leaves_of(distribution: Distribution) -> list[Distribution]:

@@ -79,6 +79,10 @@ class StateDependentGaussian:
         """As the plain form."""
         return self.normal.to_env(actions)
 
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """As the plain form."""
+        return self.normal.log_prob(outputs, actions)
+
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """As the plain form."""
         return self.normal.log_prob_and_entropy(outputs, actions)

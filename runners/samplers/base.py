@@ -266,7 +266,7 @@ class BaseSampler(ABC):
         actions = torch.from_numpy(buffer.actions)
         # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
         with one_torch_thread():
-            log_probs, _ = self._distribution.log_prob_and_entropy(torch.from_numpy(buffer.outputs), actions)
+            log_probs = self._distribution.log_prob(torch.from_numpy(buffer.outputs), actions)
         observations = [observation for _, _, observation in finals]
         return Rollout(
             observations=torch.from_numpy(buffer.observations),

@@ -99,7 +99,7 @@ class DeviceSampler(BaseSampler):
                 self._has_warned = True  # looked at in one row and once: it has to come to the host
             actions = block.actions if self._distribution.action_shape else block.actions.squeeze(-1)
             # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
-            log_probs, _ = self._distribution.log_prob_and_entropy(block.outputs, actions)
+            log_probs = self._distribution.log_prob(block.outputs, actions)
         self.env_steps += len(valid_rows)
         return Rollout(
             observations=block.observations.contiguous(),

@@ -221,7 +221,7 @@ class TensorSampler(BaseSampler):
         self._statistics.read(read[len(counts) :])
         self.env_steps += self.num_steps * self.num_envs
         rows = is_cut.flatten().nonzero().squeeze(1) if num_cut else self._all_rows[:0]
-        log_probs, _ = self._distribution.log_prob_and_entropy(block.outputs, block.actions)
+        log_probs = self._distribution.log_prob(block.outputs, block.actions)
         return Rollout(
             observations=block.observations,
             actions=block.actions,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
+from space_kinds import KINDS
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 from torch.distributions import Categorical as TorchCategorical
 
@@ -123,6 +124,16 @@ def test_parts_add_up() -> None:
     entropies = [Normal(arm, arm_std.exp()).entropy().sum(-1), Normal(other, other_std.exp()).entropy().sum(-1)]
     entropies += [TorchCategorical(logits=logits).entropy() for logits in (grip, key0, key1)]
     torch.testing.assert_close(entropy, sum(entropies))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_log_probabilities_alone_are_those_with_entropies(kind: str) -> None:
+    space = KINDS[kind].make().action_space
+    for distribution in (distribution_for(space), distribution_for(space, squash=True)):
+        outputs = random_outputs(distribution, 4, 7)
+        actions = torch.from_numpy(draws(distribution, outputs.numpy()))
+        expected, _ = distribution.log_prob_and_entropy(outputs, actions)
+        assert distribution.log_prob(outputs, actions).equal(expected)
 
 
 # Drawing

@@ -24,6 +24,7 @@ class NumpyTag:
         tagging_distance: nearer than this, a runner is tagged.
         nearest: how many are seen; 0 for all.
         exits: whether a tagged runner leaves.
+        egocentric: whether others are seen from one's own heading.
         on_grid: squares from one side to the other, where it is a grid; None for the plane.
     """
 
@@ -37,6 +38,7 @@ class NumpyTag:
         tagging_distance: float = 0.02,
         nearest: int = 10,
         exits: bool = True,
+        egocentric: bool = False,
         on_grid: int | None = None,
         levels: int = 21,
         max_acceleration: float = 0.004,
@@ -48,6 +50,7 @@ class NumpyTag:
     ) -> None:
         self.num_envs, self.taggers, self.num_agents = num_envs, taggers, taggers + runners
         self.episode_length, self.exits, self.on_grid = episode_length, exits, on_grid
+        self.egocentric = egocentric
         self.near = F(tagging_distance) * F(tagging_distance)
         self.num_seen = self.num_agents - 1 if nearest == 0 else min(nearest, self.num_agents - 1)
         self.sees_all = nearest == 0
@@ -178,6 +181,12 @@ class NumpyTag:
             self.x_speed[rows, others] * self.by_speed,
             self.y_speed[rows, others] * self.by_speed,
         )
+        if self.egocentric:
+            ahead, left = self.heading_x[..., None], self.heading_y[..., None]
+            for to_x in (0, 2):
+                along_x, along_y = parts[..., to_x].copy(), parts[..., to_x + 1].copy()
+                parts[..., to_x] = along_x * ahead + along_y * left
+                parts[..., to_x + 1] = along_y * ahead - along_x * left
         parts[..., 4], parts[..., 5] = self.is_tagger[others], 1.0
         parts *= there[..., None]
         out[..., 7:] = parts.reshape(*out.shape[:2], -1)

@@ -6,7 +6,8 @@
 Each kind has a policy of its own. The catch rate is the share of runners that are tagged before an episode ends, over
 episodes of fresh starts, with actions drawn at random as in training. Taggers are compared in the same environment,
 against the same trained runners: before training, after it, by their most probable actions, and the chaser, which
-always heads for the nearest runner that it sees, as fast as it can.
+always heads for the nearest runner that it sees, as fast as it can. Everybody sees the others from their own heading
+(`egocentric`).
 """
 
 import argparse
@@ -34,9 +35,7 @@ def chaser(observations: Any) -> Any:
     is_runner = (others[..., 5] > 0) & (others[..., 4] == 0)
     sees_one = is_runner.any(1)
     nearest = others[np.arange(len(others)), is_runner.argmax(1)]  # the first is the nearest
-    wanted = np.arctan2(nearest[:, 1], nearest[:, 0])
-    heading = np.arctan2(observations[:, 4], observations[:, 3])
-    turn = np.where(sees_one, (wanted - heading + np.pi) % (2 * np.pi) - np.pi, 0.0)
+    turn = np.where(sees_one, np.arctan2(nearest[:, 1], nearest[:, 0]), 0.0)
     level = np.clip(np.rint(turn / (np.pi / 4) * (LEVELS // 2)), -(LEVELS // 2), LEVELS // 2) + LEVELS // 2
     outputs = np.zeros((len(observations), 2 * LEVELS), np.float32)
     outputs[:, LEVELS - 1] = 1e6
@@ -67,6 +66,7 @@ def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         runners=arguments.runners,
         episode_length=arguments.episode_length,
         runner_speed=arguments.runner_speed,
+        egocentric=True,
     )
     shared: dict[str, Any] = {
         "num_envs": arguments.num_envs,
@@ -123,14 +123,14 @@ def main() -> int:
     """Train, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2", help="those of a file that is there are kept (default %(default)s)")
-    parser.add_argument("--total-steps", type=int, default=1_000_000, help="of environments (default %(default)s)")
+    parser.add_argument("--total-steps", type=int, default=500_000, help="of environments (default %(default)s)")
     parser.add_argument("--num-envs", type=int, default=16, help="(default %(default)s)")
     parser.add_argument("--num-steps", type=int, default=64, help="of a rollout (default %(default)s)")
     parser.add_argument("--taggers", type=int, default=10, help="(default %(default)s)")
     parser.add_argument("--runners", type=int, default=100, help="(default %(default)s)")
     parser.add_argument("--episode-length", type=int, default=100, help="(default %(default)s)")
     parser.add_argument("--runner-speed", type=float, default=0.014, help="taggers have 0.012 (default %(default)s)")
-    parser.add_argument("--episodes", type=int, default=20, help="of an evaluation (default %(default)s)")
+    parser.add_argument("--episodes", type=int, default=100, help="of an evaluation (default %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="that step environments (default %(default)s)")
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     arguments = parser.parse_args()

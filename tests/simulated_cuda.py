@@ -40,7 +40,11 @@ ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     "Numbers": (Numbers, 2, 12),
     "Hunt apart": (Hunt, 3, 16),
     "Numbers apart": (Numbers, 2, 12),
-    "Tag": (compiled.tag(taggers=2, runners=4, episode_length=9, nearest=3, tagging_distance=0.2), 2, 12),
+    "Tag": (
+        compiled.tag(taggers=2, runners=4, episode_length=9, nearest=3, tagging_distance=0.2, egocentric=True),
+        2,
+        12,
+    ),
     "TagOnGrid": (compiled.tag_on_grid(taggers=2, runners=3, side=4, episode_length=9, exits=False), 2, 12),
     # More agents than a warp, whose threads take two each, and a state that is not the block's own.
     "in place": (compiled.tag_on_grid(taggers=3, runners=32, side=12, episode_length=6, nearest=2), 1, 7),

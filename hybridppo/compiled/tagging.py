@@ -38,6 +38,7 @@ def tag(
     runner_speed: float = 0.012,
     nearest: int = 10,
     unit: float = 0.2,
+    egocentric: bool = False,
     exits: bool = True,
     tag_reward: float = 1.0,
     tag_penalty: float = 1.0,
@@ -61,6 +62,8 @@ def tag(
         runner_speed: likewise.
         nearest: how many agents in the game one sees; 0 for all, in their own order.
         unit: what distances are told in multiples of.
+        egocentric: whether where others are and how they move is told from one's own heading, ahead and to the left,
+            instead of along the sides: what to do is then the same whichever way one looks, which is sooner learned.
         exits: whether a tagged runner leaves.
         tag_reward: of the tagger, for each runner.
         tag_penalty: of the runner.
@@ -131,6 +134,7 @@ def tag(
         tagging_distance=tagging_distance,
         nearest=nearest,
         unit=unit,
+        egocentric=egocentric,
         exits=exits,
         tag_reward=tag_reward,
         tag_penalty=tag_penalty,
@@ -208,6 +212,7 @@ def tag_on_grid(
         tagging_distance=tagging_distance,
         nearest=nearest,
         unit=float(side - 1),
+        egocentric=False,
         exits=exits,
         tag_reward=tag_reward,
         tag_penalty=tag_penalty,
@@ -229,6 +234,7 @@ def _tag(
     tagging_distance: float,
     nearest: int,
     unit: float,
+    egocentric: bool,
     exits: bool,
     tag_reward: float,
     tag_penalty: float,
@@ -324,8 +330,14 @@ def _tag(
                 is_there = place < found
                 other = int(out[numbers + place]) if is_there else 0
             if is_there:
-                out[at], out[at + 1] = (state.x[other] - x) * by_unit, (state.y[other] - y) * by_unit
-                out[at + 2], out[at + 3] = state.x_speed[other] * by_speed, state.y_speed[other] * by_speed
+                dx, dy = (state.x[other] - x) * by_unit, (state.y[other] - y) * by_unit
+                x_speed, y_speed = state.x_speed[other] * by_speed, state.y_speed[other] * by_speed
+                if egocentric:
+                    ahead, left = state.heading_x[agent], state.heading_y[agent]
+                    dx, dy = dx * ahead + dy * left, dy * ahead - dx * left
+                    x_speed, y_speed = x_speed * ahead + y_speed * left, y_speed * ahead - x_speed * left
+                out[at], out[at + 1] = dx, dy
+                out[at + 2], out[at + 3] = x_speed, y_speed
                 out[at + 4] = one if other < taggers else nothing
                 out[at + 5] = one
             else:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+ROW_OF_A_VECTOR, FEW = 16, 512
+"""A row of as many numbers is worked on by vectors as it lies; and so few, that turning them costs more than it gains."""
+
 
 class Categorical:
     """`n` choices numbered from `start`, for `Discrete` spaces. Outputs are logits `[..., n]`."""
@@ -46,11 +49,11 @@ class Categorical:
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """`log p[a]`."""
-        return _of_chosen(outputs.log_softmax(-1), actions)
+        return _of_chosen(_log_softmax(outputs), actions)
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """`log p[a]` and `-sum_a p[a] log p[a]`."""
-        log_probs = outputs.log_softmax(-1)
+        log_probs = _log_softmax(outputs)
         return _of_chosen(log_probs, actions), -(log_probs.exp() * log_probs).sum(-1)
 
 
@@ -124,7 +127,14 @@ class MultiCategorical:
         """Log-probabilities of each run, `[..., count, n]`, and what was chosen, `[..., count]`."""
         for count, n, logits, chosen in self.runs:
             table = outputs[..., logits].reshape(*outputs.shape[:-1], count, n)
-            yield table.log_softmax(-1), actions[..., chosen]
+            yield _log_softmax(table), actions[..., chosen]
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """`logits.log_softmax(-1)`. On a CPU, torch has many short rows several times as fast when they are columns."""
+    if logits.is_cpu and logits.shape[-1] < ROW_OF_A_VECTOR and logits.numel() > FEW:
+        return logits.movedim(-1, 0).contiguous().log_softmax(0).movedim(0, -1)
+    return logits.log_softmax(-1)
 
 
 def _of_chosen(log_probs: Tensor, actions: Tensor) -> Tensor:

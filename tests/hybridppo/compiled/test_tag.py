@@ -21,6 +21,7 @@ PLANE: dict[str, Any] = {"taggers": 3, "runners": 9, "tagging_distance": 0.08, "
 GRID: dict[str, Any] = {"taggers": 2, "runners": 3, "episode_length": 50}
 FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "nearest": (compiled.tag, {**PLANE, "nearest": 4}),
+    "egocentric": (compiled.tag, {**PLANE, "nearest": 4, "egocentric": True}),
     "all": (compiled.tag, {**PLANE, "nearest": 0, "exits": False}),
     "grid": (compiled.tag_on_grid, {**GRID, "side": 6}),
 }
@@ -71,6 +72,24 @@ def test_it_is_the_game_that_numpy_plays(form: str) -> None:
         )
     assert num_ends > 100
     assert num_tags > 100
+
+
+def test_others_are_seen_from_ones_own_heading() -> None:
+    environments: Any = make_environments(
+        compiled.tag(taggers=1, runners=1, egocentric=True, unit=0.2), 1, vectorization="compiled"
+    )
+    environments.reset(0)
+    # The tagger looks up; the runner is above it and to its left, and looks to the left.
+    placed = {"x": (0.5, 0.4), "y": (0.5, 0.7), "direction": (np.pi / 2, np.pi)}
+    placed |= {"heading_x": (0.0, -1.0), "heading_y": (1.0, 0.0)}
+    for name, values in placed.items():
+        environments.states[name][0] = values
+    middle, fastest = 10, 20
+    observations = environments.step(np.array([[middle, middle], [fastest, middle]]))[0].reshape(2, -1)
+    # 0.004 is a third of the fastest, 0.012; distances are in multiples of 0.2.
+    np.testing.assert_allclose(observations[0, 7:13], [0.2 / 0.2, 0.104 / 0.2, 0.0, 1 / 3, 0.0, 1.0], atol=1e-5)
+    # For the runner, who looks to the left, the tagger is behind it, and to its left, which is below.
+    np.testing.assert_allclose(observations[1, 7:13], [-0.104 / 0.2, 0.2 / 0.2, 0.0, 0.0, 1.0, 1.0], atol=1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)

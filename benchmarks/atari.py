@@ -6,8 +6,8 @@
 8 games, 128 steps a rollout, 4 epochs of 4 minibatches, the convolutions of Mnih et al. and 512 numbers. Both see the
 same: four frames an action, gray, 84 x 84, four stacked, up to 30 idle frames at the start, rewards clipped, actions
 repeated with a probability of 0.25. Every turn is a fresh process on one core. `shared` lets actor and critic have the
-same convolutions, as the field usually does; the first two have them apart. Needs `make extras`, `make bench` and
-`pip install opencv-python-headless`, for the wrappers.
+same convolutions, as the field usually does; the others have them apart. `bf16` needs a processor that has it. Needs
+`make extras`, and `make bench`.
 """
 
 import json
@@ -15,12 +15,15 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from cases import Case
+from cases import Case, our_config
 from many_agents import one_core, run_ours
 from turns import in_words, parser_of, print_and_keep, rounds_of, summary_against
 
 CASE = Case(env_id="ALE/Pong-v5", num_envs=8, hidden_sizes=(512,), has_images=True, warmup=1, iterations=4)
-OURS, PEER, SHARED = "hybridppo", "stable-baselines3", "stable-baselines3, shared"
+OURS, PEER = "hybridppo", "stable-baselines3"
+SHARED = ", shared"
+SHARED_BF16 = f"{OURS}{SHARED}, bf16"
+NAMES = (OURS, PEER, OURS + SHARED, PEER + SHARED, SHARED_BF16)
 
 
 def run_theirs(case: Case, shared: bool) -> dict[str, Any]:
@@ -47,7 +50,12 @@ def run_theirs(case: Case, shared: bool) -> dict[str, Any]:
 
 def as_markdown(result: dict[str, Any]) -> str:
     """The table of a result file."""
-    lines = [result["work"], "", f"| | steps sampled/s | steps trained/s | times {PEER} |", "|---|---:|---:|---:|"]
+    lines = [
+        result["work"],
+        "",
+        f"| | steps sampled/s | steps trained/s | times {PEER + SHARED} |",
+        "|---|---:|---:|---:|",
+    ]
     for name, row in result["summary"]["rows"].items():
         speeds = f"{row['sampled_per_second']:,.0f} | {row['steps_per_second']:,.0f}"
         lines.append(f"| {name} | {speeds} | {in_words(result['summary']['ratios'][name])} |")
@@ -56,17 +64,21 @@ def as_markdown(result: dict[str, Any]) -> str:
 
 def main() -> int:
     """Measure by turns, print, keep; or take one turn."""
-    names = (OURS, PEER, SHARED)
-    arguments = parser_of(__doc__, names, "1 round of a small iteration, to see that it works").parse_args()
+    arguments = parser_of(__doc__, NAMES, "1 round of a small iteration, to see that it works").parse_args()
     case = replace(CASE, num_envs=2, num_steps=32, iterations=1) if arguments.quick else CASE
     if arguments.turn:
         one_core()
-        is_ours = arguments.turn == OURS
-        turn = run_ours(case, case.env_id, case.num_envs) if is_ours else run_theirs(case, arguments.turn == SHARED)
+        is_shared = SHARED in arguments.turn
+        if arguments.turn.startswith(OURS):
+            precision = "bf16" if arguments.turn == SHARED_BF16 else "fp32"
+            config = replace(our_config(case), num_envs=case.num_envs, shared_trunk=is_shared, precision=precision)
+            turn = run_ours(case, case.env_id, case.num_envs, config)
+        else:
+            turn = run_theirs(case, is_shared)
         print(json.dumps(turn))
         return 0
-    rounds = rounds_of(__file__, names, arguments)
-    summary = summary_against(rounds, names, PEER)
+    rounds = rounds_of(__file__, NAMES, arguments)
+    summary = summary_against(rounds, NAMES, PEER + SHARED)
     result = {"work": case.in_words(), "summary": summary, "rounds": rounds}
     name = "atari_quick" if arguments.quick else "atari"
     print_and_keep(name, result, as_markdown, ("hybridppo", "stable-baselines3", "ale-py"))

@@ -126,5 +126,5 @@ def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> 
         images = images.contiguous(memory_format=torch.channels_last)
     else:
         images = images.permute(0, 3, 1, 2)
-    features: Tensor = convolutions(images.float() / 255.0)
+    features: Tensor = convolutions(images.float().div_(255.0))  # in place: such a block leaves a processor's caches
     return features.permute(0, 2, 3, 1).flatten(1)

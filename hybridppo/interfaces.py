@@ -67,6 +67,8 @@ class Agent(Protocol):
     """What its actor remembers, where it has a memory."""
     should_stop: Callable[[], bool]
     """Asked in the course of an update, so that a long one can be broken off."""
+    records_graphs: bool
+    """Whether what a CUDA device is to do again and again is recorded (`cuda_graphs`)."""
 
     @property
     def modules(self) -> list[nn.Module]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -16,6 +17,7 @@ from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
+from hybridppo.recording import GraphRecorder
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
@@ -222,6 +224,7 @@ def _on_device(
     from hybridppo.runners.samplers.on_device import DeviceSampler
     from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 
+    accelerator = accelerator_of(placement.sampling_device)
     rows = RowsOnDevice(
         environments,
         cast("FusedDistribution", agent.distribution),
@@ -230,6 +233,7 @@ def _on_device(
         env_seed=env_seed,
         stop=bytearray(1),
         apart=apart,
+        record=GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None,
     )
     return lambda policy, noise: DeviceSampler(rows, policy, noise=noise)
 

@@ -17,7 +17,7 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"accelerator", "blas", "errors", "interfaces", "interruption", "threads", "validation"}
+CORE = {"accelerator", "blas", "errors", "interfaces", "interruption", "recording", "threads", "validation"}
 ROOMS = {
     # Each room, from the lowest floor up, with the rooms that it may import from beside itself and the core.
     "spaces": set(),

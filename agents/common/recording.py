@@ -1,49 +1,13 @@
-"""Gradient steps recorded as CUDA graphs, whoever's they are.
-
-Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
-"""
+"""A gradient step that was recorded is tried before it is relied on, whoever's it is."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from torch import Tensor
 
-from hybridppo.accelerator import Accelerator
 from hybridppo.errors import DeviceError
 
-WARMUPS = 3
-"""Steps before one is recorded, in which what is made at first calls is made."""
 Recording = TypeVar("Recording")
-Record = Callable[[Callable[[], None]], Callable[[], object]]
-"""Makes a function, which works on tensors at fixed addresses, into one that does the same again, faster."""
-
-
-class GraphRecorder:
-    """Records CUDA graphs in one stream, on one device, in one pool of memory: they are replayed one after another.
-
-    Warm-ups have the stream of the recordings, for what is made at first calls is made for a stream (the workspaces of
-    cuBLAS, 32 MiB each on Hopper), and must not be recorded.
-    """
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self._accelerator = accelerator
-        with accelerator.selected():
-            self._stream, self._pool = accelerator.stream(), accelerator.graph_pool()
-
-    def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
-        """Run the function some times, and record it."""
-        accelerator, stream = self._accelerator, self._stream
-        with accelerator.selected():  # or torch would record on the first device, where nothing happens
-            stream.wait_stream(accelerator.current_stream())
-            with accelerator.using(stream):
-                for _ in range(WARMUPS):
-                    function()
-            accelerator.current_stream().wait_stream(stream)
-            graph = accelerator.graph()
-            with accelerator.recording(graph, pool=self._pool, stream=stream):
-                function()
-        replay: Callable[[], object] = graph.replay
-        return replay
 
 
 def tried(

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.recording import GraphRecorder, Record, tried
+from hybridppo.agents.common.recording import tried
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
+from hybridppo.recording import GraphRecorder, Record
 from hybridppo.rollouts.replay import Transitions
 
 if TYPE_CHECKING:

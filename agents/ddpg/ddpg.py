@@ -136,6 +136,7 @@ class DDPG:
         self.memory: MemoryLayout | None = None
         """Its actor remembers nothing."""
         self.should_stop: Callable[[], bool] = _never
+        self.records_graphs = config.cuda_graphs
         self._counts = {"gradient_steps": 0, "measured": 0, "measured_actor": 0}
         # Draws ahead of `_order`, which follows once there is something to show for it.
         self._ahead = np.random.default_rng(order)

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.recording import GraphRecorder, Record, tried
+from hybridppo.agents.common.recording import tried
 from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.interruption import Stopped
+from hybridppo.recording import GraphRecorder, Record
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

@@ -131,7 +131,7 @@ class PPOConfig:
     minute. Other networks learn as without it."""
     cuda_graphs: bool = False
     """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
-    launch."""
+    launch. Rows of compiled environments that are sampled there are recorded as well."""
     precision: Precision = "fp32"
     """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
     made for it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, but for the

@@ -108,7 +108,7 @@ class PPO:
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
-        self.version = 0
+        self.version, self.records_graphs = 0, config.cuda_graphs
         self.should_stop: Callable[[], bool] = _never
         self.spread: Callable[[Any], OptimizerSteps] = _as_they_are
         """What is made of the form of its steps, where others share them."""

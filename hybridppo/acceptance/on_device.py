@@ -22,6 +22,7 @@ from hybridppo.environments.on_device import has_launcher
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import DeviceError
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.recording import GraphRecorder
 from hybridppo.runners.samplers.on_device import DeviceSampler
 from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 from hybridppo.training import TrainResult, train
@@ -38,7 +39,7 @@ def _environments(env: str) -> CompiledEnvironments:
     return made
 
 
-def _sampler(bench: Bench, env: str) -> tuple[DeviceSampler, PPO, SingleDevice]:
+def _sampler(bench: Bench, env: str, *, records: bool = False) -> tuple[DeviceSampler, PPO, SingleDevice]:
     """A sampler on the device; closed with its environments.
 
     Raises:
@@ -54,8 +55,9 @@ def _sampler(bench: Bench, env: str) -> tuple[DeviceSampler, PPO, SingleDevice]:
     distribution: Any = agent.distribution
     try:
         rows = RowsOnDevice(
-            environments, distribution, bench.device, num_steps=NUM_STEPS, env_seed=5, stop=bytearray(1)
-        )
+            environments, distribution, bench.device, num_steps=NUM_STEPS, env_seed=5, stop=bytearray(1),
+            record=GraphRecorder(accelerator_of(bench.device)) if records else None,
+        )  # fmt: skip
     except DeviceError as error:
         environments.close()
         raise NotPossibleHere(str(error)) from error
@@ -108,6 +110,23 @@ def fills_without_waits(bench: Bench) -> str:
     said = f"waits while {NUM_STEPS} steps are filled, three times: {', '.join(map(str, counts))} (expected: 2)"
     require(counts[1:] == [2, 2], said)
     return said
+
+
+def recorded_rows_agree(bench: Bench, env: str) -> str:
+    """Rows that are recorded and replayed are those that are queued one by one."""
+    _sampler(bench, env)[0].close()
+    bench.needs_gpu("recording graphs")
+    found = []
+    for records in (False, True):
+        sampler, agent, placement = _sampler(bench, env, records=records)
+        with placement.sampling(agent) as actor:
+            for _ in range(2):
+                rollout = sampler.collect(actor)
+        found.append({name: tensor.clone() for name, tensor in rollout.tensors().items()})
+        sampler.close()
+    for name, tensor in found[0].items():
+        torch.testing.assert_close(found[1][name], tensor, **CLOSE, msg=f"{name} differs")
+    return f"the second rollout of {NUM_STEPS} rows, recorded and one by one"
 
 
 def trains_compiled(bench: Bench, env: str) -> str:
@@ -197,6 +216,8 @@ def device_cases() -> Iterator[Case]:
     for env in ("CartPole-v1", "Pendulum-v1"):
         case = partial(steps_as_on_the_cpu, env=env)
         yield Case(f"compiled/steps/{env}", f"{env}, compiled: rollouts on the device as the CPU's loops", case)
+        case = partial(recorded_rows_agree, env=env)
+        yield Case(f"compiled/recorded/{env}", f"{env}, compiled: rows recorded and one by one", case)
         case = partial(trains_compiled, env=env)
         yield Case(f"compiled/training/{env}", f"{env}, compiled: trained without a crossing, twice alike", case)
     yield Case("compiled/waits", "compiled environments: rollouts without a wait", fills_without_waits)

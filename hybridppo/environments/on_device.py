@@ -165,6 +165,12 @@ class EnvironmentsOnDevice:
         drawn = held["outputs"], noise, held["actions"], for_env, launcher.array(self._scales)
         self._act_after = *drawn, *map(launcher.array, self._bounds)
 
+    @property
+    def changed(self) -> list[Tensor]:
+        """What a step changes and the next depends on, beside the rollout."""
+        present = [self._present] if isinstance(self._host, CompiledAgents) else []
+        return [self._states, self._randoms, self._lengths, *present]
+
     def restart(self, seed: int) -> None:
         """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
         observations = self._host.reset(seed)

@@ -57,6 +57,10 @@ class TorchActor:
             outputs: Tensor = self._network(observations)
             return outputs
 
+    def addresses(self) -> list[int]:
+        """Where the network's parameters and buffers lie."""
+        return [tensor.data_ptr() for tensor in (*self._network.parameters(), *self._network.buffers())]
+
 
 class TorchExploringActor(TorchActor):
     """A module whose exploration depends on the state; the matrices of its noise lie on the device."""

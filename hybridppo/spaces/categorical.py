@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 ROW_OF_A_VECTOR, FEW = 16, 512
-"""A row of as many numbers is worked on by vectors as it lies; and so few, that turning them costs more than it gains."""
+"""A row of as many numbers is worked on by vectors as it lies; and of so few, turning them costs more than it gains."""
 
 
 class Categorical:

@@ -22,7 +22,9 @@ from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
 from hybridppo.errors import EnvStateError, OutOfMemoryError
+from hybridppo.recording import Record
 from hybridppo.runners.samplers.fused_actor import FusedDistribution, bounds_of
+from hybridppo.runners.samplers.recorded_rows import RecordedRows
 from hybridppo.runners.samplers.stepping import Flag
 
 Array = NDArray[Any]
@@ -33,6 +35,10 @@ class ActorOnDevice(Protocol):
 
     def on_device(self, observations: Tensor) -> Tensor:
         """`[N, obs] -> [N, outputs]`."""
+        ...
+
+    def addresses(self) -> list[int]:
+        """Where its parameters and buffers lie."""
         ...
 
 
@@ -47,6 +53,7 @@ class RowsOnDevice:
         env_seed: the `i`-th environment starts from `env_seed + i`.
         stop: set to break off between two rows.
         apart: whether each kind of agents has a policy of its own.
+        record: how rows are recorded, which some actors' are then once; None to queue them one by one.
 
     Raises:
         OutOfMemoryError: where the device has not the memory that is free for it: what is needed, and what to lower.
@@ -64,6 +71,7 @@ class RowsOnDevice:
         env_seed: int,
         stop: Flag,
         apart: bool = False,
+        record: Record | None = None,
     ) -> None:
         self.environments, self.distribution, self.device = environments, distribution, device
         self.num_steps, self.stop, self.accelerator = num_steps, stop, accelerator_of(device)
@@ -81,6 +89,11 @@ class RowsOnDevice:
             )  # fmt: skip
             self.on_device.restart(env_seed)
             self._observation = self.on_device.rollout.observations[0].clone()
+        self._acting: list[tuple[ActorOnDevice, slice]] = []
+        self._recorded: RecordedRows | None = None
+        if record is not None:
+            rewards = self.on_device.rollout.rewards
+            self._recorded = RecordedRows(self._queue_row, self.on_device.changed, rewards, record)
         self._begun: dict[int, tuple[ActorOnDevice, int, list[int]]] = {}
         self._done: dict[int, int] = {}
         self.problem: str | None = None
@@ -105,21 +118,29 @@ class RowsOnDevice:
     def _fill(self) -> None:
         start, rollout = time.perf_counter(), self.on_device.rollout
         begun = [self._begun.pop(policy) for policy in range(len(self.columns))]
-        acting = [(actor, columns) for (actor, _, _), columns in zip(begun, self.columns, strict=True)]
+        self._acting = [(actor, columns) for (actor, _, _), columns in zip(begun, self.columns, strict=True)]
+        place = tuple(address for actor, _ in self._acting for address in actor.addresses()) if self._recorded else ()
         _, t, seed = begun[0]
         with self.accelerator.selected(), torch.no_grad():
             self.on_device.set_seed(*seed)
             rollout.observations[t].copy_(self._observation)
             while t < self.num_steps and not self.stop[0]:
-                for actor, columns in acting:
-                    rollout.outputs[t, columns].copy_(actor.on_device(rollout.observations[t, columns]))
-                self.on_device.act(t)
-                self.on_device.step(t)
-                t += 1
+                if self._recorded is not None:
+                    t = self._recorded.fill(t, place)
+                else:
+                    self._queue_row(t)
+                    t += 1
             self._observation.copy_(rollout.observations[t])
             self.accelerator.wait()
         self._done = dict.fromkeys(range(len(self.columns)), t)
         self.seconds = time.perf_counter() - start
+
+    def _queue_row(self, t: int) -> None:
+        rollout = self.on_device.rollout
+        for actor, columns in self._acting:
+            rollout.outputs[t, columns].copy_(actor.on_device(rollout.observations[t, columns]))
+        self.on_device.act(t)
+        self.on_device.step(t)
 
     def restart(self, seed: int) -> None:
         """Start every environment anew."""

@@ -59,11 +59,12 @@ def test_rows_can_be_recorded_as_a_graph() -> None:
         torch.testing.assert_close(getattr(recorded.rollout, name), tensor, rtol=0.0, atol=0.0)
 
 
+@pytest.mark.parametrize("records", [False, True])
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Hunt], ids=str)
-def test_training_on_the_device_copies_nothing(env: Any) -> None:
+def test_training_on_the_device_copies_nothing(env: Any, records: bool) -> None:
     found = []
     for placement in (SingleDevice(GPU), Mirrored(GPU, GPU, force_copy=True)):
-        config = ppo_config(num_envs=64, num_steps=32, num_epochs=2, hidden_sizes=(32,))
+        config = ppo_config(num_envs=64, num_steps=32, num_epochs=2, hidden_sizes=(32,), cuda_graphs=records)
         result = hybridppo.train(
             env,
             vectorization="compiled",

@@ -31,6 +31,7 @@ from compiled_hunt import Hunt  # noqa: E402
 from compiled_kinds import Choices, Numbers  # noqa: E402
 from cuda_stand_in import TwinLauncher, noise_of  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
+from pretended_recorder import PretendedRecorder  # noqa: E402
 
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
@@ -71,14 +72,15 @@ def agent_for(environments: Any) -> PPO:
     return PPO(environments.observation_space, environments.action_space, config, seed=3)
 
 
-def device_sampler(env: Any, device: str, num_steps: int = NUM_STEPS) -> tuple[DeviceSampler, Any]:
+def device_sampler(env: Any, device: str, num_steps: int = NUM_STEPS, record: Any = None) -> tuple[DeviceSampler, Any]:
     environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
     agent = agent_for(environments)
     SingleDevice(device).prepare(agent)
     distribution: Any = agent.distribution
     rows = RowsOnDevice(
-        environments, distribution, torch.device(device), num_steps=num_steps, env_seed=5, stop=bytearray(1)
-    )
+        environments, distribution, torch.device(device), num_steps=num_steps, env_seed=5, stop=bytearray(1),
+        record=record,
+    )  # fmt: skip
     sampler = DeviceSampler(rows, noise=np.random.default_rng(1))
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
 
@@ -170,6 +172,63 @@ def test_every_placement_that_samples_there_gives_the_same(stand_in: str) -> Non
     torch.testing.assert_close(mirrored, alone, rtol=0.0, atol=0.0)
     assert apart.shape == alone.shape
     torch.testing.assert_close(apart, alone, rtol=1e-5, atol=1e-6)  # other forms of the same update
+
+
+# Rows that are recorded
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_replays_fill_what_rows_one_by_one_do(name: str, stand_in: str) -> None:
+    record = PretendedRecorder()
+    plain, acting = device_sampler(ENVIRONMENTS[name], stand_in)
+    recorded, acting_there = device_sampler(ENVIRONMENTS[name], stand_in, record=record)
+    for _ in range(4):
+        assert_same(on_host(recorded.collect(acting_there)), on_host(plain.collect(acting)))
+        assert recorded.state()[1] == plain.state()[1]
+    assert record.recordings == 3  # of 16, 16 and 8 rows
+
+
+def test_a_recording_is_of_parameters_in_one_place(stand_in: str) -> None:
+    record = PretendedRecorder()
+    sampler, acting = device_sampler("CartPole-v1", stand_in, record=record)
+    places = [acting.addresses(), [1], [2], [2], acting.addresses()]
+    for place in places:
+        acting.addresses = lambda place=place: place
+        sampler.collect(acting)
+    assert record.recordings == 6  # of two places; where parameters are elsewhere each time, none is worth its while
+
+
+def test_recorded_rows_that_are_broken_off_go_on(stand_in: str) -> None:
+    whole, acting = device_sampler(Hunt, stand_in)
+    expected = [on_host(whole.collect(acting)) for _ in range(2)]
+    sampler, acting = device_sampler(Hunt, stand_in, record=PretendedRecorder())
+    assert_same(on_host(sampler.collect(acting)), expected[0])
+    rows: Any = sampler._rows._recorded
+    fill = rows.fill
+
+    def stopping(t: int, place: Any) -> int:
+        if t == 16:
+            sampler.request_stop()
+        return int(fill(t, place))
+
+    rows.fill = stopping
+    with pytest.raises(Stopped):
+        sampler.collect(acting)
+    assert sampler.rows_filled == 32
+    tensors, state = sampler.state()
+    other, acting = device_sampler(Hunt, stand_in, record=PretendedRecorder())
+    assert other.load_state(tensors, state, env_seed=99) is None
+    assert_same(on_host(other.collect(acting)), expected[1])
+
+
+def test_a_recording_that_fills_nothing_is_an_error(stand_in: str) -> None:
+    def empty(function: Any) -> Any:
+        function()
+        return lambda: None
+
+    sampler, acting = device_sampler("CartPole-v1", stand_in, record=empty)
+    with pytest.raises(DeviceError, match="rows 0 to 15 of a rollout were recorded as a CUDA graph"):
+        sampler.collect(acting)
 
 
 @pytest.mark.parametrize("env", [Hunt, Choices], ids=str)

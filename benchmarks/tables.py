@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import against_textbook
+import atari
+import atari_learned
 import auto
 import comparison
 import compiled
@@ -73,6 +75,8 @@ def _memory_tasks(result: Result) -> str:
 
 
 TABLES: dict[str, Callable[[Result], str]] = {
+    "atari": atari.as_markdown,
+    "atari_learned": lambda result: atari_learned.as_markdown(result["runs"]),
     "auto": auto.result_as_markdown,
     "auto-busy": auto.result_as_markdown,
     "auto-cuda": auto.result_as_markdown,

@@ -1,19 +1,20 @@
 """Does it learn Pong from pixels? A shortened run, beside stable-baselines3 for the same steps by the same settings.
 
     python benchmarks/atari_learned.py
-    python benchmarks/atari_learned.py --contestants library --total-steps 200000
+    python benchmarks/atari_learned.py --contestants library --total-steps 200000 --side 42
     python benchmarks/atari_learned.py --jobs 1
 
-Shortened by small frames: 42 x 42, of which a step costs a tenth of what it does at 84 x 84. All else is as usual: four
-frames an action, gray, four stacked, up to 30 idle frames at the start, rewards clipped, actions repeated with a
-probability of 0.25; rl-baselines3-zoo's settings for Atari, and convolutions that actor and critic share. What a point
-costs or brings is -1 or 1, and a game goes to 21. A run is a process with one thread; its return is the mean of the
-latest 100 games of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
+The first two million steps of the usual ten: four frames an action, gray, four stacked, up to 30 idle frames at the
+start, rewards clipped; rl-baselines3-zoo's settings for Atari, and convolutions that actor and critic share. A point is
+worth 1 or -1, and a game goes to 21. A run is a process with one thread, and takes two to three hours; with frames of 42
+x 42 (`--side 42`) a quarter, but only begins to learn after a million steps. A return is the mean of the latest 100 games
+of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
 """
 
 import json
 import sys
 import time
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -22,17 +23,17 @@ from missing_runs import Run, kept_runs, parser_of, run_missing
 
 from hybridppo import PPOConfig
 
-ENV_ID, SIDE, NUM_ENVS, NUM_STEPS = "ALE/Pong-v5", 42, 8, 128
+ENV_ID, NUM_ENVS, NUM_STEPS = "ALE/Pong-v5", 8, 128
 LEARNING_RATE, CLIP_RANGE, ENTROPY_COEF, VALUE_COEF, FEATURES = 2.5e-4, 0.1, 0.01, 0.5, 512
-"""rl-baselines3-zoo, hyperparams/ppo.yml, atari."""
+"""rl-baselines3-zoo, hyperparams/ppo.yml, atari; it anneals the first two over ten million steps."""
 CONTESTANTS = ("library", "stable-baselines3")
-NAMES = ("contestant", "total_steps", "seed")
+NAMES = ("contestant", "side", "total_steps", "seed")
 POINTS = 20
 """Of a curve."""
 
 
-def games() -> Any:
-    """ale-py's own vector of small frames."""
+def games(side: int) -> Any:
+    """ale-py's own vector. Actions are not repeated by chance, as in the ids that others' figures are of."""
     import ale_py
     import gymnasium as gym
     from gymnasium.vector import AutoresetMode
@@ -40,31 +41,33 @@ def games() -> Any:
     assert ale_py  # whose import registers the games
     return gym.make_vec(
         ENV_ID, num_envs=NUM_ENVS, vectorization_mode="vector_entry_point", autoreset_mode=AutoresetMode.SAME_STEP,
-        reward_clipping=False, img_height=SIDE, img_width=SIDE, num_threads=1,
+        reward_clipping=False, img_height=side, img_width=side, num_threads=1,
+        repeat_action_probability=0.0,
     )  # fmt: skip
 
 
-def ours(total_steps: int, seed: int) -> list[tuple[float, float]]:
+def ours(side: int, total_steps: int, seed: int) -> list[tuple[float, float]]:
     """The return by steps, of this library."""
     import hybridppo
 
     curve: list[tuple[float, float]] = []
     config = PPOConfig(
         num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_minibatches=4, num_epochs=4, hidden_sizes=(FEATURES,),
-        activation="relu", shared_trunk=True, learning_rate=LEARNING_RATE, anneal_learning_rate=True,
-        clip_range=CLIP_RANGE, anneal_clip_range=True, clip_range_vf=None, entropy_coef=ENTROPY_COEF,
+        activation="relu", shared_trunk=True, learning_rate=LEARNING_RATE, anneal_learning_rate=False,
+        clip_range=CLIP_RANGE, anneal_clip_range=False, clip_range_vf=None, entropy_coef=ENTROPY_COEF,
         value_coef=2 * VALUE_COEF,  # whose loss has a half
         gamma=0.99, gae_lambda=0.95, max_grad_norm=0.5, normalize_observations=False, normalize_rewards=False,
         torch_threads=1,
     )  # fmt: skip
     hybridppo.train(
-        games, config=config, total_steps=total_steps, seed=seed, placement="cpu", progress=False, clip_rewards=True,
+        partial(games, side), config=config, total_steps=total_steps, seed=seed, placement="cpu", progress=False,
+        clip_rewards=True,
         on_iteration=lambda metrics: curve.append((metrics["env_steps"], metrics["episode_return_mean"])),
     )  # fmt: skip
     return curve
 
 
-def theirs(total_steps: int, seed: int) -> list[tuple[float, float]]:
+def theirs(side: int, total_steps: int, seed: int) -> list[tuple[float, float]]:
     """The return by steps, of stable-baselines3."""
     import ale_py
     import torch
@@ -79,8 +82,8 @@ def theirs(total_steps: int, seed: int) -> list[tuple[float, float]]:
         ENV_ID,
         n_envs=NUM_ENVS,
         seed=seed,
-        env_kwargs={"frameskip": 1},
-        wrapper_kwargs={"terminal_on_life_loss": False, "screen_size": SIDE},
+        env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
+        wrapper_kwargs={"terminal_on_life_loss": False, "screen_size": side},
     )
     curve: list[tuple[float, float]] = []
 
@@ -98,8 +101,8 @@ def theirs(total_steps: int, seed: int) -> list[tuple[float, float]]:
         n_steps=NUM_STEPS,
         n_epochs=4,
         batch_size=NUM_ENVS * NUM_STEPS // 4,
-        learning_rate=lambda left: left * LEARNING_RATE,
-        clip_range=lambda left: left * CLIP_RANGE,
+        learning_rate=LEARNING_RATE,
+        clip_range=CLIP_RANGE,
         ent_coef=ENTROPY_COEF,
         vf_coef=VALUE_COEF,
         policy_kwargs={"features_extractor_kwargs": {"features_dim": FEATURES}},
@@ -109,29 +112,31 @@ def theirs(total_steps: int, seed: int) -> list[tuple[float, float]]:
     return curve
 
 
-def run(contestant: str, total_steps: int, seed: int) -> list[Run]:
+def run(contestant: str, side: int, total_steps: int, seed: int) -> list[Run]:
     """Train in this process."""
     start = time.perf_counter()
-    curve = {"library": ours, "stable-baselines3": theirs}[contestant](total_steps, seed)
+    curve = {"library": ours, "stable-baselines3": theirs}[contestant](side, total_steps, seed)
     seconds = time.perf_counter() - start
     every = max(1, len(curve) // POINTS)
     points = [point for point in curve[::-1][::every][::-1] if np.isfinite(point[1])]
     return [{
-        "contestant": contestant, "total_steps": total_steps, "seed": seed, "seconds": seconds, "curve": points,
-        "training": points[-1][1],
+        "contestant": contestant, "side": side, "total_steps": total_steps, "seed": seed, "seconds": seconds,
+        "curve": points, "training": points[-1][1],
     }]  # fmt: skip
 
 
 def as_markdown(runs: list[Run]) -> str:
     """A row for each run: its return in quarters of the steps, and at the end."""
-    lines = ["| | steps | seed | at a quarter | at half | at three quarters | at the end | minutes |"]
-    lines.append("|---|" + "---:|" * 7)
-    for each in sorted(runs, key=lambda one: (one["total_steps"], one["contestant"], one["seed"])):
+    lines = ["| | side | steps | seed | at a quarter | at half | at three quarters | at the end | minutes |"]
+    lines.append("|---|" + "---:|" * 8)
+    for each in sorted(runs, key=lambda one: (one["side"], one["total_steps"], one["contestant"], one["seed"])):
         counts, returns = zip(*each["curve"], strict=True)
         at = [np.interp(part * each["total_steps"], counts, returns) for part in (0.25, 0.5, 0.75, 1.0)]
         cells = " | ".join(f"{value:.1f}" for value in at)
         steps, minutes = each["total_steps"], each["seconds"] / 60
-        lines.append(f"| {each['contestant']} | {steps:,} | {each['seed']} | {cells} | {minutes:.0f} |")
+        lines.append(
+            f"| {each['contestant']} | {each['side']} | {steps:,} | {each['seed']} | {cells} | {minutes:.0f} |"
+        )
     return "\n".join(lines)
 
 
@@ -140,13 +145,15 @@ def main() -> int:
     parser = parser_of(__doc__, "atari_learned")
     parser.set_defaults(seeds=1)
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
-    parser.add_argument("--total-steps", type=int, default=1_000_000)
+    parser.add_argument("--total-steps", type=int, default=2_000_000)
+    parser.add_argument("--side", type=int, default=84, help="pixels of a frame's (default %(default)s)")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(run(**json.loads(arguments.one))))
         return 0
     pairs = product(arguments.contestants.split(","), range(arguments.seeds))
-    wanted = [{"contestant": who, "total_steps": arguments.total_steps, "seed": seed} for who, seed in pairs]
+    same = {"side": arguments.side, "total_steps": arguments.total_steps}
+    wanted = [{"contestant": who, "seed": seed, **same} for who, seed in pairs]
     there = [tuple(each[name] for name in NAMES) for each in kept_runs(arguments.output)]
 
     def is_there(one: Run) -> bool:

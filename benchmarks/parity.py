@@ -176,7 +176,9 @@ def main() -> None:
     kept = kept_runs(arguments.output)
 
     def is_there(one: dict[str, Any]) -> bool:
-        return any(one.items() <= have.items() for have in kept)
+        case = one["case"]
+        steps = OFF_POLICY[case][2] if case in OFF_POLICY else tuned_entry(case).total_steps
+        return any({**one, "total_steps": steps}.items() <= have.items() for have in kept)
 
     print(table(run_missing(__file__, wanted, is_there, NAMES, arguments.output, arguments.jobs)))
 

@@ -6,9 +6,9 @@
 
 The first two million steps of the usual ten: four frames an action, gray, four stacked, up to 30 idle frames at the
 start, rewards clipped; rl-baselines3-zoo's settings for Atari, and convolutions that actor and critic share. A point is
-worth 1 or -1, and a game goes to 21. A run is a process with one thread, and takes two to three hours; with frames of 42
-x 42 (`--side 42`) a quarter, but only begins to learn after a million steps. A return is the mean of the latest 100 games
-of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
+worth 1 or -1, and a game goes to 21. A run is a process with one thread, and takes two to three hours. With frames of
+42 x 42 (`--side 42`) it takes a quarter, but only begins to learn after a million steps. A return is the mean of the
+latest 100 games of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
 """
 
 import json
@@ -119,6 +119,8 @@ def run(contestant: str, side: int, total_steps: int, seed: int) -> list[Run]:
     seconds = time.perf_counter() - start
     every = max(1, len(curve) // POINTS)
     points = [point for point in curve[::-1][::every][::-1] if np.isfinite(point[1])]
+    if not points:
+        raise SystemExit(f"no game has ended within {total_steps:,} steps: give --total-steps more")
     return [{
         "contestant": contestant, "side": side, "total_steps": total_steps, "seed": seed, "seconds": seconds,
         "curve": points, "training": points[-1][1],

@@ -160,7 +160,7 @@ def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
 def _tell_of_kernels(versions: Any) -> None:
     """Say where NumPy rounds otherwise than it did; of runs that are older, nothing is known."""
     was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
-    if was and now and was != now:
+    if isinstance(was, str) and was and now and was != now:
         logger.warning(
             "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
             "goes on as well, and not to the same bits%s",

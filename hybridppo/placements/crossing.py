@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
-from hybridppo.errors import DeviceError
+from hybridppo.errors import DeviceError, shown
 
 
 @dataclass
@@ -42,8 +42,12 @@ def available_device(device: str | torch.device) -> torch.device:
     """
     try:
         resolved = torch.device(device)
-    except RuntimeError as error:
-        raise DeviceError(f"{device!r} is no device: write cpu, cuda or cuda:0") from error
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+    ) as error:  # a name that is none; a number beyond those of torch; a list
+        raise DeviceError(f"{shown(device)} is no device: write cpu, cuda or cuda:0") from error
     if resolved.type == "cuda":
         count = num_cuda_devices()
         if count == 0:

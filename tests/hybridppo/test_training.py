@@ -684,10 +684,10 @@ def test_the_cartpole_scripts_settings_solve_it(seed: int) -> None:
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "train_cartpole.py"))["DEFAULTS"]
     result = hybridppo.train(
         script.env_id,
-        total_steps=script.total_steps,
+        total_steps=script.options.total_steps,
         seed=seed,
         config=script.config,
-        evaluation_episodes=script.evaluation_episodes,
+        evaluation_episodes=script.options.evaluation_episodes,
         progress=False,
     )
     assert result.evaluation is not None

@@ -337,6 +337,12 @@ def test_a_nonsense_device_is_refused_by_name(device: str) -> None:
         SingleDevice(device)
 
 
+@pytest.mark.parametrize("device", [10**30, ["cpu"], None, 3.5], ids=str)
+def test_what_is_no_name_of_a_device_is_refused(device: Any) -> None:
+    with pytest.raises(DeviceError, match="is no device: write cpu, cuda or cuda:0"):
+        SingleDevice(device)
+
+
 @pytest.mark.parametrize("device", ["meta", "mtia"])
 def test_a_device_that_torch_does_not_see_is_an_error_with_the_remedy(device: str) -> None:
     with pytest.raises(DeviceError, match=f"'{device}' was asked for.*sees no device of type '{device}': use"):

@@ -36,7 +36,7 @@ LONG: dict[str, Any] = {
     **SETTINGS, "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
     "clip_range_vf": None, "recurrent_size": 128,
 }  # fmt: skip
-"""For more than 10 blank steps: the reward is not discounted on its way back through them, and gradients go through
+"""For more than 10 blank steps, and for what is said again after 10: the reward is not discounted on its way back through them, and gradients go through
 whole episodes, which sequences of 32 steps would cut."""
 BALANCE: dict[str, Any] = {
     "num_envs": 8, "num_steps": 128, "num_epochs": 8, "num_minibatches": 8, "learning_rate": 1e-3, "gamma": 0.98,
@@ -55,7 +55,8 @@ TASKS: dict[str, tuple[Callable[[], Any], int, dict[str, Any]]] = {
     "T-maze of 10": (partial(TMaze, 10), 30_000, SETTINGS),
     "T-maze of 20": (partial(TMaze, 20), 60_000, LONG),
     "T-maze of 20 by sequences of 32": (partial(TMaze, 20), 30_000, SETTINGS),
-    "delayed copy of 10": (partial(DelayedCopy, 10), 60_000, SETTINGS),
+    "delayed copy of 10": (partial(DelayedCopy, 10), 60_000, LONG),
+    "delayed copy of 10 by sequences of 32": (partial(DelayedCopy, 10), 60_000, SETTINGS),
     "delayed copy of 20": (partial(DelayedCopy, 20), 60_000, LONG),
     "delayed copy of 20 by sequences of 32": (partial(DelayedCopy, 20), 60_000, SETTINGS),
     "CartPole without velocities": (places_alone, 100_000, BALANCE),

@@ -1,7 +1,7 @@
 """An environment of known optimum for every kind of space. A further kind joins by a line in `KINDS`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -199,6 +199,8 @@ class KindOfSpace:
     """Changes to the configuration."""
     has_masks: bool = True
     """Whether `make` takes `masks=True`."""
+    learned_in: int = 40_000
+    """Steps."""
 
 
 def identity(space: gym.Space, has_masks: bool = True, **config: Any) -> KindOfSpace:
@@ -222,8 +224,9 @@ KINDS = {
         Camera, LENGTH * 1.0, {"encoder_sizes": {"camera": [16], "speed": [8, 8]}}
     ),
     "dict, nested, encoded": identity(NESTED, encoder_sizes={"arms": (16,), "moves": (8,)}),
-    "dict, encoded, with a memory": identity(
-        NESTED, encoder_sizes={"keys": (8,)}, recurrent="gru", recurrent_size=8, sequence_length=8
+    "dict, encoded, with a memory": replace(
+        identity(NESTED, encoder_sizes={"keys": (8,)}, recurrent="gru", recurrent_size=8, sequence_length=8),
+        learned_in=80_000,
     ),
     "image and vector, with a memory": KindOfSpace(
         Recalled, LENGTH * 1.0, {"recurrent": "lstm", "recurrent_size": 32, "sequence_length": 8}

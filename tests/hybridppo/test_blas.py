@@ -114,11 +114,11 @@ def test_a_run_that_goes_on_with_other_kernels_says_so(
     monkeypatch.setattr("hybridppo.resuming.kernels_taken", lambda: "SkylakeX")
     hybridppo.resume(tmp_path / "run", total_steps=48, **options)
     assert "begun with NumPy's kernels for Haswell, and goes on with those for SkylakeX" in caplog.text
+    assert "OPENBLAS_CORETYPE=Haswell" in caplog.text
+    assert not blas.has_both("Haswell", "SkylakeX")  # which would end the process
 
 
 @pytest.mark.parametrize("kernels", [["Haswell"], 3, {"Haswell": 1}, ""], ids=str)
 def test_what_names_no_kernels_says_nothing(kernels: Any, caplog: pytest.LogCaptureFixture) -> None:
     _tell_of_kernels({"kernels": kernels})
     assert not caplog.text
-    assert "OPENBLAS_CORETYPE=Haswell" in caplog.text
-    assert not blas.has_both("Haswell", "SkylakeX")  # which would end the process

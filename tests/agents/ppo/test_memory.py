@@ -432,9 +432,10 @@ def test_networks_of_ones_own_have_none() -> None:
 @pytest.mark.parametrize("env", [partial(TMaze, 10), partial(DelayedCopy, 10)], ids=["t-maze", "delayed copy"])
 @every_cell
 def test_what_must_be_remembered_is_learned(cell: Any, env: Any) -> None:
-    config = ppo_config(
-        num_envs=16, num_steps=64, learning_rate=1e-3, recurrent=cell, hidden_sizes=(64,), gamma=0.98,
-        anneal_learning_rate=False,
+    config = ppo_config(  # nothing is discounted on its way back, and gradients go through whole episodes
+        num_envs=16, num_steps=64, num_epochs=8, num_minibatches=8, learning_rate=1e-3, anneal_learning_rate=False,
+        gamma=1.0, gae_lambda=1.0, clip_range_vf=None, recurrent=cell, recurrent_size=128, sequence_length=64,
+        hidden_sizes=(64,),
     )  # fmt: skip
     result = hybridppo.train(
         env, total_steps=60_000, seed=0, config=config, placement=Mirrored("cpu", "cpu"), progress=False,

@@ -163,7 +163,7 @@ def test_by_hand_is_autograd(name: str, masks: bool) -> None:
 @every_kind
 def test_its_optimum_is_learned(name: str, masks: bool) -> None:
     kind = KINDS[name]
-    result = train(name, masks, TO_LEARN, total_steps=40_000, evaluation_episodes=32)
+    result = train(name, masks, TO_LEARN, total_steps=kind.learned_in, evaluation_episodes=32)
     assert result.evaluation is not None
     assert result.evaluation.return_mean > kind.best - 0.8
 

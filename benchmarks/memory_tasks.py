@@ -36,8 +36,8 @@ LONG: dict[str, Any] = {
     **SETTINGS, "gamma": 1.0, "gae_lambda": 1.0, "sequence_length": 64, "num_epochs": 8, "num_minibatches": 8,
     "clip_range_vf": None, "recurrent_size": 128,
 }  # fmt: skip
-"""For copies, and for more than 10 blank steps: the reward is not discounted on its way back through them, and gradients
-go through whole episodes, which sequences of 32 steps would cut."""
+"""For copies, and for more than 10 blank steps: the reward is not discounted on its way back through them, and
+gradients go through whole episodes, which sequences of 32 steps would cut."""
 BALANCE: dict[str, Any] = {
     "num_envs": 8, "num_steps": 128, "num_epochs": 8, "num_minibatches": 8, "learning_rate": 1e-3, "gamma": 0.98,
     "gae_lambda": 0.9, "clip_range_vf": None, "entropy_coef": 0.0, "hidden_sizes": (64,),

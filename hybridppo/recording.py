@@ -3,7 +3,10 @@
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from torch import Tensor
 
 from hybridppo.accelerator import Accelerator
 
@@ -11,6 +14,7 @@ WARMUPS = 3
 """Runs before one is recorded, in which what is made at first calls is made."""
 Record = Callable[[Callable[[], None]], Callable[[], object]]
 """Makes a function, which works on tensors at fixed addresses, into one that does the same again, faster."""
+Recording = TypeVar("Recording")
 
 
 class GraphRecorder:
@@ -39,3 +43,35 @@ class GraphRecorder:
                 function()
         replay: Callable[[], object] = graph.replay
         return replay
+
+
+def tried(
+    record: Callable[[], Recording],
+    replay: Callable[[Recording], object],
+    check: Callable[[], None],
+    changed: Sequence[Tensor],
+) -> Recording:
+    """What is recorded, after a replay that was looked at; both are undone.
+
+    A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
+
+    Args:
+        record: it.
+        replay: what was recorded.
+        check: raises where the replay has not done what it should.
+        changed: all that it changes and later work depends on.
+    """
+    before = [tensor.clone() for tensor in changed]
+
+    def put_back() -> None:
+        for tensor, value in zip(changed, before, strict=True):
+            tensor.copy_(value)
+
+    try:
+        recording = record()
+        put_back()
+        replay(recording)
+        check()
+    finally:
+        put_back()
+    return recording

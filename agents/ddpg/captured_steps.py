@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.recording import tried
+from hybridppo.agents.common.recording import tried_step
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.recording import GraphRecorder, Record
 from hybridppo.rollouts.replay import Transitions
@@ -59,7 +59,7 @@ class CapturedSteps:
 
     def _recorded(self, batch: Transitions, noise: Tensor, moves_actor: bool) -> Callable[[], object]:
         slots = self._optimizer.state[self._parameters.values]
-        return tried(
+        return tried_step(
             lambda: self._record(lambda: self._plain.step(batch, noise, moves_actor=moves_actor)),
             lambda replay: replay(),
             [self._parameters.values.data, *slots.values()],

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
-from hybridppo.agents.common.recording import tried
+from hybridppo.agents.common.recording import tried_step
 from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
@@ -95,7 +95,7 @@ class CapturedSteps:
 
     def _recorded(self, minibatch: Batch) -> "_Recording":
         slots = self._optimizer.state[self._parameters.values]
-        return tried(
+        return tried_step(
             lambda: _Recording(self._plain, self._clip_range, minibatch, self._record),
             lambda recording: recording.replay(minibatch),
             [self._parameters.values.data, *slots.values()],

@@ -42,11 +42,7 @@ def available_device(device: str | torch.device) -> torch.device:
     """
     try:
         resolved = torch.device(device)
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-    ) as error:  # a name that is none; a number beyond those of torch; a list
+    except (RuntimeError, ValueError, TypeError) as error:  # no name, too large a number, or neither
         raise DeviceError(f"{shown(device)} is no device: write cpu, cuda or cuda:0") from error
     if resolved.type == "cuda":
         count = num_cuda_devices()

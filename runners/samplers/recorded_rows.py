@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import DeviceError
-from hybridppo.recording import Record
+from hybridppo.recording import Record, tried
 
 ROWS = 16
 """Of a recording, which is the most that is filled before whoever asks to stop is heard."""
@@ -54,26 +54,21 @@ class RecordedRows:
 
     def _recorded(self, first: int, end: int) -> Callable[[], object]:
         """A recording of rows, tried, with nothing changed by it but the rows themselves."""
-        before = [tensor.clone() for tensor in self._changed]
+        rewards = self._rewards[first:end]
 
         def rows() -> None:
             for t in range(first, end):
                 self._queue_row(t)
 
-        def put_back() -> None:
-            for tensor, value in zip(self._changed, before, strict=True):
-                tensor.copy_(value)
+        def replay(recording: Callable[[], object]) -> None:
+            rewards.fill_(torch.nan)
+            recording()
 
-        replay = self._record(rows)
-        put_back()
-        # A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
-        self._rewards[first:end].fill_(torch.nan)
-        replay()
-        is_empty = bool(self._rewards[first:end].isnan().all())  # waits for the device, once a recording
-        put_back()
-        if is_empty:
-            raise DeviceError(
-                f"rows {first} to {end - 1} of a rollout were recorded as a CUDA graph, but its replay filled none: "
-                "train with cuda_graphs=False, and report this with the versions of torch and the driver"
-            )
-        return replay
+        def check() -> None:
+            if bool(rewards.isnan().all()):  # waits for the device, once a recording
+                raise DeviceError(
+                    f"rows {first} to {end - 1} of a rollout were recorded as a CUDA graph, but its replay filled "
+                    "none: train with cuda_graphs=False, and report this with the versions of torch and the driver"
+                )
+
+        return tried(lambda: self._record(rows), replay, check, self._changed)

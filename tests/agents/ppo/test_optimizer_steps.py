@@ -15,6 +15,7 @@ import hybridppo
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import compiled_steps
+from hybridppo.agents.ppo.agreement import require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.compiled_steps import CompiledSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
@@ -396,6 +397,17 @@ def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: typ
     exact, rounded = gradients
     error = (rounded - exact).norm() / exact.norm()
     assert 1e-5 < error < limit  # eight bits: 0.4 % a product
+
+
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
+@pytest.mark.parametrize("num_rows", [2, 4, 8, 16, 32])
+def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int, precision: Any) -> None:
+    """They come over and over, and must not cancel out."""
+    agent = make_agent(CONTINUOUS, ppo_config(precision=precision, orthogonal_init=False))
+    batch = make_batch(agent, num_rows)
+    require_same_gradient(AutogradSteps(agent), NumpySteps(agent), agent.parameters, batch, agent.config)
+    norms = [float(agent.parameters.gradient[agent.parameters.range_of(name)].norm()) for name in ("actor", "critic")]
+    assert min(norms) > 0.1  # there is something to compare
 
 
 def test_bf16_is_refused_where_it_would_be_emulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ class PPOConfig:
     sde_sample_freq: int = -1
     """With use_sde, after how many steps of a rollout each environment gets another matrix; -1 for one a rollout."""
     convolutions: Convolutions = "nature"
-    """Those of images: "nature", a few by the size of the image, or "impala", residual ones, which learn more and take
-    far longer; NumPy does not have these."""
+    """Those of images: "nature", a few by the size of the image; "a3c", two, a third of the work of nature's three; or
+    "impala", residual ones, which learn more and take far longer. NumPy has nature's alone."""
     recurrent: Recurrent | None = None
     """A memory before the hidden layers, of actor and critic each: "lstm" or "gru"; None for none."""
     recurrent_size: int = 64

@@ -1,18 +1,19 @@
 """Networks of images: convolutions, then a multilayer perceptron."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from hybridppo.errors import ConfigurationError
 from hybridppo.networks.initialisation import EmptyConvolution, Initialise, initialised
 from hybridppo.networks.rows import images_of, numbers_of
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.images import Convolution, ImageLayout, layer_sizes
 from hybridppo.spaces.rows import RowLayout
 
-Convolutions = Literal["nature", "impala"]
+Convolutions = Literal["nature", "a3c", "impala"]
 Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]
 """Makes the layers for an image, and says how many numbers they give."""
 
@@ -67,13 +68,41 @@ def nature(
     image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
 ) -> tuple[nn.Module, int]:
     """The layers for an image (`ImageLayout.convolutions`), and how many numbers they give."""
+    return Nature(*_layers(image, image.convolutions, generator, initialise)), image.num_features
+
+
+A3C = (Convolution(16, 8, 4), Convolution(32, 4, 2))
+"""Mnih et al., "Playing Atari with deep reinforcement learning", 2013, section 4.1; of A3C too, 2016, section 8."""
+
+
+def a3c(
+    image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
+) -> tuple[nn.Module, int]:
+    """Two layers for an image of 20 pixels a side or more, and how many numbers they give: a third of nature's work.
+
+    Raises:
+        ConfigurationError: for a smaller image.
+    """
+    sizes = layer_sizes(image, A3C)
+    height, width, filters = sizes[-1]
+    if min(height, width) < 1:
+        raise ConfigurationError(
+            f"convolutions='a3c' need images of at least 20 x 20 pixels, got {image.height} x {image.width}: use "
+            "'nature', which has a layer for small ones"
+        )
+    return nn.Sequential(*_layers(image, A3C, generator, initialise)), height * width * filters
+
+
+def _layers(
+    image: ImageLayout, convolutions: Sequence[Convolution], generator: torch.Generator, initialise: Initialise
+) -> list[nn.Module]:
     layers: list[nn.Module] = []
     channels = image.channels
-    for filters, kernel, stride in image.convolutions:
+    for filters, kernel, stride in convolutions:
         convolution = EmptyConvolution(channels, filters, kernel, stride)
         layers += [initialise(convolution, math.sqrt(2.0), generator), nn.ReLU()]
         channels = filters
-    return Nature(*layers), image.num_features
+    return layers
 
 
 IMPALA_FILTERS = (16, 32, 32)
@@ -116,7 +145,9 @@ def _same_size(channels: int, filters: int, generator: torch.Generator, initiali
     return initialise(EmptyConvolution(channels, filters, 3, 1, 1), math.sqrt(2.0), generator)
 
 
-CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {"nature": nature, "impala": impala}
+CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
+    "nature": nature, "a3c": a3c, "impala": impala
+}  # fmt: skip
 
 
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:

@@ -1,6 +1,7 @@
 """Images: how they lie in an observation, and which convolutions suit them. Free of torch, for worker processes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -76,13 +77,18 @@ class ImageLayout:
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
         """Height, width and channels of the image, and of what each convolution makes of the one before."""
-        sizes = [(self.height, self.width, self.channels)]
-        for filters, kernel, stride in self.convolutions:
-            height, width, _ = sizes[-1]
-            sizes.append(((height - kernel) // stride + 1, (width - kernel) // stride + 1, filters))
-        return sizes
+        return layer_sizes(self, self.convolutions)
 
     @property
     def num_features(self) -> int:
         """Numbers that the last convolution gives."""
         return math.prod(self.sizes[-1])
+
+
+def layer_sizes(image: ImageLayout, convolutions: Sequence[Convolution]) -> list[tuple[int, int, int]]:
+    """Height, width and channels of an image, and of what each convolution makes of the one before."""
+    sizes = [(image.height, image.width, image.channels)]
+    for filters, kernel, stride in convolutions:
+        height, width, _ = sizes[-1]
+        sizes.append(((height - kernel) // stride + 1, (width - kernel) // stride + 1, filters))
+    return sizes

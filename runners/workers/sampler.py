@@ -288,6 +288,6 @@ def _form_of(network: nn.Module) -> NumpyForm:
     if form is None:
         raise ConfigurationError(
             "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "
-            "layer_norm and impala convolutions: choose such a network, or num_workers=0"
+            "layer_norm, a3c and impala convolutions: choose such a network, or num_workers=0"
         )
     return form

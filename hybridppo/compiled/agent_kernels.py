@@ -18,6 +18,8 @@ from hybridppo.compiled.random_numbers import begin_agent
 
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
+ALLOCATING = LOOPS
+"""Which of them make arrays, as in `kernels.py`: all, of which each hands what it makes to a loop that makes none."""
 
 
 def phase(agent: int, state: Any, action: Any, random: Any) -> None:
@@ -87,7 +89,13 @@ def begin_episode(
 
 def begin_all(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any) -> None:
     """Start every environment anew from its key; `observations` `[1, E, A_k, obs]` of each kind."""
-    row = np.empty(observations[0].shape[3], np.float32)
+    begin_each(states, randoms, lengths, present, kinds, observations, np.empty(observations[0].shape[3], np.float32))
+
+
+def begin_each(
+    states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any, row: Any
+) -> None:
+    """The same with a row of an observation to write in."""
     for i in range(len(states)):
         lengths[i] = 0
         begin_episode(states[i], randoms[i], present[i], kinds, observations, 0, i, row)
@@ -172,6 +180,31 @@ def step_all(
     Observations are written as the second of two rows; `finals` where an episode is truncated.
     """
     row = np.empty(observations[0].shape[3], np.float32)
+    step_each(
+        states, randoms, lengths, present, kinds, limit, first, end, actions,
+        observations, rewards, terminated, truncated, absent, finals, row,
+    )  # fmt: skip
+
+
+def step_each(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    present: Any,
+    kinds: Any,
+    limit: int,
+    first: int,
+    end: int,
+    actions: Any,
+    observations: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    absent: Any,
+    finals: Any,
+    row: Any,
+) -> None:
+    """The same with a row of an observation to write in."""
     for i in range(first, end):
         phases(states[i], actions[i], randoms[i], present[i])
         finish_step(
@@ -243,14 +276,54 @@ def rollout(
     there = np.zeros_like(here)
     for_env = np.zeros((present.shape[1], actions[0].shape[3]), actions[0].dtype)
     row = np.empty(observations[0].shape[3], np.float32)
-    num_rows = len(rewards[0])
+    who = np.empty(len(here), np.int64)
+    fill(
+        states, randoms, lengths, present, kinds, limit, first, end, observations, outputs, actions, rewards,
+        terminated, truncated, absent, noise, finals, moments, weights, sizes, is_tanh, log_std, scale, low, high,
+        for_env, here, there, who, row,
+    )  # fmt: skip
+
+
+def fill(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    present: Any,
+    kinds: Any,
+    limit: int,
+    first: int,
+    end: int,
+    observations: Any,
+    outputs: Any,
+    actions: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    absent: Any,
+    noise: Any,
+    finals: Any,
+    moments: Any,
+    weights: Any,
+    sizes: Any,
+    is_tanh: Any,
+    log_std: Any,
+    scale: Any,
+    low: Any,
+    high: Any,
+    for_env: Any,
+    here: Any,
+    there: Any,
+    who: Any,
+    row: Any,
+) -> None:
+    """The same with what it needs: actions of agents, two blocks of rows for the actor, whose they are, and a row."""
     for i in range(first, end):
-        for t in range(num_rows):
+        for t in range(len(rewards[0])):
             for kind in range(len(weights)):
                 act(
                     present[i], kinds[kind], kinds[kind + 1], t, i, observations[kind], outputs[kind], actions[kind],
                     noise[kind], moments[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind],
-                    low, high, for_env, here, there,
+                    low, high, for_env, here, there, who,
                 )  # fmt: skip
             phases(states[i], for_env, randoms[i], present[i])
             finish_step(
@@ -280,10 +353,10 @@ def act(
     for_env: Any,
     here: Any,
     there: Any,
+    who: Any,
 ) -> None:
     """The actions of agents `first` to `end`, who have one actor, in row `t` of environment `i`: a tile at once."""
     num = 0
-    who = np.empty(len(here), np.int64)
     for agent in range(first, end):
         j = agent - first
         if present[agent]:
@@ -294,7 +367,7 @@ def act(
             outputs[t, i, j] = np.float32(0.0)
             actions[t, i, j] = 0
         if num == len(here) or (num > 0 and agent == end - 1):
-            found = outputs_of(here, there, num, weights, sizes, is_tanh)
+            found = there if outputs_of(here, there, num, weights, sizes, is_tanh) else here
             for row in range(num):
                 j = who[row] - first
                 given = outputs[t, i, j]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.compiled import agent_kernels, kernels
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
@@ -26,7 +27,8 @@ import numpy as np
 {tiles}
 
 compiled = numba.njit(error_model="numpy")
-contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
+uncounted = numba.njit(error_model="numpy", _nrt=False)
+contracted = numba.njit(error_model="numpy", fastmath={{"contract"}}, _nrt=False)
 STATE = numba.from_dtype(np.dtype({state}, align=True))
 f, i, b, u = numba.float32, numba.int64, numba.boolean, numba.none
 states, randoms, lengths, action = STATE[::1], {randoms}, i[::1], {action}
@@ -109,12 +111,13 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
         kinds=len(definition.policies),
     )
     text = sources.text
-    decorators = dict.fromkeys(CONTRACTED, "contracted")
+    decorators, forms = dict.fromkeys(CONTRACTED, "contracted"), agent_kernels if definition.policies else kernels
     for name, signature in (AGENT_SIGNATURES if definition.policies else SIGNATURES).items():
-        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy")'
+        counts = name in forms.ALLOCATING
+        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt={counts})'
     for name, decorator in decorators.items():
         start = f"def {sources.names[name]}("
-        text = text.replace(f"@compiled\n{start}", f"@{decorator}\n{start}")
+        text = text.replace(f"@uncounted\n{start}", f"@{decorator}\n{start}")
     above = header.count("\n")
     return header + text, {above + line: where for line, where in sources.lines.items()}
 

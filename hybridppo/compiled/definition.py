@@ -158,7 +158,10 @@ class Definition:
             instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
             repeated = {}
         instead[kernels.choose] = CHOOSING[self.action_kind]
-        return gather(self.name, {**self.functions, **loops}, instead, given=perceptrons.GIVEN, repeated=repeated)
+        return gather(
+            self.name, {**self.functions, **loops}, instead, given=perceptrons.GIVEN, repeated=repeated,
+            uncounted=(kernels.__name__, agent_kernels.__name__, perceptrons.__name__),
+        )  # fmt: skip
 
 
 def environment(

@@ -14,6 +14,10 @@ from hybridppo.compiled.perceptrons import activate, multiply_all, rows_of_a_til
 
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
+ALLOCATING = ("rollout",)
+"""Which of them make arrays. In all else of the library's nobody counts who refers to an array: a count goes up and down
+wherever one is taken a row of, by an instruction that keeps threads from each other, and that took a quarter of the time
+on one thread, and more on two. An environment's own functions may make arrays, and are compiled with counts."""
 
 
 def take(state: Any, action: Any, random: Any) -> tuple[float, bool]:
@@ -180,16 +184,50 @@ def rollout(
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
     """
-    num_means, num_rows = sizes[-1], rows_of_a_tile()
-    here = np.zeros((num_rows, weights.shape[2]), np.float32)
+    here = np.zeros((rows_of_a_tile(), weights.shape[2]), np.float32)
     there = np.zeros_like(here)
     for_env = np.empty(actions.shape[2], actions.dtype)
+    fill(
+        states, randoms, lengths, limit, first, end, observations, outputs, actions, rewards, terminated, truncated,
+        noise, finals, moments, weights, sizes, is_tanh, log_std, scale, low, high, here, there, for_env,
+    )  # fmt: skip
+
+
+def fill(
+    states: Any,
+    randoms: Any,
+    lengths: Any,
+    limit: int,
+    first: int,
+    end: int,
+    observations: Any,
+    outputs: Any,
+    actions: Any,
+    rewards: Any,
+    terminated: Any,
+    truncated: Any,
+    noise: Any,
+    finals: Any,
+    moments: Any,
+    weights: Any,
+    sizes: Any,
+    is_tanh: bool,
+    log_std: Any,
+    scale: Any,
+    low: Any,
+    high: Any,
+    here: Any,
+    there: Any,
+    for_env: Any,
+) -> None:
+    """The same with what it needs: two blocks of rows for the actor, and an action."""
+    num_means, num_rows = sizes[-1], len(here)
     for block in range(first, end, num_rows):  # as many as the actor takes at once
         num = min(num_rows, end - block)
         for t in range(len(rewards)):
             for row in range(num):
                 normalize(observations[t, block + row], moments, here[row])
-            found = outputs_of(here, there, num, weights, sizes, is_tanh)
+            found = there if outputs_of(here, there, num, weights, sizes, is_tanh) else here
             for row in range(num):
                 i = block + row
                 for k in range(num_means):
@@ -204,13 +242,13 @@ def rollout(
                 observe(states[i], observations[t + 1, i])
                 if ended or cut:
                     if not ended:
-                        finals[t, i] = observations[t + 1, i]
+                        copy(observations[t + 1, i], finals[t, i])
                     lengths[i] = 0
                     begin_episode(states[i], randoms[i], observations[t + 1, i])
 
 
-def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, is_tanh: bool) -> Any:
-    """An actor's outputs for the first rows of `here`, in one of the two; all rows of a tile are written to.
+def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, is_tanh: bool) -> bool:
+    """Write an actor's outputs for the first rows of `here`, and say whether into `there`; all of a tile is written to.
 
     What is computed for a row depends on nothing but that row.
     """
@@ -221,7 +259,7 @@ def outputs_of(here: Any, there: Any, num_rows: int, weights: Any, sizes: Any, i
         if layer < num_layers - 1:
             activate(there, num_rows, width, is_tanh)
         here, there = there, here
-    return here
+    return num_layers % 2 == 1
 
 
 def normalize(row: Any, moments: Any, out: Any) -> None:

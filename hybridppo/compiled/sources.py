@@ -24,7 +24,7 @@ from hybridppo.errors import EnvError
 MODULES = {"math": math, "np": np}
 """What Numba knows, by the names they have in the text."""
 RESERVED = (
-    *("numba", "cuda", "compiled", "launched", "contracted", "STATE", "f", "i", "b", "u"),
+    *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "STATE", "f", "i", "b", "u"),
     *("states", "randoms", "lengths", "present", "action", "each"),
     *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
     *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
@@ -59,6 +59,7 @@ def gather(
     *,
     given: Collection[Callable[..., Any]] = (),
     repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] | None = None,
+    uncounted: Collection[str] = (),
 ) -> Sources:
     """The functions with all that they need.
 
@@ -68,12 +69,13 @@ def gather(
         instead: functions that others are to be put in the place of.
         given: functions that the module has already, by their own names.
         repeated: functions whose body is to be written once for each of some functions, in the place of a name.
+        uncounted: modules whose functions make no arrays, and are to be decorated `uncounted` and not `compiled`.
 
     Raises:
         EnvError: for what cannot be compiled, with the line.
     """
     names_given = {function: function.__name__ for function in given}
-    gathering = _Gathering(owner, dict(instead or {}), names_given, dict(repeated or {}))
+    gathering = _Gathering(owner, dict(instead or {}), names_given, dict(repeated or {}), uncounted)
     names = {name: gathering.name_of(function, name) for name, function in functions.items()}
     return Sources("\n".join(gathering.text) + "\n", names, gathering.lines)
 
@@ -87,9 +89,10 @@ class _Gathering:
         instead: dict[Callable[..., Any], Callable[..., Any]],
         names: dict[Callable[..., Any], str],
         repeated: dict[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
+        uncounted: Collection[str],
     ) -> None:
         self.owner = owner
-        self._repeated = repeated
+        self._repeated, self._uncounted = repeated, uncounted
         self.text: list[str] = []
         self.lines: dict[int, str] = {}
         self._instead = instead
@@ -121,7 +124,7 @@ class _Gathering:
         for new, old in zip(ast.walk(ast.parse(text)), ast.walk(ast.Module([tree], [])), strict=True):
             if hasattr(new, "lineno") and hasattr(old, "lineno"):
                 self.lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
-        self.text += ["@compiled", text]
+        self.text += ["@uncounted" if function.__module__ in self._uncounted else "@compiled", text]
         self._under_way.pop()
         self._names[function] = name
         return name

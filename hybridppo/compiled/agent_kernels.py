@@ -125,32 +125,32 @@ def finish_step(
     is_cut = limit > 0 and time >= limit
     left = 0
     for kind in range(len(observations)):
-        next_rows, of_rewards, final_rows = observations[kind], rewards[kind], finals[kind]
-        of_terminated, of_truncated, of_absent = terminated[kind], truncated[kind], absent[kind]
+        next_rows, of_rewards, final_rows = observations[kind][t + 1, i], rewards[kind][t, i], finals[kind][t, i]
+        of_terminated, of_truncated, of_absent = terminated[kind][t, i], truncated[kind][t, i], absent[kind][t, i]
         for agent in range(kinds[kind], kinds[kind + 1]):
             j = agent - kinds[kind]
             was_there = present[agent]
-            of_absent[t, i, j] = not was_there
-            of_truncated[t, i, j] = False
-            of_rewards[t, i, j] = np.float32(0.0)
-            of_terminated[t, i, j] = True
+            of_absent[j] = not was_there
+            of_truncated[j] = False
+            of_rewards[j] = np.float32(0.0)
+            of_terminated[j] = True
             if was_there:
                 worth, has_left = reward(agent, state, time)
                 has_ended = has_left or is_over
-                of_rewards[t, i, j] = worth
-                of_terminated[t, i, j] = has_ended
+                of_rewards[j] = worth
+                of_terminated[j] = has_ended
                 if is_cut and not has_ended:
-                    of_truncated[t, i, j] = True
+                    of_truncated[j] = True
                     observe(agent, state, time, row)
-                    copy(row, final_rows[t, i, j])
+                    copy(row, final_rows[j])
                 if has_ended or is_cut:
                     present[agent] = False
                 else:
                     left += 1
                     observe(agent, state, time, row)
-                    copy(row, next_rows[t + 1, i, j])
+                    copy(row, next_rows[j])
             if not present[agent]:
-                next_rows[t + 1, i, j] = np.float32(0.0)
+                next_rows[j] = np.float32(0.0)
     if left == 0:
         lengths[i] = 0
         for agent in range(len(present)):

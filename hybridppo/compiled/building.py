@@ -26,7 +26,7 @@ import numpy as np
 
 {tiles}
 
-compiled = numba.njit(error_model="numpy")
+compiled = numba.njit(error_model="numpy", _nrt=True)
 uncounted = numba.njit(error_model="numpy", _nrt=False)
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}}, _nrt=False)
 STATE = numba.from_dtype(np.dtype({state}, align=True))

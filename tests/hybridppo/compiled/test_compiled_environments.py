@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from compiled_catch import Catch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from ppo_settings import ppo_config
 
+import hybridppo
 from hybridppo import compiled
 from hybridppo.checking import check_env
 from hybridppo.compiled.building import build, module_text
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.extras
 FACTOR = 2.0
 NOTHING_NUMBA_KNOWS = {"a": 1}
 VECTOR = Box(-1.0, 1.0, (1,), np.float32)
+PAIR = Box(0.0, 40.0, (2,), np.float32)
 
 
 def trace(environments: Any, num_steps: int, seed: int) -> list[Any]:
@@ -159,6 +162,45 @@ def test_several_choices_at_once() -> None:
     environments.reset(0)
     _, rewards, *_ = environments.step(np.array([[1, 2], [2, 3]]))
     assert rewards.tolist() == [12.0, 23.0]
+
+
+def test_an_environments_own_functions_may_make_arrays() -> None:
+    """The loops around them count no references to any."""
+
+    def doubled(numbers):
+        found = np.zeros(2)
+        for k in range(2):
+            found[k] = 2.0 * numbers[k]
+        return found
+
+    @compiled.environment(
+        state={"place": (np.float64, (2,))}, observation_space=PAIR, action_space=Discrete(2), episode_length=7
+    )
+    class Doubling:
+        def reset(state, random):
+            state.place[:] = np.array([1.0, 3.0])
+
+        def step(state, action, random):
+            numbers = doubled(state.place)
+            numbers += np.full(2, float(action))
+            state.place[:] = numbers % 17.0
+            return numbers.sum(), False
+
+        def observe(state, out):
+            out[:] = state.place.astype(np.float32)
+
+    ours = make_environments(Doubling, 3, vectorization="compiled")
+    plain = make_environments(Doubling, 3, vectorization="sync")
+    np.testing.assert_array_equal(ours.reset(0), plain.reset(0))
+    assert_same(trace(ours, 200, 1), trace(plain, 200, 1))
+    config = ppo_config(num_envs=3, num_steps=16, num_minibatches=1, num_epochs=1)
+    options = {"total_steps": 480, "config": config, "placement": "cpu", "progress": False, "seed": 0}
+    fused = hybridppo.train(Doubling, vectorization="compiled", **options)
+    assert fused.metrics["env_steps"] == 480
+    assert fused.metrics["episode_length_mean"] == 7.0
+    text, _ = module_text(Doubling)
+    assert "@compiled\ndef doubled" in text
+    assert "@uncounted\ndef fill" in text
 
 
 @pytest.mark.parametrize("env_id", ["Taxi-v4", "FrozenLake-v1"])

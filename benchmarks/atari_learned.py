@@ -5,10 +5,10 @@
     python benchmarks/atari_learned.py --convolutions nature --learning-rate 2.5e-4 --jobs 1
 
 The first million and a half of the usual ten million steps: four frames an action, gray, four stacked, up to 30 idle
-frames at the start, rewards clipped; rl-baselines3-zoo's settings for Atari but for twice its learning rate, and the two
-convolutions of 2013 and of A3C, a third of the usual work, which actor and critic share. A point is worth 1 or -1, and
-a game goes to 21. A run is a process with one thread, and takes about an hour. A return is the mean of the latest 100
-games of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
+frames at the start, rewards clipped; rl-baselines3-zoo's settings for Atari but for twice its learning rate, and the
+two convolutions of 2013 and of A3C, a third of the usual work, which actor and critic share. A point is worth 1 or -1,
+and a game goes to 21. A run is a process with one thread, and takes about an hour. A return is the mean of the latest
+100 games of the training. What is in the results already is not run again. Needs `make extras` and `make bench`.
 """
 
 import json
@@ -33,6 +33,7 @@ CONTESTANTS = ("library", "stable-baselines3")
 NAMES = ("contestant", "convolutions", "learning_rate", "side", "total_steps", "seed")
 POINTS = 20
 """Of a curve."""
+Curve = list[tuple[float, float]]
 
 
 def games(side: int) -> Any:
@@ -49,16 +50,16 @@ def games(side: int) -> Any:
     )  # fmt: skip
 
 
-def ours(convolutions: Any, learning_rate: float, side: int, total_steps: int, seed: int) -> list[tuple[float, float]]:
+def ours(convolutions: Any, learning_rate: float, side: int, total_steps: int, seed: int) -> Curve:
     """The return by steps, of this library."""
     import hybridppo
 
-    curve: list[tuple[float, float]] = []
+    curve: Curve = []
     config = PPOConfig(
         num_envs=NUM_ENVS, num_steps=NUM_STEPS, num_minibatches=4, num_epochs=4, hidden_sizes=(FEATURES[convolutions],),
-        activation="relu", shared_trunk=True, convolutions=convolutions, learning_rate=learning_rate, anneal_learning_rate=False,
-        clip_range=CLIP_RANGE, anneal_clip_range=False, clip_range_vf=None, entropy_coef=ENTROPY_COEF,
-        value_coef=2 * VALUE_COEF,  # whose loss has a half
+        activation="relu", shared_trunk=True, convolutions=convolutions, learning_rate=learning_rate,
+        anneal_learning_rate=False, clip_range=CLIP_RANGE, anneal_clip_range=False, clip_range_vf=None,
+        entropy_coef=ENTROPY_COEF, value_coef=2 * VALUE_COEF,  # whose loss has a half
         gamma=0.99, gae_lambda=0.95, max_grad_norm=0.5, normalize_observations=False, normalize_rewards=False,
         torch_threads=1,
     )  # fmt: skip
@@ -70,7 +71,7 @@ def ours(convolutions: Any, learning_rate: float, side: int, total_steps: int, s
     return curve
 
 
-def theirs(convolutions: str, learning_rate: float, side: int, total_steps: int, seed: int) -> list[tuple[float, float]]:
+def theirs(convolutions: str, learning_rate: float, side: int, total_steps: int, seed: int) -> Curve:
     """The return by steps, of stable-baselines3."""
     import ale_py
     import torch
@@ -90,7 +91,7 @@ def theirs(convolutions: str, learning_rate: float, side: int, total_steps: int,
         env_kwargs={"frameskip": 1, "repeat_action_probability": 0.0},
         wrapper_kwargs={"terminal_on_life_loss": False, "screen_size": side},
     )
-    curve: list[tuple[float, float]] = []
+    curve: Curve = []
 
     class TwoConvolutions(BaseFeaturesExtractor):
         """Of the paper of 2013; written as `NatureCNN` is."""
@@ -153,7 +154,8 @@ def as_markdown(runs: list[Run]) -> str:
     """A row for each run: its return in quarters of the steps, and at the end."""
     lines = ["| | convolutions | steps | seed | at a quarter | at half | at three quarters | at the end | minutes |"]
     lines.append("|---|" + "---:|" * 8)
-    for each in sorted(runs, key=lambda one: tuple(one[name] for name in ("convolutions", "total_steps", "contestant", "seed"))):
+    of_a_kind = ("convolutions", "total_steps", "contestant", "seed")
+    for each in sorted(runs, key=lambda one: tuple(one[name] for name in of_a_kind)):
         counts, returns = zip(*each["curve"], strict=True)
         at = [np.interp(part * each["total_steps"], counts, returns) for part in (0.25, 0.5, 0.75, 1.0)]
         cells = " | ".join(f"{value:.1f}" for value in at)

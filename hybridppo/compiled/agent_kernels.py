@@ -92,9 +92,7 @@ def begin_all(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any,
     begin_each(states, randoms, lengths, present, kinds, observations, np.empty(observations[0].shape[3], np.float32))
 
 
-def begin_each(
-    states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any, row: Any
-) -> None:
+def begin_each(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any, row: Any) -> None:
     """The same with a row of an observation to write in."""
     for i in range(len(states)):
         lengths[i] = 0

@@ -75,9 +75,7 @@ A3C = (Convolution(16, 8, 4), Convolution(32, 4, 2))
 """Mnih et al., "Playing Atari with deep reinforcement learning", 2013, section 4.1; of A3C too, 2016, section 8."""
 
 
-def a3c(
-    image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
-) -> tuple[nn.Module, int]:
+def a3c(image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised) -> tuple[nn.Module, int]:
     """Two layers for an image of 20 pixels a side or more, and how many numbers they give: a third of nature's work.
 
     Raises:

@@ -15,9 +15,9 @@ from hybridppo.compiled.perceptrons import activate, multiply_all, rows_of_a_til
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
 ALLOCATING = ("rollout",)
-"""Which of them make arrays. In all else of the library's, nobody counts who refers to an array: a count goes up and down
-with each row that is taken of one, atomically, which took a quarter of the time of an environment of several agents. An
-environment's own functions may make arrays, and are compiled with counts."""
+"""Which of them make arrays. In all else of the library's, nobody counts who refers to an array: a count goes up and
+down with each row that is taken of one, atomically, which took a quarter of the time of an environment of several
+agents. An environment's own functions may make arrays, and are compiled with counts."""
 
 
 def take(state: Any, action: Any, random: Any) -> tuple[float, bool]:

@@ -17,6 +17,7 @@ from hybridppo.compiled.sources import REMEDY
 from hybridppo.compiled.tile_sizes import text_of_tiles
 from hybridppo.errors import EnvError
 
+# `_nrt` is Numba's name for counting references. Whoever does not say it is compiled as the caller is, so all say it.
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
 # numba {version}, numpy {numpy}
 import math

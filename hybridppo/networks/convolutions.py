@@ -81,8 +81,7 @@ def a3c(image: ImageLayout, generator: torch.Generator, initialise: Initialise =
     Raises:
         ConfigurationError: for a smaller image.
     """
-    sizes = layer_sizes(image, A3C)
-    height, width, filters = sizes[-1]
+    height, width, filters = layer_sizes(image, A3C)[-1]
     if min(height, width) < 1:
         raise ConfigurationError(
             f"convolutions='a3c' need images of at least 20 x 20 pixels, got {image.height} x {image.width}: use "

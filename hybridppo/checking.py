@@ -31,35 +31,45 @@ from hybridppo.environments.parallel import (
 )
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.state.describing import describe
-from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
-from hybridppo.reporting.env_report import EnvReport
+from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.reporting.env_report import EnvReport, shown_seconds
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.validation import require_whole
+from hybridppo.validation import is_seconds, require_whole
 
 Array = NDArray[Any]
 
 STEPS_TO_REPEAT = 100
 """How many steps are made twice, to see whether a seed gives the same episode."""
+STEPS_OF_AN_EPISODE = 500
+"""In fewer than these, none need have ended."""
 LARGE = 100.0
 """Numbers larger than this are learned from slowly."""
 SECONDS_WORTH_WORKERS = 100e-6
 """A step slower than this gains from worker processes, where there are cores for them."""
+SECONDS_TO_STEP = 10.0
+"""A slow environment makes fewer steps than were asked for,"""
+SECONDS_TO_REPEAT = 2.0
+"""and fewer are made twice: as many as are likely to take so long."""
 
 
-def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
+def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_STEP, seed: int = 0) -> EnvReport:
     """Make an environment, step it with random actions, and report.
 
     Args:
         env: an environment's id, or a function that makes one; of several agents, or of tensors, too; or an environment
             of tensors itself.
-        steps: how many to make.
+        steps: how many to make, or fewer,
+        seconds: where those take longer than this; the report says how many there were.
         seed: of its resets, and of the actions.
 
     Raises:
-        ConfigurationError: for a function that makes a vector: check one of its environments.
+        ConfigurationError: for numbers that cannot be; for a function that makes a vector: check one of its
+            environments.
     """
     steps = require_whole("steps", steps)
+    if not is_seconds(seconds):
+        raise ConfigurationError(f"seconds must be a number of at least 0, got {shown(seconds)}")
     name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
     report = EnvReport(name)
     if note := note_of(env):
@@ -97,7 +107,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seed: int = 0) -> EnvReport:
         try:
             if isinstance(check, _AgentsCheck) and definition is not None:
                 check.look_for_races(definition)
-            check.run(steps)
+            check.run(steps, seconds)
         finally:
             made.close()
     return report
@@ -113,12 +123,12 @@ class _Check:
         self._saved: object = env
         """What a checkpoint would save."""
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int, seconds: float) -> None:
         """All of it, as far as it goes."""
         if not self._has_spaces():
             return
         with _reported(self._report, "it fails"):
-            self._step_randomly(steps)
+            self._judge(self._step_randomly(steps, seconds))
             self._check_repeats()
         self._check_sending()
         self._check_saving()
@@ -147,42 +157,40 @@ class _Check:
                 )
         return report.is_usable
 
-    def _step_randomly(self, steps: int) -> None:
+    def _step_randomly(self, steps: int, seconds: float) -> "_Seen":
         env, report = self._env, self._report
         actions, encode = env.action_space, self._encode
         actions.seed(self._seed)
         observation, info = self._reset(env, self._seed)
-        largest = np.zeros(encode.layout.num_numbers)
-        rewards: list[float] = []
-        step_seconds, reset_seconds = [], []
+        seen = _Seen(encode)
         length = 0
         has_mask = isinstance(info, dict) and "action_mask" in info
         if has_mask:
             report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
-        for _ in range(steps):
+        for _ in _in_time(steps, seconds, report):
             action = actions.sample(info["action_mask"]) if has_mask else actions.sample()
-            start = time.perf_counter()
-            result = env.step(action)
-            step_seconds.append(time.perf_counter() - start)
-            observation, reward, terminated, truncated, info = checked_step(encode, result)
+            with _timed(seen.step_seconds):
+                result = env.step(action)
+            # As in training: bounds are held to in the first step, and warned of later.
+            observation, reward, terminated, truncated, info = checked_step(encode, result, bounds=not report.steps)
             report.steps += 1
             length += 1
-            rewards.append(reward)
-            np.maximum(largest, np.abs(encode.layout.numbers(encode.one(observation)).ravel()), out=largest)
+            seen.add(encode.one(observation)[None], [reward])
             if terminated or truncated:
                 report.episode_lengths.append(length)
                 length = 0
-                start = time.perf_counter()
-                observation, info = self._reset(env, None)
-                reset_seconds.append(time.perf_counter() - start)
-        report.seconds_per_step = float(np.median(step_seconds))
-        report.seconds_per_reset = float(np.median(reset_seconds)) if reset_seconds else float("nan")
-        self._judge(largest, np.asarray(rewards))
+                with _timed(seen.reset_seconds):
+                    observation, info = self._reset(env, None, bounds=False)
+                seen.add(encode.one(observation)[None], [])
+        return seen
 
-    def _judge(self, largest: Array, rewards: Array) -> None:
+    def _judge(self, seen: "_Seen") -> None:
         """What learning often fails on."""
-        report = self._report
-        if not report.episode_lengths:
+        report, rewards, largest = self._report, np.asarray(seen.rewards), np.abs(seen.extremes).max(0)
+        seen.tell_times(report)
+        if outside := self._encode.warning_of_extremes(seen.extremes):
+            report.add("warning", outside, "give the space the true bounds (-inf and inf where there are none)")
+        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
             report.add(
                 "warning",
                 f"no episode ended in {report.steps:,} random steps",
@@ -191,15 +199,16 @@ class _Check:
         if largest.size and largest.max() > LARGE:
             at = int(largest.argmax())
             report.add(
-                "warning",
+                "note",
                 f"observation{self._encode.names[at]} goes up to {largest.max():g}",
-                "normalise observations: gymnasium.wrappers.NormalizeObservation(env)",
+                "PPO normalises observations (normalize_observations); for other agents, wrap it in "
+                "gymnasium.wrappers.NormalizeObservation(env)",
             )
         if np.abs(rewards).max() > LARGE:
             report.add(
-                "warning",
+                "note",
                 f"rewards go up to {np.abs(rewards).max():g}",
-                "normalise them: gymnasium.wrappers.NormalizeReward(env), or scale them to about 1",
+                "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1",
             )
         if not rewards.any():
             report.add(
@@ -207,12 +216,14 @@ class _Check:
             )
         elif np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
             report.add(
-                "warning", f"all rewards were {rewards[0]:g}, and all episodes of one length", "check the reward"
+                "warning",
+                f"all rewards were {rewards[0]:g}, and all episodes of one length",
+                "random actions made no difference: expect a long training, or check the reward",
             )
         if report.seconds_per_step > SECONDS_WORTH_WORKERS:
             report.add(
                 "note",
-                f"a step takes {1e6 * report.seconds_per_step:,.0f} us",
+                f"a step takes {shown_seconds(report.seconds_per_step)}",
                 "worker processes may pay: num_workers=2 and more, or placement auto, which measures it",
             )
 
@@ -232,17 +243,24 @@ class _Check:
                 "draw from self.np_random: else a resumed run is not exact",
             )
 
+    def _steps_to_repeat(self) -> range:
+        most = SECONDS_TO_REPEAT / max(self._report.seconds_per_step, 1e-9)
+        return range(max(1, min(STEPS_TO_REPEAT, int(most))))
+
     def _trajectory(self, global_seed: int) -> list[Array]:
         env = self._make()
         try:
             with _global_generators(global_seed):
-                env.action_space.seed(self._seed)
+                actions = env.action_space  # of which a reset may make another, as highway-env's does
+                actions.seed(self._seed)
                 observation, info = self._reset(env, self._seed)
                 seen = [self._encode.one(observation)]
-                for _ in range(STEPS_TO_REPEAT):
+                for step in self._steps_to_repeat():
                     mask = info.get("action_mask") if isinstance(info, dict) else None
-                    action = env.action_space.sample(mask) if mask is not None else env.action_space.sample()
-                    observation, reward, terminated, truncated, info = checked_step(self._encode, env.step(action))
+                    action = actions.sample(mask) if mask is not None else actions.sample()
+                    observation, reward, terminated, truncated, info = checked_step(
+                        self._encode, env.step(action), bounds=step == 0
+                    )
                     seen += [self._encode.one(observation), np.asarray(reward)]
                     if terminated or truncated:
                         break
@@ -263,11 +281,42 @@ class _Check:
             mend = "a resumed run starts new episodes; state_dict() and load_state_dict(state) would make it exact"
             self._report.add("note", f"its state cannot be saved: {error}", mend)
 
-    def _reset(self, env: "gym.Env[Any, Any]", seed: int | None) -> tuple[Any, Any]:
+    def _reset(self, env: "gym.Env[Any, Any]", seed: int | None, *, bounds: bool = True) -> tuple[Any, Any]:
         result: Any = env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
-        return self._encode.checked(result[0]), result[1]
+        return self._encode.checked(result[0], bounds=bounds), result[1]
+
+
+class _Seen:
+    """What random steps have shown."""
+
+    def __init__(self, encode: ObservationEncoder) -> None:
+        self._encode = encode
+        self.extremes = np.zeros((2, encode.layout.num_numbers))
+        """The least and the most that each number of an observation has been; 0 before the first."""
+        self._is_first = True
+        self.rewards: list[float] = []
+        self.step_seconds: list[float] = []
+        self.reset_seconds: list[float] = []
+
+    def add(self, rows: Array, rewards: list[float]) -> None:
+        """Rows `[N, *shape]`, and what was rewarded."""
+        self.rewards += rewards
+        numbers = self._encode.layout.numbers(rows)
+        if not numbers.size:
+            return
+        now = np.stack((numbers.min(0), numbers.max(0)))
+        if self._is_first:
+            self.extremes[:], self._is_first = now, False
+        else:
+            np.minimum(self.extremes[0], now[0], out=self.extremes[0])
+            np.maximum(self.extremes[1], now[1], out=self.extremes[1])
+
+    def tell_times(self, report: EnvReport) -> None:
+        """The middle of the seconds of steps, and of resets."""
+        report.seconds_per_step = float(np.median(self.step_seconds))
+        report.seconds_per_reset = float(np.median(self.reset_seconds)) if self.reset_seconds else float("nan")
 
 
 class _AgentsCheck(_Check):
@@ -286,36 +335,30 @@ class _AgentsCheck(_Check):
         for problem in phases_that_race(definition):
             self._report.add("error", problem)
 
-    def _step_randomly(self, steps: int) -> None:
+    def _step_randomly(self, steps: int, seconds: float) -> "_Seen":
         env, report, num_agents = self._env, self._report, len(self._env.agents)
         env.agent.action_space.seed(self._seed)
         rows, _ = env.reset(seed=self._seed)
         if any("action_mask" in info for info in env.infos.values()):
             report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
-        largest = np.zeros(self._encode.layout.num_numbers)
-        rewards: list[float] = []
-        step_seconds, reset_seconds = [], []
+        seen = _Seen(self._encode)
         lengths = np.zeros(num_agents, np.int64)
-        for _ in range(steps):
+        for _ in _in_time(steps, seconds, report):
             was_there, actions = env.present.copy(), self._actions(env)
-            start = time.perf_counter()
-            rows, of_step, terminated, truncated, _ = env.step(actions)
-            step_seconds.append(time.perf_counter() - start)
+            with _timed(seen.step_seconds):
+                rows, of_step, terminated, truncated, _ = env.step(actions)
             report.steps += 1
             env.require_finite()
-            rewards += of_step[was_there].tolist()
-            np.maximum(largest, np.abs(self._encode.layout.numbers(rows)).max(0), out=largest)
+            seen.add(rows[env.present], of_step[was_there].tolist())
             lengths += was_there
             has_ended = terminated | truncated
             report.episode_lengths += lengths[has_ended].tolist()
             lengths[has_ended] = 0
             if not env.present.any():
-                start = time.perf_counter()
-                env.reset()
-                reset_seconds.append(time.perf_counter() - start)
-        report.seconds_per_step = float(np.median(step_seconds))
-        report.seconds_per_reset = float(np.median(reset_seconds)) if reset_seconds else float("nan")
-        self._judge(largest, np.asarray(rewards))
+                with _timed(seen.reset_seconds):
+                    rows, _ = env.reset()
+                seen.add(rows[env.present], [])
+        return seen
 
     def _trajectory(self, global_seed: int) -> list[Array]:
         env = self._make()
@@ -323,7 +366,7 @@ class _AgentsCheck(_Check):
             with _global_generators(global_seed):
                 env.agent.action_space.seed(self._seed)
                 seen = [env.reset(seed=self._seed)[0].copy()]
-                for _ in range(STEPS_TO_REPEAT):
+                for _ in self._steps_to_repeat():
                     rows, rewards, *_ = env.step(self._actions(env))
                     seen += [rows.copy(), rewards.copy()]
                     if not env.present.any():
@@ -336,6 +379,27 @@ class _AgentsCheck(_Check):
         """At random, of those that are allowed, for every agent."""
         infos = [env.infos.get(agent) or {} for agent in env.agents]
         return [env.agent.action_space.sample(info.get("action_mask")) for info in infos]
+
+
+def _in_time(steps: int, seconds: float, report: EnvReport) -> Iterator[int]:
+    """Count steps until they are made, or have taken so long."""
+    start = time.perf_counter()
+    for step in range(steps):
+        yield step
+        if time.perf_counter() - start > seconds:
+            break
+    else:
+        return
+    mend = "for more, check_env(..., seconds=60), or --seconds 60"
+    report.add("note", f"{report.steps:,} of {steps:,} steps took {time.perf_counter() - start:.0f} s", mend)
+
+
+@contextlib.contextmanager
+def _timed(seconds: list[float]) -> Iterator[None]:
+    """Add what it takes."""
+    start = time.perf_counter()
+    yield
+    seconds.append(time.perf_counter() - start)
 
 
 @contextlib.contextmanager

@@ -105,11 +105,11 @@ class _TensorCheck:
             )
         if largest.size and largest.max() > self._large:
             at = int(largest.argmax())
-            report.add(
-                "warning", f"observation{names[at]} goes up to {largest.max():g}", "train with normalize_observations"
-            )
+            mend = "PPO normalises observations (normalize_observations)"
+            report.add("note", f"observation{names[at]} goes up to {largest.max():g}", mend)
         if np.abs(rewards).max() > self._large:
-            report.add("warning", f"rewards go up to {np.abs(rewards).max():g}", "train with normalize_rewards")
+            mend = "PPO normalises rewards (normalize_rewards)"
+            report.add("note", f"rewards go up to {np.abs(rewards).max():g}", mend)
         if not rewards.any():
             report.add("warning", f"all {len(rewards):,} rewards were 0", "random actions found none")
 

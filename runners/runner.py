@@ -1,5 +1,6 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -320,4 +321,6 @@ def _summary(metrics: Metrics) -> str:
     parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
     shares = "/".join(f"{part / sum(parts):.0%}" for part in parts)
     speed = f"{metrics['steps_per_second']:,.0f} steps/s"
-    return f"return {metrics['episode_return_mean']:.1f}, {speed}, sample/learn/copy {shares}"
+    mean = metrics["episode_return_mean"]
+    shown = f"return {mean:.1f}" if math.isfinite(mean) else "no episode yet"
+    return f"{shown}, {speed}, sample/learn/copy {shares}"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from hybridppo.checking import check_env
+from hybridppo.checking import SECONDS_TO_STEP, check_env
 from hybridppo.commands.exits import EXIT_DONE, EXIT_ERROR
 
 
@@ -17,7 +17,9 @@ class Check:
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
     """The environment, as registered with gymnasium."""
     steps: int = 2000
-    """How many steps to make."""
+    """How many steps to make, or fewer,"""
+    seconds: float = SECONDS_TO_STEP
+    """where those take longer than this."""
     seed: int = 0
     """Of the environment's resets, and of the actions."""
     json: bool = False
@@ -27,6 +29,6 @@ class Check:
 
     def run(self) -> int:
         """Check, and print; 1 where the environment cannot be trained in."""
-        report = check_env(self.env_id, steps=self.steps, seed=self.seed)
+        report = check_env(self.env_id, steps=self.steps, seconds=self.seconds, seed=self.seed)
         print(json.dumps({**asdict(report), "is_usable": report.is_usable}, indent=1) if self.json else report)
         return EXIT_DONE if report.is_usable else EXIT_ERROR

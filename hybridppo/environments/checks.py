@@ -14,8 +14,8 @@ from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.observations import ObservationEncoder
 
 
-def checked_step(encode: ObservationEncoder, result: Any) -> tuple[Any, float, bool, bool, Any]:
-    """What `step` returned, cast where nothing is lost by it.
+def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True) -> tuple[Any, float, bool, bool, Any]:
+    """What `step` returned, cast where nothing is lost by it; within the bounds of its space, if so asked.
 
     Raises:
         BadValueError: where it is no observation of the space, number, two flags, and infos.
@@ -27,7 +27,7 @@ def checked_step(encode: ObservationEncoder, result: Any) -> tuple[Any, float, b
             "observation, reward, terminated, truncated, info"
         )
     observation, reward, terminated, truncated, info = result
-    observation = encode.checked(observation)
+    observation = encode.checked(observation, bounds=bounds)
     number = float(as_scalar("its reward", as_numbers("its reward", reward)))
     require_finite("its reward", np.asarray(number))
     ends = [as_scalar(f"its {name}", as_numbers(f"its {name}", flag)) for name, flag in

@@ -49,9 +49,15 @@ class EnvReport:
         lines = [str(finding) for finding in sorted(self.findings, key=lambda finding: order[finding.severity])]
         if self.steps and np.isfinite(self.seconds_per_step):  # there is none where stepping was broken off
             lengths = f", episodes of {np.mean(self.episode_lengths):.0f} steps" if self.episode_lengths else ""
-            lines.append(
-                f"{self.steps:,} steps: {1e6 * self.seconds_per_step:,.1f} us a step, "
-                f"{1e6 * self.seconds_per_reset:,.1f} us a reset{lengths}"
-            )
+            has_reset = np.isfinite(self.seconds_per_reset)
+            resets = f", {shown_seconds(self.seconds_per_reset)} a reset" if has_reset else ""
+            lines.append(f"{self.steps:,} steps: {shown_seconds(self.seconds_per_step)} a step{resets}{lengths}")
         lines.append(f"{self.name}: {'can be trained in' if self.is_usable else 'cannot be trained in'}")
         return "\n".join(lines)
+
+
+def shown_seconds(seconds: float) -> str:
+    """In microseconds, milliseconds or seconds."""
+    if seconds < 1e-3:
+        return f"{1e6 * seconds:.1f} us"
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1.0 else f"{seconds:.1f} s"

@@ -17,6 +17,9 @@ Array = NDArray[Any]
 
 MOST_NUMBERS = 2**26
 """In an observation or action whose space is read from a file: more is damage, and would only fill the memory."""
+A_LITTLE = 0.1
+"""Of the width of its bounds, by which a number may lie beyond them in a first observation: bounds are often written
+carelessly, and that it happens is warned of; more tells of a space that is another's."""
 
 
 class BoxKind(Kind[gym.spaces.Box]):
@@ -49,7 +52,9 @@ class BoxKind(Kind[gym.spaces.Box]):
                 f"{name} is of {array.dtype} and not whole, and its space is of {space.dtype}: give the space "
                 "the type of the observations"
             )
-        outside = is_outside(array, space.low, space.high) if bounds or self.image is not None else np.zeros(1)
+        share = 0.0 if self.image is not None else A_LITTLE
+        has_bounds = bounds or self.image is not None
+        outside = is_outside(array, space.low, space.high, share) if has_bounds else np.zeros(1)
         if outside.any():
             at = tuple(np.argwhere(outside)[0].tolist())
             raise BadValueError(
@@ -113,8 +118,20 @@ class BoxKind(Kind[gym.spaces.Box]):
         return gym.spaces.Box(bound(json["low"]), bound(json["high"]), dtype=dtype.type)
 
 
-def is_outside(array: Array, low: Array, high: Array) -> Array:
-    """Where numbers lie outside of bounds, by more than rounding may take one beyond a bound."""
-    slack = [1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))) for bound in (low, high)]
+def is_outside(array: Array, low: Array, high: Array, share: float = 0.0) -> Array:
+    """Where numbers lie outside of bounds, by more than rounding may take one beyond a bound.
+
+    Args:
+        array: the numbers.
+        low: the least that each may be,
+        high: and the most; both may be infinite.
+        share: of the width between two bounds, by which numbers may lie beyond them.
+    """
+    both = np.isfinite(low) & np.isfinite(high)
+    width = np.where(both, high, 0.0).astype(np.float64) - np.where(both, low, 0.0).astype(np.float64)
+    slack = [
+        np.maximum(1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))), share * width)
+        for bound in (low, high)
+    ]
     outside: Array = (array < low - slack[0]) | (array > high + slack[1])
     return outside

@@ -220,7 +220,11 @@ class ObservationEncoder:
         # Over time first, where a processor compares many at once; of few numbers in a row it compares one by one.
         least, most = numbers.min(0), numbers.max(0)
         each = -1, self.layout.num_numbers
-        extremes = np.stack((least.reshape(each).min(0), most.reshape(each).max(0)))
+        return self.warning_of_extremes(np.stack((least.reshape(each).min(0), most.reshape(each).max(0))))
+
+    def warning_of_extremes(self, extremes: Array) -> str | None:
+        """Likewise, of the least and the most that each number has been, `[2, numbers]`."""
+        low, high = self.bounds
         outside = is_outside(extremes, low, high)
         if not outside.any():
             return None

@@ -18,6 +18,7 @@ from toy_agents import FaultyAgents, Matching
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main
+from hybridppo.reporting.env_report import shown_seconds
 
 
 class Walk(gym.Env[Any, Any]):
@@ -83,7 +84,12 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "no environment": (lambda: 3, "error", "it is a int -> derive it from gymnasium.Env"),
     "no space": (variant(observation_space=None), "error", "it has no observation_space -> set self.observation_space"),
     "unsupported space": (variant(action_space=Text(3)), "error", "the action space .* is not supported"),
-    "outside": (variant(observation_space=Box(-3.0, 3.0, (1,))), "error", "outside of the bounds"),
+    "outside at first": (variant(observation_space=Box(7.0, 9.0, (1,))), "error", "outside of the bounds"),
+    "outside later": (
+        variant(observation_space=Box(-4.0, 4.0, (1,))),
+        "warning",
+        r"observation\[0\] was -9.0, outside of the bounds of its space, -4.0 to 4.0 -> give the space",
+    ),
     "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
     "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),
     "reset alone": (variant(reset=lambda env, **options: np.zeros(1)), "error", "its reset did not return two values"),
@@ -95,10 +101,10 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "unbounded actions": (variant(action_space=UNBOUNDED, step=continuous), "note", "its actions are not bounded"),
     "large observations": (
         variant(observation_space=FAR, seen=far),
-        "warning",
-        r"observation\[0\] goes up to .*NormalizeObservation",
+        "note",
+        r"observation\[0\] goes up to .*normalize_observations.*NormalizeObservation",
     ),
-    "large rewards": (variant(reward=lambda env: 1e3 * env.place), "warning", "rewards go up to.*NormalizeReward"),
+    "large rewards": (variant(reward=lambda env: 1e3 * env.place), "note", "rewards go up to.*normalize_rewards"),
     "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
     "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),
     "not seeded": (
@@ -129,6 +135,32 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert report.seconds_per_step > 0
     assert all(length >= 7 for length in report.episode_lengths)
     assert "can be trained in" in str(report)
+
+
+@pytest.mark.parametrize("make", [Walk, Matching])
+def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
+    report = hybridppo.check_env(make, seconds=0)
+    assert report.steps == 1
+    assert report.is_usable
+    assert "1 of 2,000 steps took 0 s -> for more, check_env(..., seconds=60), or --seconds 60" in str(report)
+    assert "no episode ended" not in str(report)
+    for bad in (-1, "long", float("nan")):
+        with pytest.raises(ConfigurationError, match="seconds must be a number of at least 0"):
+            hybridppo.check_env(make, seconds=bad)  # type: ignore[arg-type]
+
+
+def test_a_reset_may_make_another_action_space() -> None:
+    class Renewing(Walk):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            self.action_space = Discrete(2)
+            return super().reset(seed=seed)
+
+    assert hybridppo.check_env(Renewing, steps=500).findings == []
+
+
+def test_times_are_said_in_units_that_can_be_read() -> None:
+    said = [shown_seconds(seconds) for seconds in (4.46e-6, 9.99e-4, 0.0123, 1.04)]
+    assert said == ["4.5 us", "999.0 us", "12.3 ms", "1.0 s"]
 
 
 def test_a_mask_is_obeyed_and_told_of() -> None:

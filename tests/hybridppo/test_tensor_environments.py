@@ -437,7 +437,7 @@ def test_what_learning_fails_on_is_said() -> None:
     seeds = iter(range(100))
     said = str(hybridppo.check_env(lambda: Poor(8), steps=400))
     for part in (
-        "goes up to", "rewards go up to 301 -> train with normalize_rewards", "truncated episodes came without",
+        "goes up to", "rewards go up to 301 -> PPO normalises rewards", "truncated episodes came without",
         "the same seed gave two different beginnings", "note: its state cannot be saved: Poor has no get_state()",
     ):  # fmt: skip
         assert part in said

@@ -147,6 +147,31 @@ def test_numbers_out_of_bounds_are_warned_of_once(
     assert re.search(name, warnings[0])
 
 
+@pytest.mark.parametrize("step", [0, 1], ids=["first reset", "first step"])
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [(Box(0.0, 1.0, (1,)), 1.09), (Box(-3e38, 3e38, (1,)), 3.3e38), (Box(2, 12, (1,), np.int64), 1)],
+    ids=["floats", "the widest", "whole"],
+)
+def test_a_little_out_of_bounds_at_first_is_warned_of_too(
+    space: Box, value: float, step: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    usual = np.full(1, 0.5 * (float(space.low[0]) + float(space.high[0])), space.dtype)
+    train(partial(make, step, np.array([value], space.dtype), usual=usual, space=space))
+    warnings = [record.getMessage() for record in caplog.records if "bounds" in record.getMessage()]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [(Box(0.0, 1.0, (1,)), 1.11), (Box(0.0, np.inf, (1,)), -0.01), (Box(-np.inf, 5.0, (1,)), 5.01)],
+    ids=["more than a little", "below the only bound", "above the only bound"],
+)
+def test_more_than_a_little_is_refused_at_first(space: Box, value: float) -> None:
+    with pytest.raises(EnvError, match="outside of the bounds of its space"):
+        train(partial(make, 1, np.array([value], np.float32), usual=np.full(1, 0.5, np.float32), space=space))
+
+
 def test_within_the_bounds_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     train("CartPole-v1", total_steps=500)
     train(partial(make, 10**6, good()))

@@ -93,60 +93,115 @@ def choose_by_trials(
         agent: what is to be trained, for trials to make others like it.
         seconds_to_make: what it took to make the environments.
     """
-    start = time.perf_counter()
+    trials = _Trials(source, options, agent, seconds_to_make)
     threads = config.torch_threads or 1
     found = candidates(accelerator, cores=cores, max_lag=max_lag, num_workers=num_workers, torch_threads=threads)
-    first, left_out, speeds = found[0], list[str](), dict[str, float]()
+    first = found[0]
     turns = max(0, total_steps - config.learning_starts) // (config.num_envs * config.train_frequency)
     is_short = turns < FEWEST_TURNS_OF_A_RUN
     forms = {} if is_short else forms_of(config, agent, {threads, cores})
     if len(found) == 1 and not forms:
         reason = "the only candidate here" if max_lag or cores == 1 else "the only candidate here without max_lag=1"
-        return first, _table(first, f"{first.label}, {reason}", speeds, left_out, start)
+        return first, trials.table(first, f"{first.label}, {reason}")
     if is_short:
-        return first, _table(first, f"{first.label}; not measured (a run of {turns} updates)", speeds, left_out, start)
-    # The first says how long the run is, if it is all as fast, and with it how long all may take.
-    budget, tried = MAX_SECONDS, 0
+        return first, trials.table(first, f"{first.label}; not measured (a run of {turns} updates)")
+    chosen = trials.fastest(found, config, total_steps, has_more=bool(forms))
+    if not trials.speeds:
+        return chosen, trials.table(chosen, f"{chosen.label}; not measured ({trials.left_out[0]})")
+    said = ", ".join(f"{label} {speed:,.0f} steps/s" for label, speed in trials.speeds.items())
+    line = f"{chosen.label}; tried: {said}"
+    if chosen.learning == "cpu":
+        line += trials.told_of(forms, config, chosen)
+    return chosen, trials.table(chosen, line)
 
-    def attempt(label: str, config: DDPGConfig, candidate: Candidate, share: float) -> None:
+
+class _Trials:
+    """What was tried, and the time that is left to try more."""
+
+    def __init__(
+        self,
+        source: EnvSource,
+        options: EnvironmentOptions | None,
+        agent: AnyAgent | None,
+        seconds_to_make: float,
+    ) -> None:
+        self._source, self._options, self._agent, self._seconds_to_make = source, options, agent, seconds_to_make
+        self._start, self._budget = time.perf_counter(), MAX_SECONDS
+        self.speeds: dict[str, float] = {}
+        """Environment steps a second, of what could be tried."""
+        self.left_out: list[str] = []
+        """What could not be, and why."""
+
+    def fastest(self, found: list[Candidate], config: DDPGConfig, total_steps: int, *, has_more: bool) -> Candidate:
+        """Try all of them; the first, but where another is faster by a margin.
+
+        Args:
+            found: the simplest first.
+            config: of the agent.
+            total_steps: of the run.
+            has_more: whether something is tried after them, and needs as much time as one of them.
+        """
+        first, tried = found[0], 0
+        for candidate in found:
+            if not self._has_time(candidate.label, 0.0):
+                continue
+            share = self._left() / (len(found) - tried + has_more)
+            seconds = share if tried else min(MAX_SECONDS_OF_THE_FIRST, self._left())
+            self._attempt(candidate.label, config, candidate, seconds)
+            tried += 1
+            if candidate is first and first.label in self.speeds:
+                # It says how long the run is, if it is all as fast, and with it how long all may take.
+                self._budget = min(MAX_SECONDS, MAX_SHARE * total_steps / self.speeds[first.label])
+        chosen = first
+        for candidate in found[1:]:
+            if self.speeds.get(candidate.label, 0.0) > (1 + MARGIN) * self.speeds.get(chosen.label, 0.0):
+                chosen = candidate
+        return chosen
+
+    def told_of(self, forms: dict[str, dict[str, Any]], config: DDPGConfig, chosen: Candidate) -> str:
+        """Try other forms of learning under a candidate; what to say of those that are faster."""
+        line = ""
+        for label, changes in forms.items():
+            if not self._has_time(label, SECONDS_TO_LOAD):
+                continue
+            learner = replace(chosen, torch_threads=changes["torch_threads"])
+            seconds = min(self._left(), SECONDS_TO_LOAD + SECONDS_OF_A_FORM)
+            self._attempt(label, replace(config, **changes), learner, seconds)
+            if (speed := self.speeds.get(label, 0.0)) > (1 + MARGIN) * self.speeds.get(chosen.label, math.inf):
+                line += f"; with {label} it would make {speed:,.0f} steps/s, and a seed give other bits"
+        return line
+
+    def table(self, chosen: Candidate, line: str) -> dict[str, Any]:
+        """As `placements.json` has it."""
+        return {
+            "seconds": time.perf_counter() - self._start,
+            "left_out": self.left_out,
+            "chosen": chosen.label,
+            "line": line,
+            "steps_per_second": self.speeds,
+        }
+
+    def _left(self) -> float:
+        return self._budget - (time.perf_counter() - self._start)
+
+    def _has_time(self, label: str, seconds: float) -> bool:
+        if self._left() < self._seconds_to_make * 2 + seconds:
+            self.left_out.append(f"{label}: no time was left to try it")
+            return False
+        return True
+
+    def _attempt(self, label: str, config: DDPGConfig, candidate: Candidate, seconds: float) -> None:
         try:
-            speed = _trial(source, config, candidate, share, options, agent)
+            speed = _trial(self._source, config, candidate, seconds, self._options, self._agent)
         except (HybridPPOError, RuntimeError, MemoryError) as error:
             # Training under another is better than none, and what is wrong with all will say so itself.
-            left_out.append(f"{label}: {type(error).__name__}: {error}")
-            logger.warning("placement auto: left out %s", left_out[-1])
+            self.left_out.append(f"{label}: {type(error).__name__}: {error}")
+            logger.warning("placement auto: left out %s", self.left_out[-1])
             return
         if speed is None:
-            left_out.append(f"{label}: too slow to say anything within {share:.2g} s")
+            self.left_out.append(f"{label}: too slow to say anything within {seconds:.2g} s")
         else:
-            speeds[label] = speed
-
-    for candidate in found:
-        left = budget - (time.perf_counter() - start)
-        if left < seconds_to_make * 2:
-            left_out.append(f"{candidate.label}: no time was left to try it")
-            continue
-        share = left / (len(found) - tried + bool(forms))
-        attempt(candidate.label, config, candidate, min(MAX_SECONDS_OF_THE_FIRST, left) if not tried else share)
-        tried += 1
-        if candidate is first and first.label in speeds:
-            budget = min(MAX_SECONDS, MAX_SHARE * total_steps / speeds[first.label])
-    chosen = first
-    for candidate in found[1:]:
-        if speeds.get(candidate.label, 0.0) > (1 + MARGIN) * speeds.get(chosen.label, 0.0):
-            chosen = candidate
-    said = ", ".join(f"{label} {speed:,.0f} steps/s" for label, speed in speeds.items())
-    line = f"{chosen.label}; tried: {said}" if said else f"{chosen.label}; not measured ({left_out[0]})"
-    for label, changes in forms.items() if chosen.learning == "cpu" and said else ():
-        left = budget - (time.perf_counter() - start)
-        if left < seconds_to_make * 2 + SECONDS_TO_LOAD:
-            left_out.append(f"{label}: no time was left to try it")
-            continue
-        learner, share = replace(chosen, torch_threads=changes["torch_threads"]), SECONDS_TO_LOAD + SECONDS_OF_A_FORM
-        attempt(label, replace(config, **changes), learner, min(left, share))
-        if (speed := speeds.get(label, 0.0)) > (1 + MARGIN) * speeds.get(chosen.label, math.inf):
-            line += f"; with {label} it would make {speed:,.0f} steps/s, and a seed give other bits"
-    return chosen, _table(chosen, line, speeds, left_out, start)
+            self.speeds[label] = speed
 
 
 def forms_of(config: DDPGConfig, agent: AnyAgent | None, threads: set[int]) -> dict[str, dict[str, Any]]:
@@ -167,16 +222,6 @@ def forms_of(config: DDPGConfig, agent: AnyAgent | None, threads: set[int]) -> d
             "torch_threads": number,
         }
         for number in sorted(threads)
-    }
-
-
-def _table(chosen: Candidate, line: str, speeds: dict[str, float], left_out: list[str], start: float) -> dict[str, Any]:
-    return {
-        "seconds": time.perf_counter() - start,
-        "left_out": left_out,
-        "chosen": chosen.label,
-        "line": line,
-        "steps_per_second": speeds,
     }
 
 

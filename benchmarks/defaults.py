@@ -53,6 +53,9 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "four-rewards": {**FOUR, "normalize_rewards": True},
     "eight-normalised": {**EIGHT, "normalize_observations": True, "normalize_rewards": True},
     "eight-rewards": {**EIGHT, "normalize_rewards": True},
+    "value-1": {"value_coef": 1.0},
+    "value-quarter": {"value_coef": 0.25},
+    "two": {"num_envs": 2, "num_steps": 1024},
 }  # fmt: skip
 """By name, what differs from the defaults of now; None for the other library."""
 PUBLISHED = ("library", "stable-baselines3", "cleanrl")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hybridppo.checking_tensors import check_tensor_env
 from hybridppo.environments.checks import checked_step, describe_error
-from hybridppo.environments.making import is_tensor_env, require_single
+from hybridppo.environments.making import WHERE_TO_LOOK, is_tensor_env, require_single
 from hybridppo.environments.named import make_env, note_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.parallel import (
@@ -415,7 +415,7 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
     except EnvError as error:
         report.add("error", str(error))
     except gym.error.Error as error:
-        report.add("error", f"{what}: {error}", "gymnasium.pprint_registry() lists what there is")
+        report.add("error", f"{what}: {error}", WHERE_TO_LOOK)
     except Exception as error:
         after = f" after {report.steps} steps" if report.steps else ""
         report.add("error", f"{what}{after}: {describe_error(error)}")

@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 OF_TENSORS = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
 """What tells an environment of tensors from all others."""
+WHERE_TO_LOOK = "gymnasium.pprint_registry() lists what there is; where a module has it, write module:id"
+"""Said where there is no such environment."""
 
 
 def make_environments(
@@ -202,9 +204,7 @@ def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, 
     except ConfigurationError:
         raise
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
-        raise EnvError(
-            f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
-        ) from error
+        raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
     environments.clips_rewards = is_atari(source) or (is_of_pool(source) and env_pool.is_atari(source))
     return environments
 
@@ -221,9 +221,7 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
     try:
         return compiled_form(spec_of(source).id if isinstance(source, str) else source)
     except (gym.error.Error, ImportError) as error:
-        raise EnvError(
-            f"environment {source!r} cannot be made: {error} (gymnasium.pprint_registry() lists what there is)"
-        ) from error
+        raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
 
 
 def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, first: int) -> Environments:

@@ -127,11 +127,14 @@ def is_outside(array: Array, low: Array, high: Array, share: float = 0.0) -> Arr
         high: and the most; both may be infinite.
         share: of the width between two bounds, by which numbers may lie beyond them.
     """
-    both = np.isfinite(low) & np.isfinite(high)
-    width = np.where(both, high, 0.0).astype(np.float64) - np.where(both, low, 0.0).astype(np.float64)
+    a_little: Any = 0.0
+    if share:  # of each bound for itself, and with room beyond all numbers: the width of the largest bounds is none
+        both = np.isfinite(low) & np.isfinite(high)
+        a_little = share * np.where(both, high, 0.0).astype(np.float64) - share * np.where(both, low, 0.0)
     slack = [
-        np.maximum(1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))), share * width)
+        np.maximum(1e-5 * np.maximum(1.0, np.abs(np.where(np.isfinite(bound), bound, 0.0))), a_little)
         for bound in (low, high)
     ]
-    outside: Array = (array < low - slack[0]) | (array > high + slack[1])
+    with np.errstate(over="ignore"):
+        outside: Array = (array < low - slack[0]) | (array > high + slack[1])
     return outside

@@ -151,7 +151,7 @@ def test_numbers_out_of_bounds_are_warned_of_once(
 @pytest.mark.parametrize(
     ("space", "value"),
     [(Box(0.0, 1.0, (1,)), 1.09), (Box(-3e38, 3e38, (1,)), 3.3e38), (Box(2, 12, (1,), np.int64), 1)],
-    ids=["floats", "the widest", "whole"],
+    ids=["floats", "wide", "whole"],
 )
 def test_a_little_out_of_bounds_at_first_is_warned_of_too(
     space: Box, value: float, step: int, caplog: pytest.LogCaptureFixture

@@ -7,8 +7,6 @@ An environment that can be trained in has no errors. Warnings are what learning 
 """
 
 import contextlib
-import random
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -32,6 +30,7 @@ from hybridppo.environments.parallel import (
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.state.describing import describe
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.random_steps import Seen, global_generators, in_time, timed
 from hybridppo.reporting.env_report import EnvReport, shown_seconds
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
@@ -157,19 +156,19 @@ class _Check:
                 )
         return report.is_usable
 
-    def _step_randomly(self, steps: int, seconds: float) -> "_Seen":
+    def _step_randomly(self, steps: int, seconds: float) -> Seen:
         env, report = self._env, self._report
         actions, encode = env.action_space, self._encode
         actions.seed(self._seed)
         observation, info = self._reset(env, self._seed)
-        seen = _Seen(encode)
+        seen = Seen(encode)
         length = 0
         has_mask = isinstance(info, dict) and "action_mask" in info
         if has_mask:
             report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
-        for _ in _in_time(steps, seconds, report):
+        for _ in in_time(steps, seconds, report):
             action = actions.sample(info["action_mask"]) if has_mask else actions.sample()
-            with _timed(seen.step_seconds):
+            with timed(seen.step_seconds):
                 result = env.step(action)
             # As in training: bounds are held to in the first step, and warned of later.
             observation, reward, terminated, truncated, info = checked_step(encode, result, bounds=not report.steps)
@@ -179,12 +178,12 @@ class _Check:
             if terminated or truncated:
                 report.episode_lengths.append(length)
                 length = 0
-                with _timed(seen.reset_seconds):
+                with timed(seen.reset_seconds):
                     observation, info = self._reset(env, None, bounds=False)
                 seen.add(encode.one(observation)[None], [])
         return seen
 
-    def _judge(self, seen: "_Seen") -> None:
+    def _judge(self, seen: Seen) -> None:
         """What learning often fails on."""
         report, rewards, largest = self._report, np.asarray(seen.rewards), np.abs(seen.extremes).max(0)
         seen.tell_times(report)
@@ -250,7 +249,7 @@ class _Check:
     def _trajectory(self, global_seed: int) -> list[Array]:
         env = self._make()
         try:
-            with _global_generators(global_seed):
+            with global_generators(global_seed):
                 actions = env.action_space  # of which a reset may make another, as highway-env's does
                 actions.seed(self._seed)
                 observation, info = self._reset(env, self._seed)
@@ -288,37 +287,6 @@ class _Check:
         return self._encode.checked(result[0], bounds=bounds), result[1]
 
 
-class _Seen:
-    """What random steps have shown."""
-
-    def __init__(self, encode: ObservationEncoder) -> None:
-        self._encode = encode
-        self.extremes = np.zeros((2, encode.layout.num_numbers))
-        """The least and the most that each number of an observation has been; 0 before the first."""
-        self._is_first = True
-        self.rewards: list[float] = []
-        self.step_seconds: list[float] = []
-        self.reset_seconds: list[float] = []
-
-    def add(self, rows: Array, rewards: list[float]) -> None:
-        """Rows `[N, *shape]`, and what was rewarded."""
-        self.rewards += rewards
-        numbers = self._encode.layout.numbers(rows)
-        if not numbers.size:
-            return
-        now = np.stack((numbers.min(0), numbers.max(0)))
-        if self._is_first:
-            self.extremes[:], self._is_first = now, False
-        else:
-            np.minimum(self.extremes[0], now[0], out=self.extremes[0])
-            np.maximum(self.extremes[1], now[1], out=self.extremes[1])
-
-    def tell_times(self, report: EnvReport) -> None:
-        """The middle of the seconds of steps, and of resets."""
-        report.seconds_per_step = float(np.median(self.step_seconds))
-        report.seconds_per_reset = float(np.median(self.reset_seconds)) if self.reset_seconds else float("nan")
-
-
 class _AgentsCheck(_Check):
     """An environment of several agents, whose answers `ParallelEnvironment` looks at."""
 
@@ -335,17 +303,17 @@ class _AgentsCheck(_Check):
         for problem in phases_that_race(definition):
             self._report.add("error", problem)
 
-    def _step_randomly(self, steps: int, seconds: float) -> "_Seen":
+    def _step_randomly(self, steps: int, seconds: float) -> Seen:
         env, report, num_agents = self._env, self._report, len(self._env.agents)
         env.agent.action_space.seed(self._seed)
         rows, _ = env.reset(seed=self._seed)
         if any("action_mask" in info for info in env.infos.values()):
             report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
-        seen = _Seen(self._encode)
+        seen = Seen(self._encode)
         lengths = np.zeros(num_agents, np.int64)
-        for _ in _in_time(steps, seconds, report):
+        for _ in in_time(steps, seconds, report):
             was_there, actions = env.present.copy(), self._actions(env)
-            with _timed(seen.step_seconds):
+            with timed(seen.step_seconds):
                 rows, of_step, terminated, truncated, _ = env.step(actions)
             report.steps += 1
             env.require_finite()
@@ -355,7 +323,7 @@ class _AgentsCheck(_Check):
             report.episode_lengths += lengths[has_ended].tolist()
             lengths[has_ended] = 0
             if not env.present.any():
-                with _timed(seen.reset_seconds):
+                with timed(seen.reset_seconds):
                     rows, _ = env.reset()
                 seen.add(rows[env.present], [])
         return seen
@@ -363,7 +331,7 @@ class _AgentsCheck(_Check):
     def _trajectory(self, global_seed: int) -> list[Array]:
         env = self._make()
         try:
-            with _global_generators(global_seed):
+            with global_generators(global_seed):
                 env.agent.action_space.seed(self._seed)
                 seen = [env.reset(seed=self._seed)[0].copy()]
                 for _ in self._steps_to_repeat():
@@ -379,27 +347,6 @@ class _AgentsCheck(_Check):
         """At random, of those that are allowed, for every agent."""
         infos = [env.infos.get(agent) or {} for agent in env.agents]
         return [env.agent.action_space.sample(info.get("action_mask")) for info in infos]
-
-
-def _in_time(steps: int, seconds: float, report: EnvReport) -> Iterator[int]:
-    """Count steps until they are made, or have taken so long."""
-    start = time.perf_counter()
-    for step in range(steps):
-        yield step
-        if time.perf_counter() - start > seconds:
-            break
-    else:
-        return
-    mend = "for more, check_env(..., seconds=60), or --seconds 60"
-    report.add("note", f"{report.steps:,} of {steps:,} steps took {time.perf_counter() - start:.0f} s", mend)
-
-
-@contextlib.contextmanager
-def _timed(seconds: list[float]) -> Iterator[None]:
-    """Add what it takes."""
-    start = time.perf_counter()
-    yield
-    seconds.append(time.perf_counter() - start)
 
 
 @contextlib.contextmanager
@@ -419,19 +366,6 @@ def _reported(report: EnvReport, what: str) -> Iterator[None]:
     except Exception as error:
         after = f" after {report.steps} steps" if report.steps else ""
         report.add("error", f"{what}{after}: {describe_error(error)}")
-
-
-@contextlib.contextmanager
-def _global_generators(seed: int) -> Iterator[None]:
-    """Within it, Python's and NumPy's global generators are seeded; afterwards as they were."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
 
 
 def _same(some: list[Array], others: list[Array]) -> bool:

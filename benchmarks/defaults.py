@@ -56,6 +56,18 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "value-1": {"value_coef": 1.0},
     "value-quarter": {"value_coef": 0.25},
     "two": {"num_envs": 2, "num_steps": 1024},
+    "rewards-only": {"normalize_observations": False},
+    "deviation-0.6": {"log_std_init": -0.5},
+    "deviation-0.4": {"log_std_init": -1.0},
+    "rate-5e-4": {"learning_rate": 5e-4},
+    "rate-2e-4": {"learning_rate": 2e-4},
+    "relu": {"activation": "relu"},
+    "lambda-0.9": {"gae_lambda": 0.9},
+    "lambda-0.98": {"gae_lambda": 0.98},
+    "minibatches-16": {"num_minibatches": 16},
+    "epochs-5": {"num_epochs": 5},
+    "kl-0.03": {"target_kl": 0.03},
+    "kl-0.02": {"target_kl": 0.02},
 }  # fmt: skip
 """By name, what differs from the defaults of now; None for the other library."""
 PUBLISHED = ("library", "stable-baselines3", "cleanrl")

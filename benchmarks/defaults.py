@@ -66,6 +66,7 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "lambda-0.98": {"gae_lambda": 0.98},
     "minibatches-16": {"num_minibatches": 16},
     "epochs-5": {"num_epochs": 5},
+    "epochs-7": {"num_epochs": 7},
     "kl-0.03": {"target_kl": 0.03},
     "kl-0.02": {"target_kl": 0.02},
 }  # fmt: skip

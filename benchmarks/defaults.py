@@ -56,7 +56,6 @@ CANDIDATES: dict[str, dict[str, Any] | None] = {
     "value-1": {"value_coef": 1.0},
     "value-quarter": {"value_coef": 0.25},
     "two": {"num_envs": 2, "num_steps": 1024},
-    "rewards-only": {"normalize_observations": False},
     "deviation-0.6": {"log_std_init": -0.5},
     "deviation-0.4": {"log_std_init": -1.0},
     "rate-5e-4": {"learning_rate": 5e-4},

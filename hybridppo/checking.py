@@ -30,8 +30,17 @@ from hybridppo.environments.parallel import (
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.state.describing import describe
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
-from hybridppo.random_steps import Seen, global_generators, in_time, timed
-from hybridppo.reporting.env_report import EnvReport, shown_seconds
+from hybridppo.random_steps import (
+    STEPS_OF_AN_EPISODE,
+    Seen,
+    global_generators,
+    in_time,
+    judge_sizes,
+    steps_to_repeat,
+    timed,
+)
+from hybridppo.reporting.env_report import EnvReport
+from hybridppo.reporting.figures import shown_seconds
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.validation import is_seconds, require_whole
@@ -40,16 +49,10 @@ Array = NDArray[Any]
 
 STEPS_TO_REPEAT = 100
 """How many steps are made twice, to see whether a seed gives the same episode."""
-STEPS_OF_AN_EPISODE = 500
-"""In fewer than these, none need have ended."""
-LARGE = 100.0
-"""Numbers larger than this are learned from slowly."""
 SECONDS_WORTH_WORKERS = 100e-6
 """A step slower than this gains from worker processes, where there are cores for them."""
 SECONDS_TO_STEP = 10.0
-"""A slow environment makes fewer steps than were asked for,"""
-SECONDS_TO_REPEAT = 2.0
-"""and fewer are made twice: as many as are likely to take so long."""
+"""A slow environment makes fewer steps than were asked for."""
 
 
 def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_STEP, seed: int = 0) -> EnvReport:
@@ -74,7 +77,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     if note := note_of(env):
         report.add("note", note)
     if is_tensor_env(env):
-        check_tensor_env(env, report, steps=steps, seed=seed, large=LARGE)
+        check_tensor_env(env, report, steps=steps, seconds=seconds, seed=seed)
         return report
     source = require_single(env, "the check")
     make: Callable[[], Any] = partial(make_env, source) if isinstance(source, str) else source
@@ -84,7 +87,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     with _reported(report, "it cannot be made"):
         made = make()
         if is_tensor_env(made):
-            check_tensor_env(made, report, steps=steps, seed=seed, large=LARGE)
+            check_tensor_env(made, report, steps=steps, seconds=seconds, seed=seed)
             return report
         if isinstance(made, VectorEnv):
             made.close()
@@ -162,6 +165,7 @@ class _Check:
         actions.seed(self._seed)
         observation, info = self._reset(env, self._seed)
         seen = Seen(encode)
+        seen.add(encode.one(observation)[None], [])
         length = 0
         has_mask = isinstance(info, dict) and "action_mask" in info
         if has_mask:
@@ -195,25 +199,8 @@ class _Check:
                 f"no episode ended in {report.steps:,} random steps",
                 "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
             )
-        if largest.size and largest.max() > LARGE:
-            at = int(largest.argmax())
-            report.add(
-                "note",
-                f"observation{self._encode.names[at]} goes up to {largest.max():g}",
-                "PPO normalises observations (normalize_observations); for other agents, wrap it in "
-                "gymnasium.wrappers.NormalizeObservation(env)",
-            )
-        if np.abs(rewards).max() > LARGE:
-            report.add(
-                "note",
-                f"rewards go up to {np.abs(rewards).max():g}",
-                "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1",
-            )
-        if not rewards.any():
-            report.add(
-                "warning", f"all {len(rewards):,} rewards were 0", "random actions found none: expect a long training"
-            )
-        elif np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
+        judge_sizes(report, self._encode.names, largest, rewards)
+        if rewards.any() and np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
             report.add(
                 "warning",
                 f"all rewards were {rewards[0]:g}, and all episodes of one length",
@@ -242,10 +229,6 @@ class _Check:
                 "draw from self.np_random: else a resumed run is not exact",
             )
 
-    def _steps_to_repeat(self) -> range:
-        most = SECONDS_TO_REPEAT / max(self._report.seconds_per_step, 1e-9)
-        return range(max(1, min(STEPS_TO_REPEAT, int(most))))
-
     def _trajectory(self, global_seed: int) -> list[Array]:
         env = self._make()
         try:
@@ -254,7 +237,7 @@ class _Check:
                 actions.seed(self._seed)
                 observation, info = self._reset(env, self._seed)
                 seen = [self._encode.one(observation)]
-                for step in self._steps_to_repeat():
+                for step in steps_to_repeat(STEPS_TO_REPEAT, self._report):
                     mask = info.get("action_mask") if isinstance(info, dict) else None
                     action = actions.sample(mask) if mask is not None else actions.sample()
                     observation, reward, terminated, truncated, info = checked_step(
@@ -310,6 +293,7 @@ class _AgentsCheck(_Check):
         if any("action_mask" in info for info in env.infos.values()):
             report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
         seen = Seen(self._encode)
+        seen.add(rows[env.present], [])
         lengths = np.zeros(num_agents, np.int64)
         for _ in in_time(steps, seconds, report):
             was_there, actions = env.present.copy(), self._actions(env)
@@ -334,7 +318,7 @@ class _AgentsCheck(_Check):
             with global_generators(global_seed):
                 env.agent.action_space.seed(self._seed)
                 seen = [env.reset(seed=self._seed)[0].copy()]
-                for _ in self._steps_to_repeat():
+                for _ in steps_to_repeat(STEPS_TO_REPEAT, self._report):
                     rows, rewards, *_ = env.step(self._actions(env))
                     seen += [rows.copy(), rewards.copy()]
                     if not env.present.any():

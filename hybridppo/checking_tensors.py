@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.random_steps import STEPS_OF_AN_EPISODE, in_time, judge_sizes, steps_to_repeat
 from hybridppo.reporting.env_report import EnvReport
 from hybridppo.spaces.counted_words import words
 from hybridppo.spaces.distributions import distribution_for
@@ -19,20 +20,20 @@ MOST_STEPS_TO_REPEAT = 50
 """How many steps are made twice, to see whether a seed, or a saved state, gives the same ones."""
 
 
-def check_tensor_env(env: Any, report: EnvReport, *, steps: int, seed: int, large: float) -> None:
+def check_tensor_env(env: Any, report: EnvReport, *, steps: int, seconds: float, seed: int) -> None:
     """Step an environment with random actions, and say what was found.
 
     Args:
         env: a `TensorEnv`.
         report: what is found is added to it.
-        steps: to make, of all environments together.
+        steps: to make, of all environments together, or fewer,
+        seconds: where those take longer than this.
         seed: of its resets, and of the actions.
-        large: numbers beyond this are warned of.
     """
     try:
         environments = TensorEnvironments(env, env.num_envs, owns=False)
-        check = _TensorCheck(environments, report, seed, large)
-        check.step_randomly(-(-steps // environments.num_envs))
+        check = _TensorCheck(environments, report, seed)
+        check.step_randomly(-(-steps // environments.num_envs), seconds)
         check.look_at_repeats()
     except EnvError as error:
         report.add("error", str(error))
@@ -41,8 +42,8 @@ def check_tensor_env(env: Any, report: EnvReport, *, steps: int, seed: int, larg
 class _TensorCheck:
     """One environment under examination."""
 
-    def __init__(self, environments: TensorEnvironments, report: EnvReport, seed: int, large: float) -> None:
-        self._environments, self._report, self._seed, self._large = environments, report, seed, large
+    def __init__(self, environments: TensorEnvironments, report: EnvReport, seed: int) -> None:
+        self._environments, self._report, self._seed = environments, report, seed
         self._distribution = distribution_for(environments.action_space)
         self._actions = TensorActions(self._distribution, environments.device)
 
@@ -58,8 +59,8 @@ class _TensorCheck:
         outputs = torch.zeros((environments.num_envs, self._distribution.output_size), device=environments.device)
         return actions.to_env(actions.sample(outputs, noise))
 
-    def step_randomly(self, steps: int) -> None:
-        """So many steps of every environment, looked at one by one."""
+    def step_randomly(self, steps: int, seconds: float) -> None:
+        """So many steps of every environment, or as many as there is time for, looked at one by one."""
         environments, report = self._environments, self._report
         numbers_of = environments.on_device.numbers
         report.add("note", f"its tensors are on {environments.device}", "it is sampled there")
@@ -68,14 +69,14 @@ class _TensorCheck:
         report.seconds_per_reset = time.perf_counter() - start
         largest = np.zeros(environments.encode.layout.num_numbers)
         rewards: list[float] = []
-        seconds, lengths = [], torch.zeros(environments.num_envs, dtype=torch.int64, device=environments.device)
+        step_seconds, lengths = [], torch.zeros(environments.num_envs, dtype=torch.int64, device=environments.device)
         num_cut = num_unknown = 0
-        for step in range(steps):
+        for step in in_time(steps, seconds, report, at_once=environments.num_envs):
             action = self._action(step)
             start = time.perf_counter()
             taken = environments.advance(action)
             environments.require_finite("reward", taken.rewards[None], f"in step {step + 1}")  # which also waits for it
-            seconds.append(time.perf_counter() - start)
+            step_seconds.append(time.perf_counter() - start)
             rows = taken.observations
             environments.require_finite("observation", rows[None], f"in step {step + 1}")
             report.steps += environments.num_envs
@@ -90,12 +91,12 @@ class _TensorCheck:
             cut = int((taken.truncated & ~taken.terminated).sum())
             num_cut += cut
             num_unknown += cut * (taken.finals is None)
-        report.seconds_per_step = float(np.median(seconds))
+        report.seconds_per_step = float(np.median(step_seconds))
         self._judge(largest, np.asarray(rewards), num_cut, num_unknown)
 
     def _judge(self, largest: Any, rewards: Any, num_cut: int, num_unknown: int) -> None:
         report, names = self._report, self._environments.encode.names
-        if not report.episode_lengths:
+        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
             report.add("warning", f"no episode ended in {report.steps:,} random steps", "limit them, by truncation")
         if num_unknown:
             report.add(
@@ -103,15 +104,7 @@ class _TensorCheck:
                 f"{num_unknown} of {num_cut} truncated episodes came without infos['final_obs']",
                 "give it: else the value of the observation before the last action stands for what followed",
             )
-        if largest.size and largest.max() > self._large:
-            at = int(largest.argmax())
-            mend = "PPO normalises observations (normalize_observations)"
-            report.add("note", f"observation{names[at]} goes up to {largest.max():g}", mend)
-        if np.abs(rewards).max() > self._large:
-            mend = "PPO normalises rewards (normalize_rewards)"
-            report.add("note", f"rewards go up to {np.abs(rewards).max():g}", mend)
-        if not rewards.any():
-            report.add("warning", f"all {len(rewards):,} rewards were 0", "random actions found none")
+        judge_sizes(report, names, largest, rewards)
 
     def look_at_repeats(self) -> None:
         """Whether a seed gives the same steps again, and whether a saved state does."""
@@ -135,7 +128,7 @@ class _TensorCheck:
 
     def _trajectory(self, begin: Callable[[], list[Tensor]]) -> list[Tensor]:
         seen = begin()
-        for step in range(MOST_STEPS_TO_REPEAT):
+        for step in steps_to_repeat(MOST_STEPS_TO_REPEAT, self._report):
             taken = self._environments.advance(self._action(step))
             seen += [taken.observations.clone(), taken.rewards.clone()]
         return seen

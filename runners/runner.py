@@ -1,6 +1,5 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -12,6 +11,7 @@ from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption, Stopped
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
+from hybridppo.reporting.figures import shown_return
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
@@ -321,6 +321,4 @@ def _summary(metrics: Metrics) -> str:
     parts = [metrics[f"seconds_{part}"] for part in ("sampling", "learning", "copying")]
     shares = "/".join(f"{part / sum(parts):.0%}" for part in parts)
     speed = f"{metrics['steps_per_second']:,.0f} steps/s"
-    mean = metrics["episode_return_mean"]
-    shown = f"return {mean:.1f}" if math.isfinite(mean) else "no episode yet"
-    return f"{shown}, {speed}, sample/learn/copy {shares}"
+    return f"{shown_return(metrics['episode_return_mean'])}, {speed}, sample/learn/copy {shares}"

@@ -17,6 +17,7 @@ from hybridppo.interfaces import Agent, Metrics
 from hybridppo.interruption import Interruption, Stopped
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks
+from hybridppo.reporting.figures import shown_return
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
@@ -268,8 +269,9 @@ class SeveralPoliciesRunner:
 
     def _summary(self) -> str:
         """What the progress bar says."""
-        returns = ", ".join(f"{name} {self.metrics[f'{name}/episode_return_mean']:.2f}" for name in self.policies)
-        return f"returns {returns}, {self.metrics['steps_per_second']:,.0f} steps/s"
+        means = {name: self.metrics[f"{name}/episode_return_mean"] for name in self.policies}
+        returns = ", ".join(f"{name}: {shown_return(mean)}" for name, mean in means.items())
+        return f"{returns}, {self.metrics['steps_per_second']:,.0f} steps/s"
 
 
 def tensors_of(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

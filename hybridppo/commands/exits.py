@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hybridppo.reporting.advice import advice
+from hybridppo.reporting.figures import shown_return
 from hybridppo.training import TrainResult
 
 if TYPE_CHECKING:
@@ -58,4 +59,4 @@ def summary(result: "TrainResult | PoliciesResult") -> str:
 
 
 def _return(mean: float) -> str:
-    return f"return {mean:.1f} (latest episodes, sampled actions)" if math.isfinite(mean) else "no whole episode"
+    return shown_return(mean) + (" (latest episodes, sampled actions)" if math.isfinite(mean) else "")

@@ -26,6 +26,7 @@ from hybridppo.placements.auto.figures import Figures, Work
 from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates
 from hybridppo.placements.auto.timing import generators_untouched
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.reporting.figures import shown_seconds
 from hybridppo.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def choose_for_learners(
         if update * (1.0 + MARGIN) < seconds[chosen]:
             chosen = threads
     label = "cpu" if chosen == 1 else f"cpu, {chosen} threads"
-    said = ", ".join(f"{1e3 * update:.3g} ms with {threads} of torch" for threads, update in seconds.items())
+    said = ", ".join(f"{shown_seconds(update)} with {threads} of torch" for threads, update in seconds.items())
     line = f"{label} within {policy}; a learner's update takes {said or 'too long for this run to measure it'}"
     spent = time.perf_counter() - start
     logger.info("placement auto: %s (measured in %.2g s)", line, spent)

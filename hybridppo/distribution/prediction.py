@@ -23,6 +23,7 @@ from hybridppo.distribution.policies import (
 from hybridppo.placements.auto.decision import MARGIN, MARGIN_WHERE_ASSUMED
 from hybridppo.placements.auto.figures import Figures, Work
 from hybridppo.placements.auto.prediction import Candidate, Prediction, predict, seconds_per_step
+from hybridppo.reporting.figures import shown_seconds
 
 OverRay = SingleLearnerCoarse | SingleLearnerFine | Environments
 
@@ -278,7 +279,9 @@ def verdict(local: PolicyPrediction, predictions: Sequence[PolicyPrediction], wo
     if best is None:
         return f"there is nothing to compare {local.policy} with"
     run, alone = best.run(work.iterations), local.run(work.iterations)
-    times = f"{best.policy} {_ms(best.iteration)} an iteration, {local.policy} {_ms(local.iteration)}"
+    times = (
+        f"{best.policy} {shown_seconds(best.iteration)} an iteration, {local.policy} {shown_seconds(local.iteration)}"
+    )
     if pays(best, local, work):
         return f"{best.policy} pays: {alone / run:.2f} times as fast as {local.policy} over the run ({times})"
     if best.iteration < local.iteration and best.start > local.start:
@@ -291,13 +294,9 @@ def verdict(local: PolicyPrediction, predictions: Sequence[PolicyPrediction], wo
             )
     if best.crossing > 0.2 * best.iteration:
         why = (
-            f"what crosses takes {_ms(best.crossing)} of {best.policy}'s iteration: the networks are small for it, or "
+            f"what crosses takes {shown_seconds(best.crossing)} of {best.policy}'s iteration: the networks are small "
+            "for it, or the environments fast"
         )
-        why += "the environments fast"
     else:
         why = "what cannot be divided takes most of the time"
     return f"spreading does not pay: take {local.policy}; {why} ({times})"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

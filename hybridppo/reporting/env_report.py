@@ -5,6 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from hybridppo.reporting.figures import shown_seconds
+
 Severity = Literal["error", "warning", "note"]
 
 
@@ -54,10 +56,3 @@ class EnvReport:
             lines.append(f"{self.steps:,} steps: {shown_seconds(self.seconds_per_step)} a step{resets}{lengths}")
         lines.append(f"{self.name}: {'can be trained in' if self.is_usable else 'cannot be trained in'}")
         return "\n".join(lines)
-
-
-def shown_seconds(seconds: float) -> str:
-    """In microseconds, milliseconds or seconds."""
-    if seconds < 1e-3:
-        return f"{1e6 * seconds:.1f} us"
-    return f"{1e3 * seconds:.1f} ms" if seconds < 1.0 else f"{seconds:.1f} s"

@@ -43,6 +43,7 @@ from hybridppo.placements.base import Placement
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.reporting.figures import shown_seconds
 from hybridppo.run_directory.files import replace_synced
 from hybridppo.run_directory.lines import finite
 from hybridppo.threads import cpu_cores, limit_threads
@@ -217,7 +218,7 @@ def _environment_speed(env_id: str, figures: dict[str, Any]) -> str:
         "findings": [str(finding) for finding in report.findings],
     }
     require(report.is_usable, "; ".join(figures["environment"]["findings"]))
-    return f"{env_id}: {rate:,.0f} steps/s of one environment, {1e6 * report.seconds_per_reset:,.0f} us a reset"
+    return f"{env_id}: {rate:,.0f} steps/s of one environment, {shown_seconds(report.seconds_per_reset)} a reset"
 
 
 def _compared() -> dict[str, Callable[[], Placement]]:

@@ -18,7 +18,7 @@ from toy_agents import FaultyAgents, Matching
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.commands.main import main
-from hybridppo.reporting.env_report import shown_seconds
+from hybridppo.reporting.figures import shown_return, shown_seconds
 
 
 class Walk(gym.Env[Any, Any]):
@@ -102,7 +102,7 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "large observations": (
         variant(observation_space=FAR, seen=far),
         "note",
-        r"observation\[0\] goes up to .*normalize_observations.*NormalizeObservation",
+        r"observation\[0\] goes up to .*normalize_observations",
     ),
     "large rewards": (variant(reward=lambda env: 1e3 * env.place), "note", "rewards go up to.*normalize_rewards"),
     "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
@@ -144,9 +144,24 @@ def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
     assert report.is_usable
     assert "1 of 2,000 steps took 0 s -> for more, check_env(..., seconds=60), or --seconds 60" in str(report)
     assert "no episode ended" not in str(report)
+    assert "steps took" not in str(hybridppo.check_env(make, steps=1, seconds=0))
     for bad in (-1, "long", float("nan")):
         with pytest.raises(ConfigurationError, match="seconds must be a number of at least 0"):
             hybridppo.check_env(make, seconds=bad)  # type: ignore[arg-type]
+
+
+def test_a_first_observation_a_little_out_of_bounds_is_warned_of() -> None:
+    class Beginning(Walk):
+        observation_space: Any = Box(0.0, 9.0, (1,))
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            super().reset(seed=seed)
+            self.place = 8
+            return np.array([9.5], np.float32), {}
+
+    report = hybridppo.check_env(Beginning, steps=1)
+    assert report.is_usable
+    assert "observation[0] was 9.5, outside of the bounds of its space, 0.0 to 9.0" in str(report)
 
 
 def test_a_reset_may_make_another_action_space() -> None:
@@ -159,8 +174,11 @@ def test_a_reset_may_make_another_action_space() -> None:
 
 
 def test_times_are_said_in_units_that_can_be_read() -> None:
-    said = [shown_seconds(seconds) for seconds in (4.46e-6, 9.99e-4, 0.0123, 1.04)]
-    assert said == ["4.5 us", "999.0 us", "12.3 ms", "1.0 s"]
+    said = [
+        shown_seconds(seconds) for seconds in (0.0, 4.464e-6, 9.994e-4, 9.996e-4, 0.0123, 0.9996, 9.4, 99.96, 4321.0)
+    ]
+    assert said == ["0 s", "4.46 us", "999 us", "1 ms", "12.3 ms", "1 s", "9.4 s", "100 s", "4,321 s"]
+    assert [shown_return(mean) for mean in (12.34, float("nan"))] == ["return 12.3", "no whole episode"]
 
 
 def test_a_mask_is_obeyed_and_told_of() -> None:
@@ -193,9 +211,10 @@ def test_a_vector_is_refused() -> None:
 
 def test_the_command_prints_and_its_exit_code_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["check", "CartPole-v1", "--steps", "50", "--json"])
+        main(["check", "CartPole-v1", "--steps", "50", "--seconds", "0", "--json"])
     assert end.value.code == 0
-    assert json.loads(capsys.readouterr().out)["is_usable"]
+    said = json.loads(capsys.readouterr().out)
+    assert (said["is_usable"], said["steps"]) == (True, 1)
     with pytest.raises(SystemExit) as end:
         main(["check", "Nowhere-v0"])
     assert end.value.code == 1

@@ -441,6 +441,7 @@ def test_what_learning_fails_on_is_said() -> None:
         "the same seed gave two different beginnings", "note: its state cannot be saved: Poor has no get_state()",
     ):  # fmt: skip
         assert part in said
+    assert "8 of 2,000 steps took 0 s" in str(hybridppo.check_env(lambda: Poor(8), seconds=0))
     report = hybridppo.check_env(lambda: Broken(4, BREAKAGES["a nan"][0]))
     assert not report.is_usable
     assert "observation[1] is nan" in str(report)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hybridppo.placements.auto.figures import Figures, Work
 from hybridppo.placements.auto.prediction import Prediction, predict_with
+from hybridppo.reporting.figures import shown_seconds
 
 MARGIN = 0.03
 """A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
@@ -86,28 +87,24 @@ def _handicapped(prediction: Prediction, simplest: Prediction, work: Work) -> fl
 def describe(decision: Decision, work: Work, figures: Figures) -> str:
     """The decision in a line, with the figures behind it."""
     chosen, baseline = decision.chosen, decision.baseline
+    times = {part: shown_seconds(getattr(chosen, part)) for part in ("iteration", "sampling", "learning", "copying")}
     parts = [
-        f"{chosen.candidate.label}, {_ms(chosen.iteration)} an iteration "
-        f"(sampling {_ms(chosen.sampling)}, learning {_ms(chosen.learning)}, copying {_ms(chosen.copying)})"
+        f"{chosen.candidate.label}, {times['iteration']} an iteration "
+        f"(sampling {times['sampling']}, learning {times['learning']}, copying {times['copying']})"
     ]
     if chosen is not baseline:
-        parts.append(f"{baseline.candidate.label} {_ms(baseline.iteration)}")
+        parts.append(f"{baseline.candidate.label} {shown_seconds(baseline.iteration)}")
     parts.append(
-        f"a step of {work.num_envs} environments takes {1e6 * (figures.step[work.num_envs] - figures.action):.0f} us, "
-        f"their actions {1e6 * figures.action:.0f} us"
+        f"a step of {work.num_envs} environments takes {shown_seconds(figures.step[work.num_envs] - figures.action)}, "
+        f"their actions {shown_seconds(figures.action)}"
     )
     if decision.with_lag is not None:
         better = decision.with_lag
-        parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: allow it with max_lag=1")
+        parts.append(f"{better.candidate.label} would take {shown_seconds(better.iteration)}: allow it with max_lag=1")
     if decision.with_threads is not None:
         better = decision.with_threads
-        parts.append(f"{better.candidate.label} would take {_ms(better.iteration)}: see torch_threads")
+        parts.append(f"{better.candidate.label} would take {shown_seconds(better.iteration)}: see torch_threads")
     if decision.with_form is not None:
         label, better = decision.with_form
-        parts.append(f"with {label} it would take {_ms(better.iteration)}, and a seed give other bits")
+        parts.append(f"with {label} it would take {shown_seconds(better.iteration)}, and a seed give other bits")
     return "; ".join(parts)
-
-
-def _ms(seconds: float) -> str:
-    milliseconds = 1e3 * seconds
-    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

@@ -120,7 +120,7 @@ def test_one_line_says_what_was_chosen_and_why(recorded: Any, caplog: pytest.Log
     (record,) = caplog.records
     message = record.getMessage()
     assert message.startswith("placement auto: cpu, 2 workers, ")
-    assert "cpu 17,000 ms" in message
+    assert "cpu 17 s" in message
     assert "(measured in 0.5 s)" in message
 
 

@@ -365,7 +365,7 @@ def test_the_line_names_choice_baseline_and_figures() -> None:
     figures = figures_of(60.0, 6.0)
     line = describe(decision(WORK, figures), WORK, figures)
     assert line.startswith(
-        "cpu, 2 workers, 36.5 ms an iteration (sampling 30.5 ms, learning 6 ms, copying 0 ms); cpu 66 ms;"
+        "cpu, 2 workers, 36.5 ms an iteration (sampling 30.5 ms, learning 6 ms, copying 0 s); cpu 66 ms;"
     )
     assert "a step of 8 environments takes 590 us, their actions 10 us" in line
 

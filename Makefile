@@ -34,7 +34,7 @@ slow: $(VENV)/installed-dev
 gpu: $(VENV)/installed-dev
 	$(BIN)/python scripts/gpu_acceptance.py $(ARGS)
 
-mutants: $(VENV)/installed-dev
+mutants: $(VENV)/installed-extras
 	$(BIN)/python scripts/mutants.py $(or $(ARGS),--sample 150)
 
 lint: $(VENV)/installed-dev

@@ -6,7 +6,7 @@
 The small case of `fixed_work.py`, into a run directory, with each of these alone and with all of them, against none.
 Every training is a process of its own, and they take turns. CPU time is the trainer's, without the process that may
 evaluate beside it, and without what it waits for, such as the disk: it tells small costs apart where a machine's speed
-comes and goes. Needs `pip install hybridppo[tensorboard]`.
+comes and goes. Needs `pip install '.[tensorboard]'`.
 """
 
 import argparse

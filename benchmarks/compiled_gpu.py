@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-file", action="store_true", help="write no result file")
     given = parser.parse_args(arguments)
     if not has_numba():
-        print("left out: Numba is not installed: pip install 'hybridppo[compiled]' 'numba-cuda[cu13]', or [cu12]")
+        print("left out: Numba is not installed: pip install '.[compiled]' 'numba-cuda[cu13]', or [cu12]")
         return 0
     cores = given.cores or machine.describe()["cores"]
     sizes = []

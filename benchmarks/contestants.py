@@ -34,7 +34,7 @@ def run_hybridppo(
 ) -> dict[str, Any]:
     """A turn of this library, through its public `train`; `changes` are to the configuration."""
     import hybridppo
-    from hybridppo.placements.by_name import make_placement
+    from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
 
     marks: list[Mark] = []
 
@@ -43,7 +43,7 @@ def run_hybridppo(
         marks.append(Mark(time.perf_counter(), metrics["env_steps"], *phases))
 
     try:
-        chosen = make_placement(placement, learning_device=learning_device)
+        chosen = make_placement(placement, learning_device=learning_device if placement in TAKE_DEVICES else None)
     except hybridppo.HybridPPOError as error:
         return {"left_out": str(error)}
     hybridppo.train(

@@ -47,15 +47,17 @@ def environment(**variables: str) -> dict[str, str]:
 
 def save(name: str, payload: dict[str, Any], folder: Path = RESULTS) -> Path:
     """Write `<name>.json` into the folder: the date, the machine, and the payload."""
+    from hybridppo.run_directory.lines import as_json
+
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     content = {"date": time.strftime("%Y-%m-%d"), "machine": describe(), **payload}
     # Runs are of one line each: a curve has a thousand numbers.
     runs, marks = payload.get("runs", []), [f"run {number}" for number in range(len(payload.get("runs", [])))]
-    text = json.dumps(content | {"runs": marks} if runs else content, indent=1)
+    text = as_json(content | {"runs": marks} if runs else content)
     for mark, run in zip(marks, runs, strict=True):
-        text = text.replace(f'"{mark}"', json.dumps(run), 1)
-    path.write_text(text + "\n", encoding="utf-8")
+        text = text.replace(f'"{mark}"', as_json(run, indent=None).rstrip(), 1)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -72,18 +72,19 @@ def take_peak_turn(contestant: str, iterations: int) -> dict[str, Any]:
         agent.learn(iterations * case.batch_size, callback=Reading(), log_interval=None)
     else:
         import hybridppo
-        from hybridppo.placements.by_name import make_placement
+        from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
 
         def read(metrics: dict[str, Any]) -> None:
             if metrics["iteration"] >= iterations:
                 peaks.append(peaks_so_far())
 
+        placement = contestant.split()[1]
         hybridppo.train(
             case.env_id,
             # Rows that environments spend on a reset are no steps: this takes a few iterations more.
             total_steps=iterations * case.batch_size,
             seed=0,
-            placement=make_placement(contestant.split()[1], learning_device="cpu"),
+            placement=make_placement(placement, learning_device="cpu" if placement in TAKE_DEVICES else None),
             config=cases.our_config(case),
             progress=False,
             on_iteration=read,

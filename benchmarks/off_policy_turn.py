@@ -25,11 +25,13 @@ EVALUATION_EPISODES = 20
 def placement_of(arguments: argparse.Namespace) -> Placement:
     """By name; `mirror` copies even between equal devices."""
     from hybridppo import Mirrored
-    from hybridppo.placements.by_name import make_placement
+    from hybridppo.placements.by_name import TAKE_DEVICES, make_placement
 
     if arguments.placement == "mirror":
         every = arguments.publish_every
         return Mirrored(arguments.sampling_device, arguments.learning_device, publish_every=every, force_copy=True)
+    if arguments.placement not in TAKE_DEVICES:
+        return make_placement(arguments.placement)
     return make_placement(
         arguments.placement, sampling_device=arguments.sampling_device, learning_device=arguments.learning_device
     )

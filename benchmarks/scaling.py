@@ -375,7 +375,7 @@ def main() -> None:
     network.gloo_latency, network.gloo_byte, network.bytes_of_gradient, network.bytes_of_slice = gloo(arguments.width)
     found = []
     for policy in [policy for policy in arguments.policies if not can_run(policy)]:
-        print(f"left out: {policy}, which needs Ray (pip install 'hybridppo[ray]')")
+        print(f"left out: {policy}, which needs Ray (pip install '.[ray]')")
         arguments.policies.remove(policy)
     if "coarse" in arguments.policies:
         import ray

@@ -1,16 +1,43 @@
 """The command `hybridppo`, and `python -m hybridppo`."""
 
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
 from hybridppo._lazy import importing_torch
 from hybridppo.blas import choose_kernels
+from hybridppo.interruption import flushed
+
+EXIT_INTERRUPTED = 130  # as in `commands.exits`, which is not imported yet when it is needed first
 
 
 def main() -> None:
     """Run the command line; never returns."""
-    choose_kernels()
-    with importing_torch():
-        from hybridppo.commands.main import main as run
+    try:
+        with _ending_at_once():
+            choose_kernels()
+            with importing_torch():
+                from hybridppo.commands.main import main as run
+        run()
+    except KeyboardInterrupt:  # before a command has begun, or after its end
+        sys.exit(EXIT_INTERRUPTED)
+    finally:
+        flushed()
 
-    run()
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Within it, Ctrl-C ends the process without a word: there is nothing to save yet, and nothing to close."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or the program's own
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(EXIT_INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ class Accelerator(Protocol):
         """A copy in memory that the system may not move, from and to which copies need not be waited for."""
         ...
 
+    def is_page_locked(self, tensor: Tensor) -> bool:
+        """Whether a tensor of the host lies in such memory."""
+        ...
+
     def lock_pages(self, address: int, num_bytes: int) -> int:
         """Lock memory that is there already; the number of an error, or 0."""
         ...
@@ -134,6 +138,9 @@ class Host:
 
     def page_locked(self, tensor: Tensor) -> Tensor:  # noqa: D102
         return tensor
+
+    def is_page_locked(self, tensor: Tensor) -> bool:  # noqa: D102
+        return False
 
     def lock_pages(self, address: int, num_bytes: int) -> int:  # noqa: D102
         return 0
@@ -208,6 +215,9 @@ class Cuda:
         with self.selected():
             return tensor.pin_memory()
 
+    def is_page_locked(self, tensor: Tensor) -> bool:  # noqa: D102
+        return tensor.is_pinned()
+
     def lock_pages(self, address: int, num_bytes: int) -> int:  # noqa: D102
         with self.selected():
             return int(torch.cuda.cudart().cudaHostRegister(address, num_bytes, 0))  # type: ignore[no-untyped-call]
@@ -264,8 +274,8 @@ def sent(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def num_cuda_devices() -> int:
-    """How many CUDA devices torch sees."""
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    """How many CUDA devices torch sees. Asking does not wake CUDA: a process that is awake cannot be forked."""
+    return torch.cuda.device_count()
 
 
 def is_cuda_awake() -> bool:

@@ -5,6 +5,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
 from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.making import Networks
 from hybridppo.placements.auto.auto import Auto
@@ -49,15 +50,11 @@ def agent_asked_for(
     Raises:
         ConfigurationError: where the one that there is was made for other spaces.
     """
-    spaces = environments.observation_space, environments.action_space
     if isinstance(agent, AnyAgent):
-        if (agent.observation_space, agent.action_space) != spaces:
-            raise ConfigurationError(
-                f"the agent was made for {agent.observation_space} and {agent.action_space}, and the environment has "
-                f"{spaces[0]} and {spaces[1]}"
-            )
+        require_spaces_of(agent, environments, error=ConfigurationError)
         return agent
     kind = agent if agent is not None else agent_class(config)
+    spaces = environments.observation_space, environments.action_space
     return make_agent(kind, *spaces, config, seed=seed, loss=loss, networks=networks)
 
 

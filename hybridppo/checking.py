@@ -20,6 +20,7 @@ from hybridppo.checking_tensors import check_tensor_env
 from hybridppo.environments.checks import checked_step, describe_error
 from hybridppo.environments.making import WHERE_TO_LOOK, is_tensor_env, require_single
 from hybridppo.environments.named import make_env, note_of
+from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvSource
 from hybridppo.environments.parallel import (
     ParallelEnvironment,
@@ -80,7 +81,8 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
         check_tensor_env(env, report, steps=steps, seconds=seconds, seed=seed)
         return report
     source = require_single(env, "the check")
-    make: Callable[[], Any] = partial(make_env, source) if isinstance(source, str) else source
+    made_by = (make_env, source) if isinstance(source, str) else (source,)
+    make: Callable[[], Any] = partial(make_new, *made_by)
     if isinstance(env, str):  # gymnasium makes environments of one agent alone
         entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
         make = entry_point if getattr(entry_point, "policies", None) else make
@@ -109,7 +111,7 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
         try:
             if isinstance(check, _AgentsCheck) and definition is not None:
                 check.look_for_races(definition)
-            check.run(steps, seconds)
+            check.run(source, steps, seconds)
         finally:
             made.close()
     return report
@@ -125,14 +127,14 @@ class _Check:
         self._saved: object = env
         """What a checkpoint would save."""
 
-    def run(self, steps: int, seconds: float) -> None:
-        """All of it, as far as it goes."""
+    def run(self, source: EnvSource, steps: int, seconds: float) -> None:
+        """All of it, as far as it goes; `source` is what the environments are made from."""
         if not self._has_spaces():
             return
         with _reported(self._report, "it fails"):
             self._judge(self._step_randomly(steps, seconds))
             self._check_repeats()
-        self._check_sending()
+        self._check_sending(source)
         self._check_saving()
 
     def _has_spaces(self) -> bool:
@@ -167,7 +169,7 @@ class _Check:
         seen = Seen(encode)
         seen.add(encode.one(observation)[None], [])
         length = 0
-        has_mask = isinstance(info, dict) and "action_mask" in info
+        has_mask = isinstance(info, dict) and info.get("action_mask") is not None
         if has_mask:
             report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
         for _ in in_time(steps, seconds, report):
@@ -250,9 +252,9 @@ class _Check:
         finally:
             env.close()
 
-    def _check_sending(self) -> None:
+    def _check_sending(self, source: EnvSource) -> None:
         try:
-            pack({"source": self._make})
+            pack({"source": source})
         except EnvError as error:
             self._report.add("note", str(error))
 
@@ -260,8 +262,8 @@ class _Check:
         try:
             describe(self._saved)
         except EnvStateError as error:
-            mend = "a resumed run starts new episodes; state_dict() and load_state_dict(state) would make it exact"
-            self._report.add("note", f"its state cannot be saved: {error}", mend)
+            remedy = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
+            self._report.add("note", f"its state cannot be saved: {error}", remedy)
 
     def _reset(self, env: "gym.Env[Any, Any]", seed: int | None, *, bounds: bool = True) -> tuple[Any, Any]:
         result: Any = env.reset(seed=seed)
@@ -290,7 +292,7 @@ class _AgentsCheck(_Check):
         env, report, num_agents = self._env, self._report, len(self._env.agents)
         env.agent.action_space.seed(self._seed)
         rows, _ = env.reset(seed=self._seed)
-        if any("action_mask" in info for info in env.infos.values()):
+        if any(info.get("action_mask") is not None for info in env.infos.values()):
             report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
         seen = Seen(self._encode)
         seen.add(rows[env.present], [])

@@ -1,5 +1,8 @@
 """Every error that the library raises on purpose. The message says what, the value seen, what to do."""
 
+import os
+import shlex
+import subprocess
 from typing import Any
 
 
@@ -21,6 +24,10 @@ class EnvError(HybridPPOError, RuntimeError):
 
 class EnvStateError(EnvError):
     """The state of an environment that cannot be saved, or not be put into another."""
+
+
+class SlowStateError(EnvStateError):
+    """The state of environments that takes too long to save."""
 
 
 class TrainingError(HybridPPOError, ArithmeticError):
@@ -71,6 +78,14 @@ class BadValueError(Exception):
     """
 
 
+def add_advice(error: Exception, advice: str) -> None:
+    """Add to the message of an error what to do now; to one that is not the library's own, as a note."""
+    if isinstance(error, HybridPPOError):
+        error.args = (f"{error}; {advice}",)
+    else:
+        error.__notes__ = [*getattr(error, "__notes__", ()), advice]
+
+
 def shown(value: Any, limit: int = 200) -> str:
     """A value as the text of a message, however large it is."""
     try:
@@ -78,3 +93,14 @@ def shown(value: Any, limit: int = 200) -> str:
     except ValueError:  # a whole number of more digits than Python will write
         return "a number of thousands of digits"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def command(*words: object) -> str:
+    """A command to paste into this system's shell: each word is quoted if it must be, as a path with spaces."""
+    texts = [str(word) for word in words]
+    return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs an optional package: hybridppo is on no package index."""
+    return f"{command('pip', 'install', f'.[{extra}]')} in your clone of hybridppo"

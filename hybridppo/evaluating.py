@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents.registry import AnyAgent
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
@@ -14,7 +13,7 @@ from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
-from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluation import Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluators.making import num_envs_of
 from hybridppo.seeds import seed_of
@@ -44,7 +43,8 @@ def evaluate_agent(
 
     Args:
         agent: what to evaluate.
-        env: an environment's id, or a function that makes one.
+        env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
+            Vectors and environments of tensors may have any number of environments.
         episodes: how many; up to 32 run side by side. Where there are several agents, each has a return of its own.
         seed: of the environments, and of random actions.
         deterministic: take the most probable actions.
@@ -56,6 +56,9 @@ def evaluate_agent(
         placement: one that the agent is prepared for; None samples where the agent is.
         progress: whether to show a progress bar.
         should_stop: asked before each step; where it says so, `Stopped` is raised.
+
+    Raises:
+        EnvError: if the environment has other spaces than the agent.
     """
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
     if placement is None:
@@ -71,7 +74,7 @@ def evaluate_agent(
         action_masks=isinstance(agent.observation_space, MaskedObservation),
         frame_stack=num_frames_of(agent.observation_space),
     )
-    environments = make_environments(env, num_envs, options)
+    environments = made_for(agent, env, num_envs, options, own_number=True)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
         products = float32_products(agent.config.precision, placement.sampling_device)

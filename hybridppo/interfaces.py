@@ -57,6 +57,8 @@ class Optimizer(Protocol):
 class Agent(Protocol):
     """An algorithm: its networks, its optimizer, `update(rollout) -> metrics`."""
 
+    observation_space: Any
+    action_space: Any
     actor: nn.Module
     critic: nn.Module
     distribution: Distribution

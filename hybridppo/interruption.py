@@ -1,18 +1,28 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 as requests: whoever works stops at the next good moment, and what there is is saved."""
+"""Signals as requests to end: whoever works stops at the next good moment, and what there is is saved."""
 
 import contextlib
 import logging
 import os
 import signal
+import stat
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 logger = logging.getLogger(__name__)
 
 _MESSAGE = "interrupted: ending this step and saving (Ctrl-C again stops at once, without saving)"
 _MESSAGE_WITHOUT_SAVING = "interrupted: ending this step, with no run directory to save to (Ctrl-C again stops at once)"
+
+
+SECONDS_TO_COME = 10.0
+"""How long a process that is being started may still take after a stop was requested."""
+
+_entered: "list[Interruption]" = []
+"""Those that handle signals now."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error
@@ -22,9 +32,12 @@ class Stopped(Exception):  # noqa: N818 - no error
 class Interruption:
     """While entered, the first of the signals sets `requested`; after it, SIGINT is Python's own again.
 
-    SIGTERM and SIGUSR1 (which schedulers send before they take a machine away) are left alone where the program has
-    handlers of its own for them. Once requested, further ones change nothing: the run is being saved. Outside the
-    main thread, where Python allows no handlers, it does nothing.
+    SIGTERM, SIGHUP (of a terminal that is closed) and SIGUSR1 (which schedulers send before they take a machine away)
+    are left alone if the program has handlers of its own for them, or ignores them, as under nohup. Once requested,
+    further ones change nothing: the run is being saved. Outside the main thread, where Python allows no handlers, it
+    does nothing.
+
+    A `Stopped` that leaves it becomes a `KeyboardInterrupt`: the stop came before there was anything to save.
 
     Args:
         saves: whether what there is will be saved; the message says so.
@@ -35,6 +48,7 @@ class Interruption:
         self._message = _MESSAGE if saves else _MESSAGE_WITHOUT_SAVING
         self._told: list[Callable[[], object]] = []
         self._previous: dict[signal.Signals, Any] = {}
+        self.requested_at = 0.0
 
     def tell(self, function: Callable[[], object]) -> None:
         """Call a function when a stop is requested, in the signal's handler; at once where it has been."""
@@ -44,9 +58,10 @@ class Interruption:
 
     def __enter__(self) -> "Interruption":
         if threading.current_thread() is threading.main_thread():
+            _entered.append(self)
             self._previous[signal.SIGINT] = signal.signal(signal.SIGINT, self._request)
             for number in requests_to_end():
-                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, _interrupt):
                     self._previous[number] = signal.signal(number, self._request)
         return self
 
@@ -55,7 +70,8 @@ class Interruption:
             if signum == signal.SIGINT:
                 signal.default_int_handler(signum, frame)
             return
-        self.requested = True
+        self.requested, self.requested_at = True, time.monotonic()
+        let_go_of_closed_terminals()
         for function in self._told:
             function()
         try:
@@ -68,23 +84,96 @@ class Interruption:
     ) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
+        self._told.clear()  # which would keep alive whom they belong to
+        if self in _entered:
+            _entered.remove(self)
+        if isinstance(error, Stopped):  # before there was anything to save
+            raise KeyboardInterrupt(str(error)) from None
+
+
+def give_up_if_stopped(whom: str) -> None:
+    """End the wait for a process that is being started: called again and again by whoever waits.
+
+    It concerns the main thread alone, where signals are handled.
+
+    Args:
+        whom: is waited for.
+
+    Raises:
+        Stopped: if a stop was requested, and `SECONDS_TO_COME` have passed since.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    now = time.monotonic()
+    if any(each.requested and now - each.requested_at > SECONDS_TO_COME for each in _entered):
+        raise Stopped(f"stopped, while {whom} was still starting")
+
+
+class Stoppable(Protocol):
+    """An agent that asks before each minibatch whether to stop."""
+
+    should_stop: Callable[[], bool]
+
+
+@contextlib.contextmanager
+def stoppable(agent: Stoppable, interruption: Interruption) -> Iterator[None]:
+    """Within it, the agent stops if a stop is requested. Afterwards it knows nothing of who trained it."""
+    before = agent.should_stop
+    agent.should_stop = lambda: interruption.requested
+    try:
+        yield
+    finally:
+        agent.should_stop = before
 
 
 def requests_to_end() -> list[signal.Signals]:
-    """The signals, besides Ctrl-C's, that ask a process to end: Windows has no SIGUSR1."""
-    return [getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+    """The signals, besides Ctrl-C's, that ask a process to end: Windows has no SIGHUP and no SIGUSR1."""
+    return [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+
+def let_go_of_closed_terminals() -> None:
+    """Write to nowhere what would go to a terminal that is closed, where each write would be an error."""
+    for stream in (1, 2):
+        with contextlib.suppress(OSError):  # of a stream that is closed
+            if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream)
+                os.close(nowhere)
+
+
+def flushed(end: str = "") -> bool:
+    """Write what is left for the standard output, and `end`; to nowhere, if whoever reads it has gone, as `head` does.
+
+    Returns:
+        Whether somebody reads it, if there was anything to write.
+    """
+    try:
+        sys.stdout.write(end)
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return False
+    return True
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    let_go_of_closed_terminals()
+    signal.default_int_handler(signum, frame)
 
 
 @contextlib.contextmanager
 def as_keyboard_interrupts() -> Iterator[None]:
-    """Within it, SIGTERM and SIGUSR1 raise `KeyboardInterrupt`, as Ctrl-C does: what is open gets closed.
+    """Within it, SIGTERM, SIGHUP and SIGUSR1 raise `KeyboardInterrupt`, as Ctrl-C does: what is open gets closed.
 
-    Outside the main thread it does nothing.
+    Those that are ignored stay ignored. Outside the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in requests_to_end()}
+    heeded = [number for number in requests_to_end() if signal.getsignal(number) is not signal.SIG_IGN]
+    previous = {number: signal.signal(number, _interrupt) for number in heeded}
     try:
         yield
     finally:

@@ -4,6 +4,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from torch import Tensor
 
@@ -22,7 +24,7 @@ from hybridppo.validation import whole
 
 logger = logging.getLogger(__name__)
 
-_SPACES = ("observation", "action")
+SPACES = ("observation_space", "action_space")
 
 
 def load(
@@ -88,11 +90,16 @@ def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks |
             raise RunDirectoryError(
                 f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
             )
-        observation_space, action_space = map(space_from_json, (description[f"{of}_space"] for of in _SPACES))
+        spaces = spaces_in(description)
         kind = kind if kind is not None else agent_class(config)
-        made = make_agent(kind, observation_space, action_space, config, seed=0, networks=networks)
+        made = make_agent(kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks)
         made.load_state(tensors, description["state"])
     return made
+
+
+def spaces_in(description: dict[str, Any]) -> SimpleNamespace:
+    """The `observation_space` and `action_space` in the description of an agent's file."""
+    return SimpleNamespace(**{name: space_from_json(description[name]) for name in SPACES})
 
 
 def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
@@ -105,11 +112,13 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
     return int(sampler["env_steps"])
 
 
-def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory) -> None:
-    """Bring a fresh runner to where the checkpoint was written, and say what cannot be as it was."""
+def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory, *, tells: bool = True) -> None:
+    """Bring a fresh runner to where the checkpoint was written; if it `tells`, log what cannot be as it was."""
     with fitting("this run"):
         env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
         reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+    if not tells:
+        return
     if runner.share_done >= 1.0:
         logger.info(
             "%s is finished: %s steps in %s episodes were what it was to do; total_steps (--total-steps) trains on",

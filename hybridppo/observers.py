@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.interfaces import Metrics
-from hybridppo.reporting.callbacks import Callback, Logger, OnIteration, require_callbacks
+from hybridppo.reporting.callbacks import Callback, Logger, Loggers, OnIteration, require_callbacks, require_functions
 from hybridppo.reporting.trackers.base import Tracker
 from hybridppo.reporting.trackers.registry import names_of_trackers, tracker_of
 from hybridppo.reporting.trackers.tracking import tracked
@@ -33,19 +33,21 @@ class Reporting:
         *,
         progress: bool,
         on_iteration: Callable[[Metrics], object] | None,
-        loggers: Sequence[Callable[[Metrics], object]],
+        loggers: Loggers,
         callbacks: Sequence[Callback] | Callback,
         on_interrupt: OnInterrupt,
     ) -> "Reporting":
         """From the arguments of `train` and `resume`; trackers by name and others.
 
         Raises:
-            ConfigurationError: for what is no callback, and trackers that cannot be had.
+            ConfigurationError: for what is no callback or no function, and trackers that cannot be had.
         """
         if on_interrupt not in get_args(OnInterrupt):
             raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
+        if on_iteration is not None and not callable(on_iteration):
+            raise ConfigurationError(f"on_iteration must be a function of the metrics, got {shown(on_iteration)}")
         functions: list[Callback] = [OnIteration(on_iteration)] if on_iteration is not None else []
-        functions += map(Logger, loggers)
+        functions += map(Logger, require_functions(loggers))
         named = [tracker_of(name) for name in names_of_trackers(track)]
         own = require_callbacks(callbacks)
         return cls(progress, [*functions, *own, *tracked([*named, *trackers], run_dir)], on_interrupt)

@@ -6,13 +6,13 @@ all follow from `GROUPS`: a further option is one field.
 """
 
 import ast
-import difflib
 import functools
 import inspect
+import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,11 +20,15 @@ from typing import Any, TypeVar
 from hybridppo.distribution.policies import distribution_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, shown
+from hybridppo.names import OF_CONFIGS, meant_by
 from hybridppo.reporting.trackers.registry import names_of_trackers
-from hybridppo.validation import CHANGEABLE, is_number, is_seconds, require_whole
+from hybridppo.validation import CHANGEABLE, SAME_RESULT, is_number, is_seconds, require_whole
 
 LARGEST_SEED = 2**128
 """Nobody's seed is larger; and a larger number may be one that takes forever to read."""
+
+WITH_TARGET = {"changes_result": "target_return"}
+"""In the metadata of an option: it can change the result only if the other option is given."""
 
 
 @dataclass(frozen=True)
@@ -37,36 +41,36 @@ class RunOptions:
     """Episodes, likewise, after which to stop if that comes first."""
     seed: int | None = None
     """Of everything random; without it, one is taken from the operating system and written down."""
-    num_workers: int | None = field(default=None, metadata=CHANGEABLE)
+    num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
     """Processes that step the environments, each its share; 0 steps them in this one. None takes one where sampling and
     learning overlap, and else none, or as many as placement auto finds best."""
-    evaluation_episodes: int = field(default=0, metadata=CHANGEABLE)
+    evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT)
     """Deterministic episodes to run after training; 0 for none."""
-    evaluate_every: int = field(default=0, metadata=CHANGEABLE)
+    evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET)
     """Environment steps, of all environments together, between evaluations during training, which run in environments
     of their own and change nothing of it; 0 for never. The best checkpoint is then chosen by them."""
-    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE)
+    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
     """Deterministic episodes in each of these, the same in all of them."""
-    evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE)
+    evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
     """Whether in a process of its own, beside the training, its result told when the next one is due; None for where
     sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
     """Mean return at which to stop: of an evaluation during training where there are such, and else of the latest 100
     episodes."""
-    track: str = field(default="", metadata=CHANGEABLE)
+    track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
     """Trackers to write to, with commas between: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None
     """A run directory, or a file that an agent was saved to, whose networks to start from; all else starts anew."""
-    checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE)
+    checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
     """How often to save, at least."""
-    keep_checkpoints: int = field(default=3, metadata=CHANGEABLE)
+    keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
     """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
 
     distribution: str = field(default="local", metadata=CHANGEABLE)
     """Who runs where: a policy such as MultiLearner(2), or its text: local, multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
-    address: str | None = field(default=None, metadata=CHANGEABLE)
-    """Of a Ray cluster that is there already, auto or HOST:PORT, for policies that run on Ray; without it, they start
-    one on this machine."""
+    address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
+    """Of a Ray cluster that is there already, auto or HOST:PORT, for policies that run on Ray; without it, the one
+    that RAY_ADDRESS names, or else one that is started on this machine."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
@@ -81,6 +85,9 @@ class RunOptions:
         self._require_whole("total_episodes", may_be_none=True)
         self._require_whole("num_workers", minimum=0, may_be_none=True)
         self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)
+        checkpoint_seconds: Any = self.checkpoint_seconds
+        if checkpoint_seconds is None:  # of config.json, which has no infinity
+            object.__setattr__(self, "checkpoint_seconds", math.inf)
         if not is_seconds(self.checkpoint_seconds):
             seconds = shown(self.checkpoint_seconds)
             raise ConfigurationError(f"checkpoint_seconds must be a number of at least 0, got {seconds}")
@@ -116,6 +123,17 @@ def fields_of(*groups: type) -> dict[str, "Field[Any]"]:
 def is_changeable(option: "Field[Any]") -> bool:
     """Whether a run that goes on may have another value of it."""
     return bool(option.metadata.get("changeable"))
+
+
+def can_change_result(option: "Field[Any]", values: Mapping[str, Any]) -> bool:
+    """Whether another value of an option can give a seed other metrics or another agent, rounding aside.
+
+    Args:
+        option: the field, which declares it in its metadata: it can, unless it says otherwise.
+        values: those of all options, by name.
+    """
+    says = option.metadata.get("changes_result", True)
+    return values.get(says) is not None if isinstance(says, str) else bool(says)
 
 
 def changeable_names() -> list[str]:
@@ -178,8 +196,7 @@ def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[
         def checked(*arguments: Any, **keywords: Any) -> Any:
             for name in keywords:
                 if name not in names and name not in signature.parameters:
-                    near = difflib.get_close_matches(name, [*names, *signature.parameters], 1)
-                    hint = f": did you mean {near[0]}?" if near else ""
+                    hint = _hint(name, [*names, *signature.parameters])
                     raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
             if missing := [name for name in required if name not in keywords]:
                 raise TypeError(f"{function.__name__}() missing a required keyword argument: {missing[0]!r}")
@@ -192,6 +209,18 @@ def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[
         return checked  # type: ignore[return-value]
 
     return decorate
+
+
+def _hint(name: str, ours: list[str]) -> str:
+    """What was meant by an argument that there is not: another one, or a setting of an agent."""
+    from hybridppo.agents.registry import AGENTS
+
+    setting = OF_CONFIGS.get(name, name)
+    for kind in AGENTS.values():
+        if "config" in ours and setting in fields_of(kind.config):
+            return f": did you mean config={kind.config.__name__}({setting}=...)?"
+    near = meant_by(name, ours)
+    return f": did you mean {near}?" if near else ""
 
 
 def _parameter(option: "Field[Any]", optional: bool) -> inspect.Parameter:

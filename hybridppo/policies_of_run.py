@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import SamplingActor
@@ -68,6 +69,7 @@ def evaluate_policies(
             for kind in kinds:
                 agent = agents[kind]
                 if isinstance(agent, PPO):
+                    require_spaces_of(agent, environments)
                     placement = SingleDevice(agent.parameters.values.device)
                     placement.prepare(agent)
                     stack.enter_context(float32_products(agent.config.precision, placement.sampling_device))

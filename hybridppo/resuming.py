@@ -11,8 +11,9 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.blas import VARIABLE, has_both, kernels_taken
 from hybridppo.distribution.alone import Alone
-from hybridppo.distribution.teams import team_of
+from hybridppo.distribution.teams import run_directory_of, team_of
 from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import CheckpointError, RunDirectoryError
 from hybridppo.interfaces import Metrics
@@ -25,11 +26,9 @@ from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
-from hybridppo.reporting.callbacks import Callback
+from hybridppo.reporting.callbacks import Callback, Loggers
 from hybridppo.run_directory.checkpoints import Checkpoint
-from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
-from hybridppo.spaces.serialization import space_to_json
 from hybridppo.starting import start_from
 from hybridppo.training import Job, TrainResult, run_by_groups
 
@@ -47,7 +46,7 @@ def resume(
     networks: Networks | None = None,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
-    loggers: Sequence[Callable[[Metrics], object]] = (),
+    loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Any,
@@ -82,61 +81,72 @@ def resume(
         TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
     """
     options, trackers = named_trackers(options)
-    directory = RunDirectory.open(run_dir)
-    if "policies" in directory.config:
-        from hybridppo.several_policies import resume_policies
+    with contextlib.closing(run_directory_of(run_dir, options.get("distribution"))) as directory:
+        if "policies" in directory.config:
+            from hybridppo.several_policies import resume_policies
 
-        names = {"placement": placement, "agent": agent, "loss": loss, "networks": networks, "callbacks": callbacks}
+            names = {"placement": placement, "agent": agent, "loss": loss, "networks": networks, "callbacks": callbacks}
+            reporting = Reporting.of(
+                run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
+                on_interrupt=on_interrupt,
+            )  # fmt: skip
+            return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
+        before = Settings.read(directory)
+        settings = before.with_options(options)
         reporting = Reporting.of(
-            run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
+            run_dir,
+            settings.run.track,
+            trackers,
+            progress=progress,
+            on_iteration=on_iteration,
+            loggers=loggers,
+            callbacks=callbacks,
             on_interrupt=on_interrupt,
-        )  # fmt: skip
-        return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
-    before = Settings.read(directory)
-    settings = before.with_options(options)
-    reporting = Reporting.of(
-        run_dir,
-        settings.run.track,
-        trackers,
-        progress=progress,
-        on_iteration=on_iteration,
-        loggers=loggers,
-        callbacks=callbacks,
-        on_interrupt=on_interrupt,
-    )
-    settings.require_own(agent=agent, loss=loss, networks=networks)
-    env = settings.source(env)
-    team = team_of(settings.run, settings.environment.worker_timeout)
-    team.check_resuming()
-    team.check(settings.config, settings.environment, settings.run)
-    settings = replace(settings, environment=team.dividing(env, settings.environment))
-    meant = team.placement(_own_placement(settings) if placement is None else resolve_placement(placement))
-    checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(team)
-        settings = replace(settings, run=team.settled(settings.run))
-        interruption = stack.enter_context(Interruption())
-        environments = _environments(settings, env, team)
-        stack.callback(environments.close)
-        trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
-        if isinstance(meant, Auto):
-            resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
-        else:
-            resolved = meant
-        _tell_of_kernels(directory.config.get("versions"))
-        # What is changed holds for whoever resumes next; the placement is the run's own still.
-        directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
-        if checkpoint is None:
-            if settings.run.start_from is not None:
-                start_from(trained, settings.run.start_from)
-            directory.rewind(0, 0)
-            logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
-        else:
-            _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
-        job = Job(
-            env, settings, environments, trained, resolved, interruption, directory, checkpoint, False, reporting, team
         )
-        return run_by_groups(job)
+        settings.require_own(agent=agent, loss=loss, networks=networks)
+        env = settings.source(env)
+        team = team_of(settings.run, settings.environment.worker_timeout)
+        team.check(settings.config, settings.environment, settings.run)
+        settings = replace(settings, environment=team.dividing(env, settings.environment))
+        meant = team.placement(_own_placement(settings) if placement is None else resolve_placement(placement))
+        checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(team)
+            settings = replace(settings, run=team.settled(settings.run))
+            interruption = stack.enter_context(Interruption())
+            environments = _environments(settings, env, team)
+            stack.callback(environments.close)
+            trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
+            if isinstance(meant, Auto):
+                resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
+            else:
+                resolved = meant
+            _tell_of_kernels(directory.config.get("versions"))
+            # What is changed holds for whoever resumes next; the placement is the run's own still.
+            directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
+            if team.rank > 0:
+                pass  # the first has the checkpoint, and all take it over from there
+            elif checkpoint is None:
+                if settings.run.start_from is not None:
+                    start_from(trained, settings.run.start_from)
+                directory.rewind(0, 0)
+                logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
+            else:
+                _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
+            job = Job(
+                env,
+                settings,
+                environments,
+                trained,
+                resolved,
+                interruption,
+                directory,
+                checkpoint,
+                False,
+                reporting,
+                team,
+            )
+            return run_by_groups(job)
 
 
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
@@ -202,13 +212,11 @@ def _chosen_anew(
 
 def _environments(settings: Settings, env: EnvSource, team: Alone) -> Environments:
     """The environments of a run, refused where their spaces are not those it was trained with."""
-    environments = team.environments(env, settings.config.num_envs, settings.environment)
-    differences = [
-        f"{name} was {was} and is {found}"
-        for name in ("observation_space", "action_space")
-        if (found := space_to_json(getattr(environments, name))) != (was := space_to_json(getattr(settings, name)))
-    ]
-    if differences:
+    num_envs, num_workers = settings.config.num_envs, settings.run.num_workers
+    environments = team.environments_to_begin(env, num_envs, settings.environment, num_workers)
+    try:
+        require_spaces_of(settings, environments, error=CheckpointError)
+    except CheckpointError:
         environments.close()
-        raise CheckpointError(f"the environment is not the one that was trained in: {'; '.join(differences)}")
+        raise
     return environments

@@ -1,5 +1,8 @@
 """Random numbers have owners, and each owner a seed of its own."""
 
+import random
+import sys
+
 import numpy as np
 
 
@@ -11,3 +14,16 @@ def seed_of(seed: int, owner: str) -> int:
 def fresh_seed() -> int:
     """A seed from the operating system."""
     return int(np.random.SeedSequence().generate_state(1)[0])
+
+
+def seed_globals(seed: int, owner: str) -> None:
+    """Seed the global generators of Python, NumPy and torch, for environments that draw from them.
+
+    For processes that the library starts: without it, such draws would be others in every run (Python, NumPy) or the
+    same in all processes (torch).
+    """
+    own = seed_of(seed, owner)
+    random.seed(own)
+    np.random.seed(own)  # noqa: NPY002 - the global one is what it is about
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(own)

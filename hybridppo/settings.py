@@ -1,8 +1,10 @@
 """All that `config.json` says of a run: written when it begins, checked whoever wrote it when it goes on."""
 
+import json
+import logging
 import platform
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,14 +14,18 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
-from hybridppo.agents.registry import AnyConfig, config_of_run, name_of
+from hybridppo.agents.registry import AGENTS, AnyConfig, config_of_run, name_of
 from hybridppo.blas import kernels_taken
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.distribution.policies import distribution_of
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
-from hybridppo.options import RunOptions, changed, fields_of, made
+from hybridppo.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
+from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.run_directory.upgrades import FORMAT_VERSION
+from hybridppo.run_directory.upgrades import FORMAT_VERSION, upgraded_config
 from hybridppo.spaces.serialization import space_from_json, space_to_json
+
+logger = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 
@@ -44,6 +50,9 @@ class Settings:
     action_space: "gym.Space[Any]"
     own: dict[str, str]
     """The names of what is `OF_ONES_OWN`, where there is such."""
+    env_kwargs_not_saved: str | None = None
+    """The `env_kwargs` that the run was begun with, as text, if JSON cannot hold them. They are not in `environment`
+    then, once it is read from a file."""
 
     @property
     def seed(self) -> int:
@@ -65,7 +74,7 @@ class Settings:
             "placement": self.placement,
             "config": self.config.to_json(),
             **asdict(self.run),
-            **asdict(self.environment),
+            **self._environment_to_json(),
             "observation_space": space_to_json(self.observation_space),
             "action_space": space_to_json(self.action_space),
             "own": self.own,
@@ -79,6 +88,13 @@ class Settings:
             },
         }
 
+    def _environment_to_json(self) -> dict[str, Any]:
+        kwargs, not_saved = self.environment.env_kwargs, self.env_kwargs_not_saved
+        if not is_held_by_json(kwargs):
+            kwargs, not_saved = None, shown(kwargs, 1000)
+        options = {**asdict(replace(self.environment, env_kwargs=None)), "env_kwargs": kwargs}
+        return options if not_saved is None else {**options, "env_kwargs_not_saved": not_saved}
+
     @classmethod
     def read(cls, directory: RunDirectory) -> "Settings":
         """The settings of a run, whole and of the right kinds.
@@ -86,7 +102,7 @@ class Settings:
         Raises:
             RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
         """
-        file, found = directory.path / "config.json", directory.config
+        file, found = directory.path / "config.json", upgraded_config(directory.config)
         if "policies" in found:
             raise RunDirectoryError(
                 f"{directory.path} is a run of several policies, and this takes one: hybridppo.load_policies gives "
@@ -105,6 +121,7 @@ class Settings:
             ),
             action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
             own=_names(read("own", dict, {}), file),
+            env_kwargs_not_saved=read("env_kwargs_not_saved", str) if "env_kwargs_not_saved" in found else None,
         )
 
     def source(self, env: EnvSource | None) -> EnvSource:
@@ -112,8 +129,21 @@ class Settings:
 
         Raises:
             CheckpointError: where `env` is another environment than the run's.
-            RunDirectoryError: where a function made it, which must be given again.
+            RunDirectoryError: where a function made it, or arguments that JSON cannot hold were for it: then a function
+                that makes it must be given.
         """
+        if self.env_kwargs_not_saved is not None:
+            if env is None or isinstance(env, str):
+                raise RunDirectoryError(
+                    f"the run's environment, {self.env_id!r}, was made with env_kwargs that config.json cannot hold, "
+                    f"{self.env_kwargs_not_saved}: pass a function that makes it with them, in Python, as env=..."
+                )
+            logger.warning(
+                "the run's environments were made with env_kwargs that config.json cannot hold, %s: env=... must make "
+                "them so by itself, for it is called without env_kwargs",
+                self.env_kwargs_not_saved,
+            )
+            return env
         if self.env_is_registered:
             if env is not None and env != self.env_id:
                 raise CheckpointError(f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}")
@@ -139,6 +169,27 @@ class Settings:
                 )
             if name is None and value is not None:
                 raise CheckpointError(f"the run was begun without a {what} of its own: leave {what}=... out")
+
+
+def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `config.json` has of a run, all that can change the result of a seed, rounding aside, by name.
+
+    Two runs in one environment that are alike in this differ in their seeds alone. Which settings these are follows
+    from their declarations (`can_change_result`); what earlier releases did not write is as it was then.
+    """
+    agent = found.get("agent", "ppo")
+    kind = AGENTS[agent]
+    options = {**fields_of(kind.config), **fields_of(*GROUPS)}
+    usual = {name: option.default for name, option in options.items() if option.default is not MISSING}
+    values = {**usual, **found, **kind.before_its_field, **found["config"]}
+    names = [name for name in options if name in values and name != "seed"]
+    decided = {name: values[name] for name in names if can_change_result(options[name], values)}
+    decided["distribution"] = distribution_of(values["distribution"]).part_in_result()
+    others = {**placement_settings_of_result(found["placement"]), "own": found.get("own", {})}
+    read: dict[str, Any] = json.loads(
+        json.dumps({"agent": agent, **decided, **others}, allow_nan=True)
+    )  # lists, in place of tuples
+    return read
 
 
 def name_of_source(source: object) -> str:

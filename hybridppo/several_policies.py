@@ -17,6 +17,7 @@ import numpy as np
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.making import compiled_definition, make_environments
 from hybridppo.environments.on_device import has_launcher
@@ -148,6 +149,9 @@ def train_policies(
             if directory is not None:
                 directory.discard()
             raise
+        finally:
+            if directory is not None:
+                directory.close()
 
 
 def resume_policies(
@@ -173,12 +177,7 @@ def resume_policies(
         configs = {name: of_policy.config for name, of_policy in settings.items()}
         environments = _environments(some.source(env), configs, some.environment, resolved)
         stack.callback(environments.close)
-        spaces = environments.observation_space, environments.action_space
-        if spaces != (some.observation_space, some.action_space):
-            raise CheckpointError(
-                f"the environment is not the one that was trained in: its spaces were {some.observation_space} and "
-                f"{some.action_space}, and are {spaces[0]} and {spaces[1]}"
-            )
+        require_spaces_of(some, environments, error=CheckpointError)
         agents = {name: agent_of_policy(name, of_policy, checkpoint) for name, of_policy in settings.items()}
         directory.update_config({**_to_json(settings), "versions": directory.config.get("versions", {})})
         if checkpoint is None:
@@ -337,8 +336,6 @@ def _run(job: _Job) -> PoliciesResult:
         stack.enter_context(limit_threads(first.config.torch_threads or 1))
         products = float32_products(first.config.precision, placement.sampling_device, placement.learning_device)
         stack.enter_context(products)
-        if directory is not None:
-            stack.callback(directory.close)
         callbacks = Callbacks(job.reporting.callbacks, TrainingRun(first, _to_json(job.settings), path))
         runner = SeveralPoliciesRunner(
             _policies(job),

@@ -36,13 +36,14 @@ from hybridppo.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
 from hybridppo.placements.base import Placement
-from hybridppo.reporting.callbacks import Callback, Callbacks, StopAtReturn, TrainingRun
+from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, StopAtReturn, TrainingRun
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of
 from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
+from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.runner import Runner
 from hybridppo.seeds import fresh_seed, seed_of
 from hybridppo.settings import Settings, name_of_source
@@ -106,7 +107,7 @@ def train(
     profile: bool = False,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
-    loggers: Sequence[Callable[[Metrics], object]] = (),
+    loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Any,
@@ -128,7 +129,7 @@ def train(
     profile: bool = False,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
-    loggers: Sequence[Callable[[Metrics], object]] = (),
+    loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Any,
@@ -150,8 +151,8 @@ def train(
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
-        loggers: called likewise, as `wandb.log` can be; an error in one is warned of, and training goes on with the
-            files in the run directory.
+        loggers: a function that is called likewise, as `wandb.log` can be, or several; an error in one is warned of,
+            and training goes on with the files in the run directory.
         callbacks: told of the start, iterations, evaluations, checkpoints and the end, with the agent at hand, and free
             to end the training (`hybridppo.Callback`). An error in one ends it, and everything up to there is saved.
         on_interrupt: when Ctrl-C or another signal has ended the training and all is saved, `raise`
@@ -199,7 +200,7 @@ def train(
         assert run.seed is not None  # given above, where there was none
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
         making = time.perf_counter()
-        environments = team.environments(env, config.num_envs, environment_options)
+        environments = team.environments_to_begin(env, config.num_envs, environment_options, run.num_workers)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
         require_memory_for_agents(config, environments, meant)
@@ -243,14 +244,14 @@ def train(
 
 def _run_in(run_dir: str | Path, job: Job, table: dict[str, Any]) -> TrainResult:
     """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
-    directory = RunDirectory.create(run_dir, job.settings.to_json())
-    try:
-        if table:
-            directory.write_placements(table)
-        return run_by_groups(replace(job, directory=directory))
-    except BaseException:
-        directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
-        raise
+    with contextlib.closing(RunDirectory.create(run_dir, job.settings.to_json())) as directory:
+        try:
+            if table:
+                directory.write_placements(table)
+            return run_by_groups(replace(job, directory=directory))
+        except BaseException:
+            directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
+            raise
 
 
 def run_by_groups(job: Job) -> TrainResult:
@@ -277,6 +278,7 @@ def run_to_the_end(job: Job) -> TrainResult:
             job.environments,
             agent,
             placement,
+            num_envs=config.num_envs,
             num_steps=config.num_steps,
             num_episodes=config.episodes_per_rollout,
             num_workers=run.num_workers,
@@ -285,8 +287,6 @@ def run_to_the_end(job: Job) -> TrainResult:
             noise=np.random.default_rng(seed_of(settings.seed, "noise")),
         )
         stack.callback(sampler.close)
-        if directory is not None:
-            stack.callback(directory.close)
         seen = TrainingRun(agent, settings.to_json(), directory.path if directory is not None else None)
         own = [StopAtReturn(run.target_return)] if run.target_return is not None else []
         callbacks = Callbacks([*own, *job.reporting.callbacks], seen)
@@ -308,12 +308,13 @@ def run_to_the_end(job: Job) -> TrainResult:
             interruption=job.interruption,
         )
         if job.checkpoint is not None and directory is not None:
-            go_on(runner, job.checkpoint, settings.seed, directory)
+            go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
         seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
         with callbacks.told():
             metrics = _run(runner, job)
             team.end()
-            evaluation, interrupted = _evaluation_after(job, runner, callbacks)
+            with rescuing(runner):
+                evaluation, interrupted = _evaluation_after(job, runner, callbacks)
             if directory is not None and not interrupted:
                 directory.write_result(_result(settings, runner, evaluation, placement))
     run_dir = directory.path if directory is not None and team.rank == 0 else None

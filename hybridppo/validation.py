@@ -10,6 +10,9 @@ from hybridppo.errors import ConfigurationError, shown
 
 CHANGEABLE = {"changeable": True}
 """In the metadata of an option: a run that goes on may have another value of it."""
+SAME_RESULT = {"changes_result": False}
+"""In the metadata of an option: with any value of it, a seed gives the same metrics and the same agent, up to
+rounding."""
 
 
 def whole(state: Mapping[str, Any], name: str, minimum: int = 0) -> int:

@@ -47,6 +47,7 @@ def make_sampler(
     placement: Placement,
     *,
     num_steps: int,
+    num_envs: int | None = None,
     num_episodes: int | None = None,
     num_workers: int | None,
     options: EnvironmentOptions,
@@ -60,10 +61,12 @@ def make_sampler(
 
     Args:
         source: what the environments were made from, for workers to make theirs.
-        environments: as made in this process.
+        environments: as made in this process. Where worker processes have others, they are looked at and closed, and
+            need not be all.
         agent: prepared by the placement.
         placement: says whether sampling and learning overlap.
         num_steps: of each environment per rollout.
+        num_envs: how many environments there are, if `environments` are not all of them.
         num_episodes: whole episodes per rollout instead; always sampled in this process.
         num_workers: processes; 0 for none; None for one where sampling overlaps and the actor can sample in another
             process, and else none.
@@ -99,19 +102,24 @@ def make_sampler(
             in_thread=overlaps,
             memory=agent.memory,
         )
+    begins_here = False
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
         if transport is Processes and pin_for is None and _may_move(source, environments, options):
             # Nobody has asked for environments apart from this process, so they may begin here.
+            begins_here = True
             transport = partial(Meanwhile, environments=environments)
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")
+        if not begins_here:
+            environments.close()
         return WorkerSampler(
             source,
             environments,
             distribution,
             agent.actor,
+            num_envs=num_envs,
             num_workers=num_workers,
             num_steps=num_steps,
             env_seed=env_seed,
@@ -151,8 +159,7 @@ def _on_tensors(
 
 def _may_move(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> bool:
     """Whether environments may begin in this process and go on in another."""
-    is_elsewhere = options.restarts or environments.is_compiled or options.vectorization == "async"
-    return not is_elsewhere and has_all_in_its_state(source)
+    return not (options.restarts or environments.is_compiled) and has_all_in_its_state(source)
 
 
 def _require_turns_there(

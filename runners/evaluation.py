@@ -10,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import EnvError
 from hybridppo.interruption import Stopped
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
@@ -92,6 +96,23 @@ def evaluate(
             remembered.after(ends, environments.restarted)
         tally.add(rewards, ends)
     return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents))
+
+
+def made_for(
+    agent: Any, source: EnvSource, num_envs: int, options: EnvironmentOptions, *, own_number: bool = False
+) -> Environments:
+    """New environments for an agent, or for what has its `observation_space` and `action_space`.
+
+    Raises:
+        EnvError: if they cannot be made, or have other spaces.
+    """
+    environments = make_environments(source, num_envs, options, own_number=own_number)
+    try:
+        require_spaces_of(agent, environments)
+    except EnvError:
+        environments.close()
+        raise
+    return environments
 
 
 class _Tally:

@@ -213,7 +213,7 @@ class OffPolicyRunner(Runner):
 
     def save(self) -> None:
         """Write a checkpoint, where there is a run directory: first the rows that are new, then all else."""
-        if self._run_directory is None:
+        if self.run_directory is None:
             return
         self.agent.require_finite()
         rows = self._files()
@@ -226,7 +226,7 @@ class OffPolicyRunner(Runner):
                 self.replay.bytes_per_row,
             )
         except OSError as error:
-            self._run_directory.save_failed(error)
+            self.run_directory.save_failed(error)
             self.saved = False
             return
         # What no checkpoint that is kept needs any more goes once this one is there, which does not name it.
@@ -241,12 +241,12 @@ class OffPolicyRunner(Runner):
         try:
             rows.remove_others()
         except OSError as error:
-            self._run_directory.save_failed(error)
+            self.run_directory.save_failed(error)
 
     def _files(self) -> AppendedRows:
         if self._rows is None:
-            assert self._run_directory is not None  # asked for by `save` and `load_state` alone
-            self._rows = self._run_directory.appended_rows(self.replay.capacity)
+            assert self.run_directory is not None  # asked for by `save` and `load_state` alone
+            self._rows = self.run_directory.appended_rows(self.replay.capacity)
             self._rows.cut_back([])  # what a process has left that was killed before its first checkpoint
         return self._rows
 
@@ -289,7 +289,7 @@ class OffPolicyRunner(Runner):
         return problem
 
     def _files_of(self, replay: dict[str, Any]) -> AppendedRows:
-        assert self._run_directory is not None  # where the checkpoint came from
-        self._rows = self._run_directory.appended_rows(self.replay.capacity)
+        assert self.run_directory is not None  # where the checkpoint came from
+        self._rows = self.run_directory.appended_rows(self.replay.capacity)
         self._rows.cut_back(replay["pieces"])
         return self._rows

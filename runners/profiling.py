@@ -86,10 +86,14 @@ class Profiler:
             delattr(owner, method)
         self._wrapped.clear()
         if self._profile is not None:
-            self._profile.stop()
-            self._profile.export_chrome_trace(str(self._path))
-            self._profile = None
-            logger.info("trace: %s (open it at https://ui.perfetto.dev)", self._path)
+            recorded, self._profile = self._profile, None
+            recorded.stop()
+            try:
+                recorded.export_chrome_trace(str(self._path))
+            except (OSError, RuntimeError) as error:  # RuntimeError: of torch's own writer
+                logger.warning("the trace %s cannot be written: %s", self._path, error)
+            else:
+                logger.info("trace: %s (open it at https://ui.perfetto.dev)", self._path)
         elif self._iterations <= SKIPPED:
             logger.warning("no trace: the run ended within the %d iterations that are not recorded", SKIPPED)
 

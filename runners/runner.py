@@ -1,14 +1,15 @@
 """The loop: sample, learn, log, save, until enough steps are done."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from hybridppo.errors import EnvError
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.interruption import Interruption, Stopped
+from hybridppo.interruption import Interruption, Stopped, stoppable
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.reporting.figures import shown_return
@@ -16,7 +17,9 @@ from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
+from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.validation import real, whole
 
 if TYPE_CHECKING:
@@ -75,23 +78,27 @@ class Runner:
         self.interrupted = False
         self.saved = False
         """Whether the last checkpoint that was due is on the disk."""
-        self._run_directory = run_directory
+        self.is_rescued = False
+        """Whether an error has been dealt with, on its way out (`rescuing`)."""
+        self.run_directory = run_directory
         self._checkpoint_seconds = checkpoint_seconds
         self._clock = clock
         self._keep_checkpoints = keep_checkpoints
         self._progress = progress
         self._callbacks = callbacks if callbacks is not None else Callbacks((), TrainingRun(agent, {}))
-        self._callbacks.rescue = self.save
         self._evaluation = evaluation
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
-        agent.should_stop = lambda: self._interruption.requested
         self._steps_learned = self._episodes_learned = 0
         self._number, self._numbered = -1, (-1, -1, False)
         self._rollout: Rollout | None = None
 
     def run(self) -> Metrics:
         """Train until `total_steps`, or until asked to stop; the metrics of the last iteration."""
+        with stoppable(self.agent, self._interruption), rescuing(self, between_updates=False):
+            return self._run()
+
+    def _run(self) -> Metrics:
         if self.iteration == 0:
             self.save()  # from here on, whatever happens, there is something to go on from
         saved_at = self._clock()
@@ -103,13 +110,14 @@ class Runner:
         with bar:
             with self._apart():
                 if self._evaluation is not None:
-                    self._evaluation.go_on(self)
+                    with rescuing(self):
+                        self._evaluation.go_on(self)
             while self.share_done < 1.0 and not self.is_stopping:
                 try:
                     self.metrics = self.iterate()
                 except Stopped:
                     break
-                with self._apart():
+                with self._apart(), rescuing(self):
                     self._account()
                 if self._clock() - saved_at > self._checkpoint_seconds:
                     self.save()
@@ -119,12 +127,23 @@ class Runner:
             with self._apart():
                 if self._evaluation is not None and not self.interrupted:
                     try:
-                        with self._losing_nothing():
+                        with rescuing(self):
                             self.metrics |= self._evaluation.finish(self)
                     except Stopped:
                         self.interrupted = True
             self.save()
         return self.metrics
+
+    def leaves_agent_whole(self, error: Exception) -> bool:
+        """Whether an error from anywhere in the loop came from outside an update.
+
+        If it came from the environments, the sampler is given up: what they were doing cannot be saved. If a worker is
+        lost, the last checkpoint stays the newest, and the run goes on from it to the same bits.
+        """
+        if not isinstance(error, EnvError) or isinstance(error, WorkerLostError):
+            return False
+        self.sampler.give_up(str(error))
+        return True
 
     def _apart(self) -> AbstractContextManager[None]:
         """Around what only one of several that train together does, and the others wait for."""
@@ -134,23 +153,15 @@ class Runner:
         """Evaluate where that is due, write an iteration's metrics, and tell who wants to know."""
         run = self._callbacks.run
         run.iteration, run.env_steps = self.iteration, self.steps_learned
-        with self._losing_nothing():
+        try:
             if self._evaluation is not None:
                 self.metrics |= self._evaluation.look(self)
-            if self._run_directory is not None:
-                self._run_directory.log(self.metrics)
-            if self._evaluation is not None:
-                self._evaluation.settle(self)
+        finally:  # the line is of an iteration that was made, whatever comes of its evaluation
+            if self.run_directory is not None:
+                self.run_directory.log(self.metrics)
+        if self._evaluation is not None:
+            self._evaluation.settle(self)
         self._callbacks.iteration(self.metrics)
-
-    @contextmanager
-    def _losing_nothing(self) -> Iterator[None]:
-        """Within it, an error, as of an environment that is evaluated in, costs nothing of what was learned."""
-        try:
-            yield
-        except Exception:
-            self.save()
-            raise
 
     @property
     def is_stopping(self) -> bool:
@@ -236,7 +247,7 @@ class Runner:
 
     def save(self) -> None:
         """Write a checkpoint, where there is a run directory. A rollout under way is paused, and saved as it is."""
-        if self._run_directory is None:
+        if self.run_directory is None:
             return
         self.sampler.pause()
         tensors, agent_state = self.agent.state()
@@ -247,14 +258,15 @@ class Runner:
         awaited = None
         if self._evaluation is not None:
             state["evaluation"], awaited = self._evaluation.state(), self._evaluation.awaited
-        folder = self._run_directory.checkpoint(self.number)
+        folder = self.run_directory.checkpoint(self.number)
         is_new = not folder.exists()
         score = self.sampler.statistics.score
-        self.saved = self._run_directory.save_checkpoint(
+        self.saved = self.run_directory.save_checkpoint(
             self.number, tensors, state, self._keep_checkpoints, score=score, also=awaited
         )
         if self.saved and is_new:
-            self._callbacks.checkpoint(folder)
+            with rescuing(self):
+                self._callbacks.checkpoint(folder)
 
     @property
     def number(self) -> int:

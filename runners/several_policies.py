@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from hybridppo.errors import EnvError
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.interruption import Interruption, Stopped
+from hybridppo.interruption import Interruption, Stopped, stoppable
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks
 from hybridppo.reporting.figures import shown_return
@@ -22,6 +23,8 @@ from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
+from hybridppo.runners.rescue import rescuing
+from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.validation import real, whole
 
 if TYPE_CHECKING:
@@ -75,13 +78,13 @@ class SeveralPoliciesRunner:
         self._samplers = [policy.sampler for policy in policies.values()]
         self._num_envs = num_envs
         self._steps_of_rollout: int = num_envs * self._samplers[0].num_steps
-        self._run_directory, self._progress, self._callbacks = run_directory, progress, callbacks
+        self.run_directory, self._progress, self._callbacks = run_directory, progress, callbacks
         self._checkpoint_seconds, self._keep_checkpoints = checkpoint_seconds, keep_checkpoints
         self._interruption = interruption
-        self._callbacks.rescue = self.save
+        self.is_rescued = False
+        """Whether an error has been dealt with, on its way out (`rescuing`)."""
         for policy in policies.values():
             interruption.tell(policy.sampler.request_stop)
-            policy.agent.should_stop = lambda: interruption.requested
         self._rollouts: dict[str, Rollout] = {}
         """Of the iteration under way: those that are still to be learned from."""
         self._learned: dict[str, Metrics] = {}
@@ -102,6 +105,13 @@ class SeveralPoliciesRunner:
 
     def run(self) -> Metrics:
         """Train until `total_steps`, or until asked to stop; the metrics of the last iteration."""
+        with contextlib.ExitStack() as stack:
+            for policy in self.policies.values():
+                stack.enter_context(stoppable(policy.agent, self._interruption))
+            stack.enter_context(rescuing(self, between_updates=False))
+            return self._run()
+
+    def _run(self) -> Metrics:
         if self.iteration == 0 and not self._has_sampled:
             self.save()
         saved_at = self._ended_at = time.perf_counter()
@@ -117,9 +127,10 @@ class SeveralPoliciesRunner:
                     break
                 run = self._callbacks.run
                 run.iteration, run.env_steps = self.iteration, self.env_steps
-                if self._run_directory is not None:
-                    self._run_directory.log(self.metrics)
-                self._callbacks.iteration(self.metrics)
+                if self.run_directory is not None:
+                    self.run_directory.log(self.metrics)
+                with rescuing(self):
+                    self._callbacks.iteration(self.metrics)
                 if time.perf_counter() - saved_at > self._checkpoint_seconds:
                     self.save()
                     saved_at = time.perf_counter()
@@ -127,6 +138,14 @@ class SeveralPoliciesRunner:
             self.interrupted = self.share_done < 1.0
             self.save()
         return self.metrics
+
+    def leaves_agent_whole(self, error: Exception) -> bool:
+        """Whether an error from anywhere in the loop came from outside an update; see `Runner`."""
+        if not isinstance(error, EnvError) or isinstance(error, WorkerLostError):
+            return False
+        for sampler in self._samplers:
+            sampler.give_up(str(error))
+        return True
 
     def iterate(self) -> Metrics:
         """A rollout and an update of every policy; what all measured.
@@ -190,7 +209,7 @@ class SeveralPoliciesRunner:
 
     def save(self) -> None:
         """Write a checkpoint, where there is a run directory. Rollouts under way are paused, and saved as they are."""
-        if self._run_directory is None:
+        if self.run_directory is None:
             return
         tensors: dict[str, Tensor] = {}
         states: dict[str, Any] = {}
@@ -217,13 +236,14 @@ class SeveralPoliciesRunner:
             "number": self.number,
             "has_sampled": self._has_sampled,
         }
-        folder = self._run_directory.checkpoint(self.number)
+        folder = self.run_directory.checkpoint(self.number)
         is_new = not folder.exists()
-        self.saved = self._run_directory.save_checkpoint(
+        self.saved = self.run_directory.save_checkpoint(
             self.number, tensors, {"policies": states, "runner": loop}, self._keep_checkpoints
         )
         if self.saved and is_new:
-            self._callbacks.checkpoint(folder)
+            with rescuing(self):
+                self._callbacks.checkpoint(folder)
 
     @property
     def number(self) -> int:

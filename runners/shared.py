@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from hybridppo.errors import DistributionError, LearnerLostError
 from hybridppo.runners.runner import Runner
 
 GO_ON, SAVE, STOP = "go on", "save", "stop: "
@@ -38,6 +39,7 @@ class SharedRunner(Runner):
         self._is_first, self._turns = is_first, turns
         self._is_apart = self._is_over = False
         super().__init__(*arguments, **options)
+        self.is_rescued = not is_first  # an error of another goes to the first
 
     def run(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         with self._apart():
@@ -61,9 +63,18 @@ class SharedRunner(Runner):
         if told.startswith(STOP):
             self._callbacks.run.stop(told.removeprefix(STOP))
 
+    def leaves_agent_whole(self, error: Exception) -> bool:  # noqa: D102 - as in the base
+        if isinstance(error, DistributionError) and not isinstance(error, LearnerLostError) and self._rollout is None:
+            self.sampler.give_up(str(error))  # as of environments that have failed elsewhere
+            return True
+        return super().leaves_agent_whole(error)
+
     def save(self) -> None:
         """As in the base, by all: they come here together, or are told to by the first."""
-        if self._run_directory is None or self._is_over:
+        if self.run_directory is None or self._is_over:
+            return
+        if self.sampler.failure is not None:  # the others are not met any more; only the first is rescued
+            super().save()
             return
         if self._is_apart:
             self._turns.tell(SAVE)

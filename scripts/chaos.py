@@ -52,6 +52,7 @@ from chaos_kinds import KINDS, Kind
 import hybridppo
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory import checkpoints
+from hybridppo.run_directory.lines import as_json
 
 MARK = "HYBRIDPPO_CHAOS"
 SIGNALS = {"SIGKILL": 3, "SIGTERM": 2, "SIGINT": 2, "SIGUSR1": 1}
@@ -502,7 +503,7 @@ def main() -> int:
         "failures": int(isinstance(failure, Exception)),
         "seconds": round(time.monotonic() - start),
     }
-    print(json.dumps(summary, indent=1))
+    print(as_json(summary).rstrip())
     if arguments.save:
         command = {name: value for name, value in vars(arguments).items() if name not in ("folder", "save")}
         runs = [*runs_in(arguments.save), {"arguments": command, **summary, "faults": counts.log}]

@@ -40,6 +40,7 @@ import hybridppo
 from hybridppo import HybridPPOError, PPOConfig
 from hybridppo.errors import shown
 from hybridppo.run_directory.checkpoints import _checksum
+from hybridppo.run_directory.lines import as_json
 
 TINY: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "num_epochs": 1, "num_minibatches": 1, "hidden_sizes": (8,)}
 SECONDS_PER_CASE = 60
@@ -254,7 +255,7 @@ def may_run(files: Files) -> bool:
     episodes, workers = settings.get("evaluation_episodes"), settings.get("num_workers")
     is_short = not isinstance(episodes, int) or episodes <= 3
     has_no_processes = workers in (None, 0) or not isinstance(workers, int)
-    return is_short and has_no_processes and settings.get("vectorization") != "async"
+    return is_short and has_no_processes
 
 
 # Alterations
@@ -371,7 +372,7 @@ def text_of(value: Any) -> bytes:
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)
     try:
-        return json.dumps(value).encode()
+        return json.dumps(value, allow_nan=True).encode()  # whatever a stranger may write
     finally:
         sys.set_int_max_str_digits(before)
 
@@ -500,7 +501,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     seconds = round(time.monotonic() - start)
-    print(json.dumps({"cases": endings.total(), "endings": dict(endings.most_common()), "seconds": seconds}, indent=1))
+    print(as_json({"cases": endings.total(), "endings": dict(endings.most_common()), "seconds": seconds}).rstrip())
     return 0
 
 

@@ -6,7 +6,7 @@
 
 A mutant is killed by a test that fails, or by tests that take far longer than without it. Results are kept: a run that
 was broken off goes on where it was, and what has changed since is a new mutant. Survivors that were looked at are in
-docs/testing.md. Exit code 1 where any survives. Needs a system with `fork`.
+docs/testing.md. Exit code 1 where any survives. Needs a system with `fork`, and Numba for what is compiled.
 """
 
 import argparse
@@ -46,6 +46,8 @@ TESTS: dict[str, str] = {
     "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
     "hybridppo/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
     "agents/ppo/losses.py": "agents/ppo/test_losses.py agents/ppo",
+    "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
+    "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",
     "runners/samplers": "runners/samplers hybridppo/test_seeds.py "
     "runners/test_environment_faults.py::test_restart_drops_the_partial_episode_and_counts_it "
     "runners/test_environment_faults.py::test_restart_forgets_what_an_episode_gained_in_rollouts_before "
@@ -59,7 +61,11 @@ TESTS: dict[str, str] = {
     "hybridppo/placements": "hybridppo/placements/test_mirroring.py hybridppo/placements/test_placements.py "
     "runners/test_accounting.py",
     "hybridppo/placements/auto": "hybridppo/placements",
+    "hybridppo/compiled": "hybridppo/compiled runners/samplers/test_on_device.py agents/ppo/test_optimizer_steps.py "
+    "agents/ddpg/test_compiled_off_policy_steps.py",
 }
+MARKS = "not slow and not gpu and not wheel"
+"""Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
 NOT_BY_DEFAULT = (
     "hybridppo/placements/auto",
     "agents/ppo/captured_steps.py",
@@ -94,7 +100,7 @@ def _run(tree: Path, tests: tuple[str, ...]) -> None:
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os._exit(pytest.main(["-x", "-q", "-pno:cacheprovider", "-pno:xdist", "--basetemp=temporary", *tests]))
+    os._exit(pytest.main(["-x", "-q", "-pno:cacheprovider", "-pno:xdist", "--basetemp=temporary", "-m", MARKS, *tests]))
 
 
 class Tree:
@@ -157,7 +163,7 @@ def run(mutants: dict[str, Mutant], results: dict[str, Any], options: argparse.N
                     if outcome is not None:
                         key = running.pop(tree)
                         results[key] = {"outcome": outcome, **mutants[key]._asdict()}
-                        options.output.write_text(json.dumps(results, indent=1))
+                        options.output.write_text(json.dumps(results, indent=1, allow_nan=False))
                         bar.update()
 
 

@@ -10,7 +10,6 @@ or where there are more handles, threads or processes than before.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import psutil
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig, SingleDevice
+from hybridppo.run_directory.lines import as_json
 
 MOST_GROWTH_MB = 5.0
 PLACEMENTS = {"cpu": (SingleDevice("cpu"), 0), "workers": (SingleDevice("cpu"), 2), "overlap": (None, 1)}
@@ -88,7 +88,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hybridppo-soak-") as folder:
         result = soak(arguments.iterations, arguments.warmup, arguments.placement, Path(folder) / "run")
-    print(json.dumps(result, indent=1))
+    print(as_json(result).rstrip())
     return 0 if is_steady(result) else 1
 
 

@@ -3,8 +3,8 @@
     python scripts/train_cartpole.py
     python scripts/train_cartpole.py --placement hybrid --seed 1 --total-steps 50000
 
-Every option of `hybridppo train` is a flag. Ends with an evaluation and, where matplotlib is installed, with a
-picture of the learning curve in the run directory.
+Every option of `hybridppo train` is a flag. The settings below are PPO's: another agent has its own. Ends with an
+evaluation and, if matplotlib is installed, with a picture of the learning curve in the run directory.
 """
 
 import sys
@@ -15,8 +15,7 @@ choose_kernels()  # before NumPy is loaded
 
 from hybridppo import PPOConfig  # noqa: E402
 from hybridppo.commands.main import run_command  # noqa: E402
-from hybridppo.commands.parsing import parse  # noqa: E402
-from hybridppo.commands.train import Train  # noqa: E402
+from hybridppo.commands.train import Train, parse_train  # noqa: E402
 from hybridppo.options import RunOptions  # noqa: E402
 
 DEFAULTS = Train(
@@ -44,7 +43,7 @@ DEFAULTS = Train(
 
 def main() -> int:
     """Train with the defaults above, changed by flags."""
-    return run_command(lambda: parse(Train, default=DEFAULTS, description=__doc__))
+    return run_command(lambda: parse_train(sys.argv[1:], DEFAULTS, description=__doc__))
 
 
 if __name__ == "__main__":

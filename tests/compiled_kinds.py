@@ -5,6 +5,8 @@ from gymnasium.spaces import Box, MultiDiscrete
 
 from hybridppo import compiled
 
+WEIGHTS = np.array([[0.0, 0.1], [0.5, 0.2], [-0.25, 0.3]], np.float32)
+
 
 @compiled.environment(
     state={"total": np.float32, "last": (np.int64, (2,))},
@@ -13,7 +15,7 @@ from hybridppo import compiled
     episode_length=6,
 )
 class Choices:
-    """Several choices at once, and numbers by NumPy's functions."""
+    """Several choices at once, an array of constants, and numbers by NumPy's functions."""
 
     def reset(state, random):
         state.total = np.float32(compiled.normal(random))
@@ -21,7 +23,7 @@ class Choices:
 
     def step(state, action, random):
         state.last[0], state.last[1] = action[0], action[1]
-        state.total += np.float32(0.1) * np.float32(action[0] * action[1])
+        state.total += np.float32(0.1) * np.float32(action[0] * action[1]) + WEIGHTS[action[0] + 1, action[1] % 2]
         return state.total, abs(state.total) > 2.0
 
     def observe(state, out):

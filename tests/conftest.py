@@ -1,6 +1,7 @@
 """What every test runs under."""
 
 import os
+import signal
 from pathlib import Path
 
 from hybridppo.blas import choose_kernels
@@ -18,6 +19,9 @@ from hybridppo.runners.workers import pool  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
+
+if hasattr(signal, "SIGHUP"):  # nohup has it ignored, here and in all processes of the tests, which send it
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # What is compiled for tests is kept beside pytest's own files: a minute the first time, seconds from then on.

@@ -384,6 +384,9 @@ class FakeAccelerator(Host):
         self._machine.lock(copied.data_ptr(), copied.nbytes, copied)  # kept: another must not get its address
         return copied
 
+    def is_page_locked(self, tensor: Tensor) -> bool:
+        return self._machine.is_locked(tensor)
+
     def lock_pages(self, address: int, num_bytes: int) -> int:
         self._machine.lock(address, num_bytes)
         return 0

@@ -74,12 +74,12 @@ class WarmSubprocess:
 
     @staticmethod
     def Popen(command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
-        """A process of `python -m MODULE ADDRESS`."""
+        """A process of `command_of(MODULE, ADDRESS)`."""
         assert stdin == subprocess.DEVNULL
         assert ONE_THREAD.items() <= env.items()
         with open(os.devnull) as nothing:
             process = _WarmProcess(command[1:], nothing.fileno(), env=env, kind="--serve-workers")
-        _copies[psutil.Process(process.pid)] = command[2]
+        _copies[psutil.Process(process.pid)] = command[3]
         return process
 
 
@@ -89,19 +89,19 @@ class WarmLearners:
     PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
 
     @staticmethod
-    def Popen(command: list[str], *, env: Mapping[str, str], stdin: int) -> Any:  # noqa: N802 - as it is called there
-        """A process of `python -m MODULE ARGUMENTS`."""
+    def Popen(command: list[str], *, stdin: int) -> Any:  # noqa: N802 - as it is called there
+        """A process of `command_of(MODULE, ARGUMENTS)`."""
         assert stdin == subprocess.PIPE
         theirs, ours = os.pipe()
         try:
-            process = _WarmProcess(command[1:], theirs, env=env, reads=True)
+            process = _WarmProcess(command[1:], theirs, reads=True)
         except BaseException:
             os.close(ours)
             raise
         finally:
             os.close(theirs)
         process.stdin = open(ours, "wb")  # noqa: SIM115
-        _copies[psutil.Process(process.pid)] = command[2]
+        _copies[psutil.Process(process.pid)] = command[3]
         return process
 
 
@@ -166,6 +166,9 @@ class _WarmProcess:
             socket.send_fds(self._connection, [line[:1]], handles)
             self._connection.sendall(line[1:])
             self.pid = int(self._connection.recv(8))
+
+    def __del__(self) -> None:
+        self._connection.close()  # of one that was killed, and that nobody waited for
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):

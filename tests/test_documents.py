@@ -1,5 +1,6 @@
 """What the documents point to is there."""
 
+import configparser
 import re
 from pathlib import Path
 
@@ -39,3 +40,20 @@ def test_every_cell_about_another_library_has_its_source() -> None:
         if not REFERENCE.search(cell) or REFERENCE.sub("", cell).strip("; |")
     ]
     assert without == []
+
+
+def test_what_is_said_to_install_can_be_installed() -> None:
+    """No package index has hybridppo: it is installed from a clone, with extras that there are."""
+    folders = ("hybridppo", "agents", "runners", "benchmarks", "scripts", "docs", "notebooks")
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".md", ".ipynb")
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*files, ROOT / "README.md"]}
+    from_an_index = re.compile(r"pip install (?:--?[\w-]+ )*['\"]?hybridppo|hybridppo\[")
+    assert [str(path) for path, text in texts.items() if from_an_index.search(text)] == []
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    named = re.compile(r"'\.\[([\w,]+)\]'|pip_install\(['\"](\w+)['\"]\)|extra=?[ (]?[`'\"](\w+)[`'\"]")
+    extras = {extra for text in texts.values() for found in named.findall(text) for extra in ",".join(found).split(",")}
+    assert extras - {""} - set(setup["options.extras_require"]) == set()
+    assert len(extras) > 10

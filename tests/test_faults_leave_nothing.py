@@ -34,7 +34,6 @@ CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8
 WAYS: dict[str, dict[str, Any]] = {
     "in this process": {},
     "in workers": {"num_workers": 2},
-    "in a process each": {"vectorization": "async"},
     "overlapping, in a worker": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
     "overlapping, in a thread": {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
 }
@@ -45,7 +44,7 @@ ENDINGS = ("done", "an error in an environment", "an error of the caller")
 SOME_ENDINGS = (
     "in this process, an error in an environment",
     "in workers, an error of the caller",
-    "in a process each, an error in an environment",
+    "in workers, an error in an environment",
     "overlapping, in a worker, done",
     "overlapping, in a thread, an error of the caller",
 )

@@ -1,6 +1,5 @@
 """Each promise about training itself, kept: `docs/reliability.md` has the list."""
 
-import json
 import re
 import subprocess
 import sys
@@ -230,7 +229,7 @@ def test_other_errors_are_not_taken_for_a_want_of_memory() -> None:
 @pytest.mark.gpu
 def test_gpu_out_of_memory_really() -> None:
     code = (
-        "import sys, json, torch, hybridppo; torch.cuda.set_per_process_memory_fraction(0.01);"
+        "import torch, hybridppo; torch.cuda.set_per_process_memory_fraction(0.01);"
         "config = hybridppo.PPOConfig(num_envs=64, num_steps=2048, num_minibatches=1, hidden_sizes=(4096, 4096));"
         "hybridppo.train('CartPole-v1', total_steps=10, placement='hybrid', config=config, progress=False)"
     )
@@ -240,23 +239,53 @@ def test_gpu_out_of_memory_really() -> None:
     assert "Lower first what a" in process.stderr
 
 
+NOWHERE_TO_WRITE = """
+import os, sys
+for name in ("HYBRIDPPO_CACHE_DIR", "HOME", "XDG_CACHE_HOME", "USER", "LOGNAME"):
+    os.environ.pop(name, None)
+if sys.argv[1] == "no home":
+    import pwd
+    def nobody(uid):
+        raise KeyError(uid)
+    pwd.getpwuid = nobody
+else:
+    os.environ["HOME"] = sys.argv[1]
+import hybridppo
+small = dict(hidden_sizes=(8,))
+on_policy = dict(num_envs=2, num_steps=32, num_minibatches=2, **small)
+td3 = hybridppo.TD3Config(learning_starts=50, **small)
+for config, options in (
+    (td3, {}), (hybridppo.PPOConfig(**on_policy), {}), (hybridppo.PPOConfig(**on_policy), {"num_workers": 2}),
+    (hybridppo.PPOConfig(**on_policy), {"distribution": "multi:2"}),
+):
+    hybridppo.train("Pendulum-v1", total_steps=2_000, seed=0, config=config, progress=False, **options)
+print("done")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has a folder that nobody can write to")
+@pytest.mark.parametrize("home", ["no home", "/proc/nobody"])
+def test_a_training_without_a_run_directory_needs_nowhere_to_write(home: str) -> None:
+    """Neither a home nor a working directory."""
+    done = run_python("-c", NOWHERE_TO_WRITE, home, cwd="/proc", warm=False)
+    assert done.stdout.strip() == "done", done.stderr
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"vectorization": "async"}], ids=["workers", "async"])
-def test_cuda_used_before_worker_processes_start_works(options: dict[str, Any]) -> None:
+def test_cuda_used_before_worker_processes_start_works() -> None:
     assert float(torch.ones(8, device="cuda").sum()) == 8.0
-    result = train(placement="hybrid", **options)
+    result = train(placement="hybrid", num_workers=2)
     assert result.metrics["env_steps"] >= 320
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 2}, {"vectorization": "async"}], ids=["workers", "async"])
-def test_threads_used_before_worker_processes_start_do_no_harm(options: dict[str, Any]) -> None:
+def test_threads_used_before_worker_processes_start_do_no_harm() -> None:
     # The twin of CUDA used before: a pool of threads is what a forked process loses, too.
     code = (
-        "import sys, json, torch, hybridppo; torch.set_num_threads(2); a = torch.ones(600, 600); float((a @ a).sum());"
+        "import torch, hybridppo; torch.set_num_threads(2); a = torch.ones(600, 600); float((a @ a).sum());"
         "config = hybridppo.PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,));"
         "result = hybridppo.train('CartPole-v1', total_steps=320, placement='cpu', config=config, progress=False,"
-        "                         **json.loads(sys.argv[1]));"
+        "                         num_workers=2);"
         "assert result.metrics['env_steps'] >= 320"
     )
-    process = run_python("-c", code, json.dumps(options))
+    process = run_python("-c", code)
     assert process.returncode == 0, process.stderr

@@ -17,7 +17,18 @@ import hybridppo
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"accelerator", "blas", "errors", "interfaces", "interruption", "recording", "threads", "validation"}
+CORE = {
+    "accelerator",
+    "blas",
+    "errors",
+    "interfaces",
+    "interruption",
+    "names",
+    "recording",
+    "seeds",
+    "threads",
+    "validation",
+}
 ROOMS = {
     # Each room, from the lowest floor up, with the rooms that it may import from beside itself and the core.
     "spaces": set(),
@@ -163,9 +174,12 @@ def test_every_room_has_a_door_plate(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("module", SOURCES)
-def test_files_fit_in_a_head(module: str) -> None:
-    text = SOURCES[module].read_text()
-    assert text.count("\n") <= 400
+def test_json_is_by_the_standard(module: str) -> None:
+    """`json.dumps` writes NaN and Infinity unless it is asked not to, and most readers refuse those."""
+    calls = [node for node in ast.walk(ast.parse(SOURCES[module].read_text())) if isinstance(node, ast.Call)]
+    dumps = [call for call in calls if ast.unparse(call.func) in ("json.dumps", "json.dump")]
+    said = [{keyword.arg for keyword in call.keywords} for call in dumps]
+    assert all("allow_nan" in names for names in said), "use as_json of run_directory/lines.py"
 
 
 def test_every_room_is_installed() -> None:

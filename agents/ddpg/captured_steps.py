@@ -30,7 +30,8 @@ class CapturedSteps:
     """
 
     def __init__(self, agent: "DDPG", record: Record | None = None) -> None:
-        self._plain, self._parameters, self._optimizer = AutogradSteps(agent), agent.parameters, agent.optimizer
+        self._agent, self._plain = agent, AutogradSteps(agent)
+        self._parameters, self._optimizer = agent.parameters, agent.optimizer
         device = agent.parameters.values.device
         self._record = record if record is not None else GraphRecorder(accelerator_of(device))
         self._batch: Transitions | None = None
@@ -62,7 +63,7 @@ class CapturedSteps:
         return tried_step(
             lambda: self._record(lambda: self._plain.step(batch, noise, moves_actor=moves_actor)),
             lambda replay: replay(),
-            [self._parameters.values.data, *slots.values()],
+            [self._parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
             slots["step_critic"],
         )
 

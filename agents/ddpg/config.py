@@ -1,11 +1,13 @@
 """The configurations of DDPG and TD3."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
+from hybridppo.names import names_what_was_meant
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import Precision
+from hybridppo.validation import SAME_RESULT
 
 OPTIONAL = ("gradient_steps", "critic_learning_rate", "torch_threads")
 """Numbers that may be None."""
@@ -14,6 +16,7 @@ BufferSide = Literal["learner", "host"]
 Exploration = Literal["gaussian", "ou"]
 
 
+@names_what_was_meant
 @dataclass(frozen=True)
 class DDPGConfig:
     """DDPG's settings, checked when made: what cannot work is refused with the field and the rule."""
@@ -29,7 +32,7 @@ class DDPGConfig:
     """Transitions in the minibatch of an optimizer step."""
     buffer_size: int = 1_000_000
     """Transitions that the replay buffer holds, of all environments together; the oldest make room for new ones."""
-    buffer_on: BufferSide = "learner"
+    buffer_on: BufferSide = field(default="learner", metadata=SAME_RESULT)
     """Where the replay buffer lies: with the "learner", where every transition crosses once, or on the "host", where
     minibatches cross instead: for buffers that a GPU's memory cannot hold."""
     learning_starts: int = 1_000
@@ -58,16 +61,16 @@ class DDPGConfig:
     """Widths of the hidden layers, of actor and critics each."""
     activation: Activation = "relu"
     """Activation after each hidden layer."""
-    fast_updates: bool = True
+    fast_updates: bool = field(default=True, metadata=SAME_RESULT)
     """Use the fastest form of the update that gives the same result up to rounding: on a CPU, gradients written out by
     hand. False always takes plain autograd, the reference."""
-    compiled_updates: bool = False
+    compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
     """On a CPU, let Numba compile the update (the extra `compiled`), once: as `fast_updates` but for rounding, and on
     two torch threads as on one, bit by bit."""
-    cuda_graphs: bool = False
+    cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
     launch."""
-    torch_threads: int | None = 1
+    torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other."""
 
     def __post_init__(self) -> None:
@@ -139,6 +142,7 @@ class DDPGConfig:
         return asdict(self)
 
 
+@names_what_was_meant
 @dataclass(frozen=True)
 class TD3Config(DDPGConfig):
     """TD3's settings: those of DDPG, two critics, and what keeps them from overestimating."""

@@ -33,6 +33,7 @@ from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.errors import CheckpointError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
+from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.part_adam import PartAdam
 from hybridppo.placements.acting import TorchActor
@@ -115,7 +116,8 @@ class DDPG:
         self._num_actions = actions.size
         self._encode = ObservationEncoder(observation_space)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-        self._order = np.random.default_rng(order)
+        self._order, self._noise_seed = np.random.default_rng(order), order
+        self._depends_on_training = False
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
             generator = torch.Generator().manual_seed(initial)
@@ -242,7 +244,14 @@ class DDPG:
         Raises:
             Stopped: where `should_stop` says so. The agent is as it was before.
         """
-        steps, before = self._gradient_steps(), None
+        steps = self._gradient_steps()
+        if not self._depends_on_training:
+            return self._update(minibatches, steps)
+        with noise_from((self._noise_seed, self.version), self.parameters.values.device):
+            return self._update(minibatches, steps)
+
+    def _update(self, minibatches: Iterable[Minibatches], steps: GradientSteps) -> Metrics:
+        before = None
         counts, delay = dict(self._counts), self.config.policy_delay
         try:
             for part in minibatches:
@@ -266,11 +275,17 @@ class DDPG:
         return {}
 
     def _changing(self) -> list[Tensor]:
-        return [self.parameters.values.data, *self.optimizer.state[self.parameters.values].values()]
+        slots = self.optimizer.state[self.parameters.values].values()
+        return [self.parameters.values.data, *slots, *self.learned_buffers()]
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
+        return [*self.actor.buffers(), *self.critic.buffers()] if self._depends_on_training else []
 
     def _gradient_steps(self) -> GradientSteps:
         """The fastest form of the optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
+            self._depends_on_training = depend_on_training(self.actor, self.critic)
             self._steps = self._form_of_steps()(self)
             self._steps_binding = self.parameters.binding
         return self._steps

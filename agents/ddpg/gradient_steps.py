@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents.ddpg.targets import critic_loss, smoothed, targets
+from hybridppo.networks.modes import learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.replay import Transitions
 
@@ -83,6 +84,10 @@ class AutogradSteps(StepByStep):
         self._target_actor, self._target_critic = copy.deepcopy(self._actor), copy.deepcopy(self._critic)
         networks = {"actor": self._target_actor, "critic": self._target_critic}
         FlatParameters(networks, agent.parameters.alignment).rebind(self._target)
+        for target, network in ((self._target_actor, self._actor), (self._target_critic, self._critic)):
+            share_buffers(target, network)
+            target.eval()
+        self._actor_learning, self._critic_learning = learning_mode(self._actor), learning_mode(self._critic)
         self._actor_parameters = list(self._actor.parameters())
         self._critic_parameters = list(self._critic.parameters())
 
@@ -94,17 +99,19 @@ class AutogradSteps(StepByStep):
             actions = smoothed(actions=actions, noise=noise, clip=config.target_noise_clip)
             next_values = self._target_critic(batch.next_observations, actions)
             wanted = targets(returns=batch.returns, discounts=batch.discounts, next_values=next_values)
-        values = self._critic(batch.observations, batch.actions)
-        loss = critic_loss(values=values, targets=wanted)
-        self._descend("critic", loss, self._critic_parameters)
+        with self._critic_learning():
+            values = self._critic(batch.observations, batch.actions)
+            loss = critic_loss(values=values, targets=wanted)
+            self._descend("critic", loss, self._critic_parameters)
         with torch.no_grad():
             self._statistics[:2] += torch.stack((loss, values.mean()))
 
     def actor_step(self, batch: Transitions) -> None:
         """A step of the actor on a minibatch, towards what the first critic values most."""
-        values = self._critic.first(batch.observations, self._actor(batch.observations).tanh())
-        loss = -values.mean()
-        self._descend("actor", loss, self._actor_parameters)
+        with self._actor_learning():
+            values = self._critic.first(batch.observations, self._actor(batch.observations).tanh())
+            loss = -values.mean()
+            self._descend("actor", loss, self._actor_parameters)
         with torch.no_grad():
             self._statistics[2:] += loss
 

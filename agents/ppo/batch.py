@@ -1,8 +1,7 @@
 """The batch that PPO learns from."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,6 @@ class Batch:
     advantages: Tensor
     returns: Tensor
 
-    is_weighed: bool = field(default=False, kw_only=True)
-    """Whether the advantages are those that are learned from: of a part of a minibatch, they follow from the whole."""
-
     def __len__(self) -> int:
         return len(self.returns)
 
@@ -39,10 +35,9 @@ class Batch:
         """How many of its rows count."""
         return len(self)
 
-    @property
-    def most_minibatches(self) -> int:
-        """Into how many it may be cut: one of a single row would have advantages without a deviation."""
-        return len(self) // 2
+    def most_minibatches(self, normalizes: bool) -> int:
+        """Into how many it may be cut: a single row has no deviation, if advantages are normalised."""
+        return min(len(self), max(1, len(self) // 2)) if normalizes else len(self)
 
     @property
     def inputs(self) -> Tensor:
@@ -58,32 +53,35 @@ class Batch:
         """The clip range of its rows: a number, or `[B]`."""
         return clip_range
 
-    def weighed_advantages(self, normalizes: bool) -> Tensor:
-        """The advantages that are learned from, `[B]`."""
-        return normalize(self.advantages) if normalizes and not self.is_weighed else self.advantages
+    @property
+    def advantage_weights(self) -> Tensor | None:
+        """`[B]`, what advantages are multiplied by; None for 1."""
+        return None
 
-    def weighed_by_minibatch(
-        self, order: Tensor, sizes: Sequence[int], normalizes: bool
-    ) -> "Iterator[tuple[Tensor, int]]":
-        """Of the minibatches of an epoch, each as a whole: the advantages that are learned from, and how many steps.
+    def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[Batch]":
+        """For each epoch, the batch with the advantages that it learns from.
 
         Args:
-            order: of the epoch.
-            sizes: of its minibatches.
-            normalizes: whether advantages are normalised.
+            orders: of the epochs, `[E, B]`.
+            sizes: of the minibatches of each.
+            normalizes: whether advantages are normalised within each minibatch.
         """
-        for advantages in torch.split(self.advantages.index_select(0, order), list(sizes)):
-            if normalizes:
-                normalize_in_place(advantages.numpy())
-            yield advantages, len(advantages)
+        weights = self.advantage_weights
+        if not normalizes:
+            return [self if weights is None else replace(self, advantages=weights * self.advantages)] * len(orders)
+        advantages = self.advantages.new_empty(orders.shape)
+        for rows in minibatches_of(orders, sizes):
+            found = normalize(self.advantages[rows], weights=None if weights is None else weights[rows])
+            advantages.scatter_(1, rows.flatten(1), found.flatten(1))
+        return [replace(self, advantages=of_epoch) for of_epoch in advantages]
 
-    def weighed(self, advantages: Tensor) -> "Batch":
-        """A part of a minibatch with its part of what `weighed_by_minibatch` gave."""
-        return replace(self, advantages=advantages, is_weighed=True)
+    def steps_in(self, order: Tensor, sizes: Sequence[int]) -> Sequence[int]:
+        """How many steps each minibatch of an epoch has."""
+        return sizes
 
     def packed(self) -> "PackedBatch":
         """The same as arrays, on the CPU."""
-        return PackedBatch(*self._as_arrays(), batch=self)
+        return PackedBatch(*self._as_arrays())
 
     def _as_arrays(self) -> tuple[Any, Array, Array]:
         """Observations, actions `[B, *action]`, and all that is beside them, `[n, B]`."""
@@ -106,7 +104,7 @@ class Batch:
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""
         columns = (getattr(self, name).split(list(sizes)) for name in columns_of(type(self)))
-        return (type(self)(*parts, is_weighed=self.is_weighed) for parts in zip(*columns, strict=True))
+        return (type(self)(*parts) for parts in zip(*columns, strict=True))
 
     def gather(self, rows: Tensor) -> "Batch":
         """The rows at `[M]` indices, copied."""
@@ -115,12 +113,22 @@ class Batch:
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """The batch with `function` applied to each of its tensors."""
         tensors = (function(getattr(self, name)) for name in columns_of(type(self)))
-        return type(self)(*tensors, is_weighed=self.is_weighed)
+        return type(self)(*tensors)
 
 
 def columns_of(kind: type[Batch]) -> tuple[str, ...]:
     """The names of what a batch has for each row, in order."""
-    return tuple(each.name for each in fields(kind) if not each.kw_only)
+    return tuple(each.name for each in fields(kind))
+
+
+def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
+    """What each minibatch of epochs has, by size: `[..., M, B]` indices of the `M` minibatches that have `B`."""
+    if len(set(sizes)) == 1:
+        yield orders.view(*orders.shape[:-1], len(sizes), -1)
+        return
+    parts = torch.split(orders, list(sizes), -1)
+    for size in sorted(set(sizes)):
+        yield torch.stack([part for part in parts if part.shape[-1] == size], -2)
 
 
 class PackedBatch:
@@ -130,15 +138,10 @@ class PackedBatch:
         observations: `[B, obs]`; or stacks of frames, of which a gather makes arrays.
         actions: `[B, *action]`.
         columns: `[4, B]`: log-probabilities, values, advantages, returns.
-        batch: what was packed, if it was a whole batch.
-        is_weighed: as `Batch.is_weighed`.
     """
 
-    def __init__(
-        self, observations: Any, actions: Array, columns: Array, batch: Batch | None = None, is_weighed: bool = False
-    ) -> None:
-        self.observations, self.actions, self.batch = observations, actions, batch
-        self.is_weighed = is_weighed or (batch is not None and batch.is_weighed)
+    def __init__(self, observations: Any, actions: Array, columns: Array) -> None:
+        self.observations, self.actions = observations, actions
         self._columns = columns
         self.log_probs, self.values, self.advantages, self.returns = columns[:4]
         self.input_gradients: Array | None = None
@@ -147,11 +150,6 @@ class PackedBatch:
     def clip_range(self, clip_range: float) -> Any:
         """As `Batch.clip_range`."""
         return clip_range
-
-    def weigh_advantages(self, normalizes: bool) -> None:
-        """Make the advantages those that are learned from, in place."""
-        if normalizes and not self.is_weighed:
-            normalize_in_place(self.advantages)
 
     def mask(self, size: int) -> Array:
         """The last `size` numbers of each observation, `[size, B]`."""
@@ -166,12 +164,3 @@ class PackedBatch:
     def rows(self, start: int, end: int) -> "PackedBatch":
         """Neighbouring rows, as views."""
         return type(self)(self.observations[start:end], self.actions[start:end], self._columns[:, start:end])
-
-
-def normalize_in_place(advantages: Array) -> None:
-    """To mean 0 and deviation 1."""
-    size = len(advantages)
-    advantages -= np.add.reduce(advantages) / np.float32(size)
-    if size > 1:
-        deviation = math.sqrt(np.dot(advantages, advantages) / (size - 1))
-        advantages /= np.float32(deviation + 1e-8)

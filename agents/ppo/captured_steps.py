@@ -65,6 +65,10 @@ class CapturedSteps:
         """As the plain ones."""
         return self._plain.log_probs(observations, actions)
 
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """As the plain ones."""
+        return self._plain.log_probs_of(batch, sizes)
+
     def metrics(self) -> dict[str, float]:
         """How many steps of this update were recorded, how many replayed, and how many neither."""
         counts, self._counts = self._counts, _no_counts()
@@ -98,7 +102,7 @@ class CapturedSteps:
         return tried_step(
             lambda: _Recording(self._plain, self._clip_range, minibatch, self._record),
             lambda recording: recording.replay(minibatch),
-            [self._parameters.values.data, *slots.values()],
+            [self._parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
             slots["step"],
         )
 

@@ -35,7 +35,6 @@ def take_steps(
     columns: Any,
     rows: Any,
     starts: Any,
-    normalizes: bool,
     network: int,
     signals: Any,
     norms: Any,
@@ -65,10 +64,9 @@ def take_steps(
         steps: whether there is a step at all, and not the gradient alone and `STATISTICS` but the last.
         observations: `[B, obs]`, of the whole batch.
         actions: `[B, actions]`, float32 also where they are choices.
-        columns: `[4, B]`: log-probabilities, values, advantages, returns.
+        columns: `[4, B]`: log-probabilities, values, the advantages that are learned from, returns.
         rows: `[M]`, which of the batch are in the minibatches.
         starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
-        normalizes: whether advantages are normalised.
         network: of which this thread is: 0 for the actor, 1 for the critic, `BOTH`.
         signals: where both threads wait for each other, see `meet`.
         norms: `[2, 2]`, what they tell each other, by turns: while one reads, the other may write already.
@@ -86,14 +84,11 @@ def take_steps(
         statistics: `[S, 6]`, written.
     """
     sums = np.empty(statistics.shape[1])
-    mean, deviation = np.float32(0.0), np.float32(1.0)
     for minibatch in range(len(starts) - 1):
         some, squares_of = rows[starts[minibatch] : starts[minibatch + 1]], norms[minibatch % 2]
-        if network != CRITIC:
-            mean, deviation = moments(columns[2], some, normalizes)
         fill_gradient(
-            values, gradient, observations, actions, columns, some, len(some), mean, deviation, network, sizes,
-            offsets, choices, numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
+            values, gradient, observations, actions, columns, some, len(some), network, sizes, offsets, choices,
+            numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
         )  # fmt: skip
         tell(sums, len(some), network, statistics[minibatch])
         if steps:
@@ -155,14 +150,14 @@ def take_step(
 
 
 def fill_gradient(
-    values: Any, gradient: Any, observations: Any, actions: Any, columns: Any, rows: Any, size: int, mean: Any,
-    deviation: Any, network: int, sizes: Any, offsets: Any, choices: Any, numbers: Any, free: int, mask_size: int,
-    is_tanh: bool, settings: Any, blocks: Any, squares: Any, vectors: Any, sums: Any,
+    values: Any, gradient: Any, observations: Any, actions: Any, columns: Any, rows: Any, size: int, network: int,
+    sizes: Any, offsets: Any, choices: Any, numbers: Any, free: int, mask_size: int, is_tanh: bool, settings: Any,
+    blocks: Any, squares: Any, vectors: Any, sums: Any,
 ) -> None:  # fmt: skip
     """What `rows` add to the gradient of the loss over a minibatch of `size`, and to the sums of what is measured.
 
-    There is one of `rows` at least; `mean` and `deviation` of the minibatch's advantages are as `moments` gives them;
-    what `network` has of `gradient` and `sums`, `[6]`, is written; others as for `take_steps`.
+    There is one of `rows` at least; what `network` has of `gradient` and `sums`, `[6]`, is written; others as for
+    `take_steps`.
     """
     num_layers, block = sizes.shape[1] - 1, blocks.shape[1]
     up, down, weights = squares[:num_layers], squares[num_layers : 2 * num_layers], squares[2 * num_layers :]
@@ -185,7 +180,7 @@ def fill_gradient(
                 mask(observations, some, outputs, mask_size)
                 policy_loss(
                     outputs, d_outputs, d_free, values[free : free + len(numbers)], actions, columns, some, choices,
-                    numbers, mean, deviation, size, settings, sums,
+                    numbers, size, settings, sums,
                 )  # fmt: skip
             else:
                 value_loss(outputs, d_outputs, columns, some, size, settings, sums)
@@ -197,19 +192,6 @@ def fill_gradient(
         if own == ACTOR:
             for k in range(len(numbers)):
                 gradient[free + k] = d_free[k]
-
-
-def moments(advantages: Any, rows: Any, normalizes: bool) -> tuple[Any, Any]:
-    """What is taken from the advantages of a minibatch, and what they are divided by then."""
-    if not normalizes:
-        return np.float32(0.0), np.float32(1.0)
-    size, total, squares = len(rows), 0.0, 0.0
-    for row in rows:
-        total += advantages[row]
-    mean = total / size
-    for row in rows:
-        squares += (advantages[row] - mean) ** 2
-    return np.float32(mean), np.float32(math.sqrt(squares / max(size - 1, 1)) + 1e-8)
 
 
 def gather(observations: Any, rows: Any, out: Any, width: int) -> None:
@@ -233,7 +215,7 @@ def mask(observations: Any, rows: Any, outputs: Any, mask_size: int) -> None:
 
 def policy_loss(
     outputs: Any, d_outputs: Any, d_free: Any, log_stds: Any, actions: Any, columns: Any, rows: Any, choices: Any,
-    numbers: Any, mean: Any, deviation: Any, size: int, settings: Any, sums: Any,
+    numbers: Any, size: int, settings: Any, sums: Any,
 ) -> None:  # fmt: skip
     """The clipped surrogate, the entropy bonus and their gradients, for some rows of a minibatch of `size`."""
     one, half = np.float32(1.0), np.float32(0.5)
@@ -272,7 +254,7 @@ def policy_loss(
             outputs[r, first + k] = noise
             log_prob -= half * noise * noise
 
-        log_ratio, advantage = log_prob - columns[0, row], (columns[2, row] - mean) / deviation
+        log_ratio, advantage = log_prob - columns[0, row], columns[2, row]
         ratio = np.float32(math.exp(log_ratio))
         clipped = min(max(ratio, low), high)
         surrogate, clipped_surrogate = ratio * advantage, clipped * advantage

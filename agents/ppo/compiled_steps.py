@@ -4,8 +4,8 @@ A step is one call: rows gathered, actor and critic forward, the loss, backward,
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,15 +41,16 @@ ROWS_OF_A_THREAD = 256
 """Fewer are not worth another thread, where they only pass forward."""
 PRODUCTS_OF_A_CALL = 2**25
 """Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
+ADVANTAGES = 2
+"""Where they are among the columns."""
 TYPES = """
 parameters = (f[::1], f[::1], f[::1], f[::1])
 batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
 network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 """
 SIGNATURES = {
-    "moments": "numba.types.UniTuple(f, 2)(f[::1], i[::1], b)",
-    "fill_gradient": "u(f[::1], f[::1], *batch, i, f, f, i, *network, d[::1])",
-    "take_steps": "u(*parameters, b, *batch, i[::1], b, i, i[::1], d[:, ::1], *network, f[:, ::1])",
+    "fill_gradient": "u(f[::1], f[::1], *batch, i, i, *network, d[::1])",
+    "take_steps": "u(*parameters, b, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
     "take_step_of_shards": "u(*parameters, f[:, ::1], d[:, ::1], i, i[:, :, ::1], d[::1], f[::1])",
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
@@ -76,7 +77,7 @@ class CompiledSteps:
     written_in: str | None = "agents/ppo/compiled_loops.py"
 
     def __init__(self, agent: "PPO") -> None:
-        self._agent, config = agent, agent.config
+        self._agent = agent
         self._module: Any = MODULE.load()
         actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
@@ -90,12 +91,12 @@ class CompiledSteps:
         free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
         head = (*_actions_of(agent.distribution), free, form.mask_size)
         self._is_tanh = form.activation == "tanh"
-        self._normalizes, self._settings = config.normalize_advantage, np.zeros(loops.NUM_SETTINGS)
+        self._settings = np.zeros(loops.NUM_SETTINGS)
         self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
+        self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
         self._threads = SideBySide()
-        self._packed: tuple[Any, tuple[Array, Array, Array]] | None = None
 
     @staticmethod
     def supports(agent: "PPO") -> bool:
@@ -107,7 +108,8 @@ class CompiledSteps:
             and knows(agent, agent.actor_network, agent.critic_network)
         )
 
-    def threads(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def threads(self) -> Iterator[None]:
         """As many as torch has. Of two, each has a network, to the bits of one.
 
         Of more, each has a share of a minibatch; what they find is added in their order, which is another rounding.
@@ -116,7 +118,11 @@ class CompiledSteps:
         while len(self._scratch) < self._num_threads:
             self._scratch.append(_scratch(self._sizes))
         self._threads.make_room(self._num_threads)
-        return one_torch_thread()
+        try:
+            with one_torch_thread():
+                yield
+        finally:
+            self._packed = None  # it holds the rollout
 
     def values(self, observations: Tensor) -> Tensor:
         """The critic's values."""
@@ -134,15 +140,20 @@ class CompiledSteps:
         self._threads.run(some_of, count)
         return torch.from_numpy(values)
 
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """Never asked for: no product is rounded."""
+        raise NotImplementedError
+
     def metrics(self) -> dict[str, float]:
         """Nothing."""
         return {}
 
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
-        if self._packed is None or self._packed[0] is not batch:
-            self._packed = batch, _packed(batch)
+        if self._packed is None or self._packed[0] is not batch.returns:
+            self._packed = batch.returns, _packed(batch)
         columns, rows = self._packed[1], np.asarray(order, np.int64)
+        columns[2][ADVANTAGES] = array_of(batch.advantages)  # which alone differ from epoch to epoch
         parameters, step = self._parameters(clip_range)
         starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
@@ -166,8 +177,8 @@ class CompiledSteps:
     ) -> None:  # fmt: skip
         """On one thread."""
         self._module.take_steps(
-            *parameters, steps, *columns, rows, starts, self._normalizes, loops.BOTH, *meeting_place(),
-            *self._network, *self._scratch[0], statistics,
+            *parameters, steps, *columns, rows, starts, loops.BOTH, *meeting_place(), *self._network,
+            *self._scratch[0], statistics,
         )  # fmt: skip
 
     def _take_steps_by_networks(
@@ -180,7 +191,7 @@ class CompiledSteps:
 
         def take(network: int) -> None:
             self._module.take_steps(
-                *parameters, True, *columns, rows, starts, self._normalizes, network, signals, norms, *own[network],
+                *parameters, True, *columns, rows, starts, network, signals, norms, *own[network],
                 *self._scratch[network], statistics,
             )  # fmt: skip
 
@@ -191,14 +202,13 @@ class CompiledSteps:
     ) -> None:
         """A step on a minibatch of `rows`, of which each thread has a share."""
         size, num_shards = len(rows), min(self._num_threads, len(rows))
-        moments = self._module.moments(columns[2][2], rows, self._normalizes)
         gradients = np.zeros((num_shards, len(self._values)), np.float32)
         sums = np.empty((num_shards, len(STATISTICS)))
 
         def fill(shard: int) -> None:
             share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
             self._module.fill_gradient(
-                self._values, gradients[shard], *columns, share, size, *moments, loops.BOTH, *self._network,
+                self._values, gradients[shard], *columns, share, size, loops.BOTH, *self._network,
                 *self._scratch[shard], sums[shard],
             )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The configuration of PPO. Its defaults are those that learned best over eight environments, by measurement."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hybridppo.agents.common.checks import (
@@ -11,12 +11,14 @@ from hybridppo.agents.common.checks import (
     check_types,
     require,
 )
+from hybridppo.names import names_what_was_meant
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.state_dependent import ExplorationLayout
+from hybridppo.validation import SAME_RESULT
 
 OPTIONAL = (
     "num_minibatches", "critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads"
@@ -36,6 +38,7 @@ LARGEST_POOL = 64
 """Beyond that, actions are too old to tell anything."""
 
 
+@names_what_was_meant
 @dataclass(frozen=True)
 class PPOConfig:
     """PPO's settings, checked when made: what cannot work is refused with the field and the rule."""
@@ -54,7 +57,8 @@ class PPOConfig:
     """Epochs: how often each rollout is learned from."""
     num_minibatches: int | None = None
     """Minibatches per epoch; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
-    differ by at most one. None for 32, or fewer where those would have fewer than 64 samples each."""
+    differ by at most one. None for 32, or fewer where those would have fewer than 64 samples each. Rows of a rollout
+    that are no steps, such as resets, are left out first; if too few are left, there are fewer minibatches."""
     learning_rate: float = 3e-4
     """Adam's step size."""
     critic_learning_rate: float | None = None
@@ -122,21 +126,22 @@ class PPOConfig:
     sequence_length: int = 32
     """With a memory, how many steps in a row are learned from as one; minibatches are made of such sequences, and a
     gradient reaches back as far."""
-    fast_updates: bool = True
+    fast_updates: bool = field(default=True, metadata=SAME_RESULT)
     """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
     gradients written out by hand. False always takes plain autograd, the reference."""
-    compiled_updates: bool = False
+    compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the update of MLPs on a CPU, where fast_updates is not False (needs Numba: the extra "compiled"): about
     twice as fast where networks are small, equal up to rounding, on one core. A machine compiles it once, in half a
     minute. Other networks learn as without it."""
-    cuda_graphs: bool = False
+    cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
     launch. Rows of compiled environments that are sampled there are recorded as well."""
     precision: Precision = "fp32"
     """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
     made for it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, but for the
-    numbers that are multiplied, which are rounded to 11 bits."""
-    torch_threads: int | None = 1
+    numbers that are multiplied, which are rounded to 11 bits. "fp32" turns TF32 off in convolutions too, which torch
+    itself leaves on."""
+    torch_threads: int | None = field(default=1, metadata=SAME_RESULT)
     """CPU threads of torch while training; None lets placement auto choose, and is 1 under any other. Another number is
     another rounding. More than one slows small networks down many times over; try more from layers of about 512 and
     minibatches of about 1024 on."""
@@ -219,6 +224,14 @@ class PPOConfig:
                 f"must be at most the sequences of a rollout, num_envs * num_steps / sequence_length = "
                 f"{self.num_envs} * {self.num_steps} / {self.sequence_length}, rounded up to {self.units}, as "
                 "recurrent is given",
+            )
+            has_one_step = self.num_steps % self.sequence_length == 1 or self.sequence_length == 1
+            self._require(
+                "normalize_advantage",
+                not (self.normalize_advantage and has_one_step and self.units // self.minibatches == 1),
+                "needs minibatches of at least 2 samples, but one may be a sequence of a single step (num_steps "
+                f"{self.num_steps}, sequence_length {self.sequence_length}): use fewer minibatches, or another "
+                "sequence_length",
             )
 
     @property

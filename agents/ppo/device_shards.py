@@ -6,17 +6,18 @@ of which the whole minibatch's are normalised, and the explained variance is mad
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.batch import Batch, minibatches_of
 from hybridppo.agents.ppo.losses import normalize
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.agents.ppo.pool import Newest
+from hybridppo.networks.modes import require_same_everywhere
 from hybridppo.rollouts.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -77,10 +78,9 @@ class ShardedBatch:
     def __len__(self) -> int:
         return self._num_rows
 
-    @property
-    def most_minibatches(self) -> int:
+    def most_minibatches(self, normalizes: bool) -> int:
         """Into how many it may be cut."""
-        return self._num_rows if self.num_shards > 1 else self._num_rows // 2
+        return self._num_rows if self.num_shards > 1 or not normalizes else max(1, self._num_rows // 2)
 
     def steps(self) -> Batch:
         """The rows of this learner, with the values, returns and advantages of all."""
@@ -90,16 +90,24 @@ class ShardedBatch:
         ]
         return Batch(parts[0], parts[1], parts[2], values, advantages, returns)
 
-    def minibatch(self, order: Tensor, normalizes: bool) -> list[Batch]:
+    def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[ShardedBatch]":
+        """As `Batch.weighed`: the whole minibatch is normalised."""
+        return [self._weighed(order, sizes) if normalizes else self for order in orders]
+
+    def _weighed(self, order: Tensor, sizes: Sequence[int]) -> "ShardedBatch":
+        advantages = torch.empty_like(self._columns[:, 2])
+        for rows in minibatches_of(order, sizes):
+            places = (rows.unsqueeze(1) + self._starts) % self._num_rows  # [M, shards, B]
+            shards = torch.arange(self.num_shards, device=advantages.device)[:, None]
+            found = normalize(self._columns[shards, 2, places].flatten(1))
+            advantages[shards, places] = found.view(places.shape)
+        own = [replace(part, advantages=advantages[self.first + i]) for i, part in enumerate(self.own)]
+        return ShardedBatch(own, self.first, self._columns)
+
+    def minibatch(self, order: Tensor) -> list[Batch]:
         """This learner's part of a minibatch, by shard, of the rows at `[m]` places of an order."""
         places = (order + self._starts) % self._num_rows  # [shards, m]
-        advantages = self._columns[:, 2].gather(1, places)
-        if normalizes:
-            advantages = normalize(advantages.flatten()).view_as(advantages)
-        found = []
-        for i, part in enumerate(self.own):
-            found.append(part.gather(places[self.first + i]).weighed(advantages[self.first + i]))
-        return found
+        return [part.gather(places[self.first + i]) for i, part in enumerate(self.own)]
 
 
 class ShardedExperience(Newest):
@@ -137,6 +145,7 @@ class DeviceShardedSteps:
     written_in: str | None = None
 
     def __init__(self, agent: "PPO", num_own: int, exchange: Exchange) -> None:
+        require_same_everywhere(agent.actor_network, agent.critic_network)
         self._agent, self._form, self._exchange = agent, AutogradSteps(agent), exchange
         self._gradient = agent.parameters.gradient
         self._rows = self._gradient.new_zeros((num_own, len(self._gradient) + len(STATISTICS) - 1))
@@ -149,6 +158,10 @@ class DeviceShardedSteps:
         """The critic's values."""
         return self._form.values(observations)
 
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """By autograd."""
+        return self._form.log_probs_of(batch, sizes)
+
     def metrics(self) -> dict[str, float]:
         """Nothing."""
         return {}
@@ -159,8 +172,7 @@ class DeviceShardedSteps:
         return torch.stack([self._step(batch, part, clip_range) for part in torch.split(placed, list(sizes))])
 
     def _step(self, batch: ShardedBatch, order: Tensor, clip_range: float) -> Tensor:
-        shards = batch.minibatch(order, self._agent.config.normalize_advantage)
-        for row, shard in zip(self._rows, shards, strict=True):
+        for row, shard in zip(self._rows, batch.minibatch(order), strict=True):
             statistics = self._form.gradient(shard, clip_range)
             torch.cat((self._gradient, statistics), out=row)
         everything = self._exchange(self._rows)

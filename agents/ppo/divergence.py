@@ -2,14 +2,18 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.errors import TrainingError
+from hybridppo.networks.rows import numbers_of
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.observations import ObservationEncoder
 
 
 def divergence(
@@ -33,6 +37,27 @@ def divergence(
         f"normalised (here from {rewards}), observations that are not (here from {observations}). "
         "The parameters are lost, and nothing of them was saved: mend the cause, and start anew or from the last "
         "checkpoint, which was written before"
+    )
+
+
+def too_large(
+    iteration: int, normalization: Normalization, rollout: Rollout, encode: ObservationEncoder
+) -> TrainingError:
+    """The error for moments that have become too large: the largest number of the rollout that they count."""
+    rewards, observations = rollout.rewards[..., None], normalization.observations
+    are_steps = torch.zeros_like(rewards).view(-1).index_fill_(0, rollout.valid_rows, 1.0).view_as(rewards)
+    if observations is not None and not bool(observations.moments.variance.isfinite().all()):
+        kind, numbers = "observation", numbers_of(rollout.observations[:-1], encode.layout)
+        sizes = numbers.abs() * are_steps * ~observations.moments.variance.isfinite()
+    else:
+        kind, numbers, sizes = "reward", rewards, rewards.abs() * are_steps
+    step, column, number = map(int, np.unravel_index(int(sizes.argmax()), sizes.shape))
+    name = encode.names[number] if kind == "observation" else ""
+    return TrainingError(
+        f"training stopped in iteration {iteration}: {kind}{name} is {float(numbers[step, column, number]):g} in step "
+        f"{step} of the rollout, of environment {column} (of agent {column} of all, if environments have several). The "
+        f"variance of such numbers is too large for float32, and normalize_{kind}s=True needs it: give smaller "
+        f"ones, or leave normalize_{kind}s out. The last checkpoint was written before"
     )
 
 

@@ -6,8 +6,8 @@ This is the place to change it; its terms are in `losses.py`. A loss of one's ow
 `hybridppo.train(..., loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd.
 
 Where nobody has one, small networks on a CPU learn by the gradient that `numpy_passes.py` writes out by hand. At the
-start of every run both are computed once and compared: a formula that was changed here alone is an error, and never
-without effect.
+start of every run both are computed once and compared: if a formula was changed here alone, a warning says so, and
+autograd is taken.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class LossInputs:
     log_ratio: Tensor
     """The log-probability of the action now, less that when it was taken."""
     advantages: Tensor
-    """Normalised, where `normalize_advantage` says so."""
+    """Normalised by `losses.normalize`, if `normalize_advantage` says so."""
     entropy: Tensor
     """Of the action distribution, in nats."""
     values: Tensor

@@ -10,14 +10,35 @@ import torch
 from torch import Tensor
 
 
-def normalize(advantages: Tensor) -> Tensor:
-    """Zero mean and unit standard deviation over the minibatch `[B]` (detail 7; unbiased deviation).
+def normalize(advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
+    """Zero mean and unit standard deviation over each minibatch (detail 7; unbiased deviation).
 
-    A single advantage has no deviation and becomes zero.
+    The only place where advantages are normalised, for every form of the optimizer steps. A single advantage has no
+    deviation and becomes zero.
+
+    Args:
+        advantages: `[..., B]`, minibatches of one size.
+        weights: `[..., B]`, if each advantage is multiplied by a weight; the weighted ones are normalised.
+        counted: `[..., B]` bool, if not all rows are steps; the others become zero.
     """
-    if len(advantages) == 1:
-        return torch.zeros_like(advantages)
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    number: Any = advantages.shape[-1]
+    if counted is not None:
+        number, counts = counted.sum(-1, keepdim=True), counted.to(advantages.dtype)
+        advantages = advantages.masked_fill(~counted, 0.0)
+        weights = counts if weights is None else counts * weights
+    weighed = advantages if weights is None else weights * advantages
+    total = weighed.sum(-1, keepdim=True)
+    spread = weighed - total / number
+    if counted is not None:
+        spread = spread.masked_fill(~counted, 0.0)
+    deviation = (spread.square().sum(-1, keepdim=True) / (number - 1)).sqrt()
+    if weights is not None:
+        # w * A - w * mean, with the mean for which they add up to 0
+        spread = weighed - weights * (total / weights.sum(-1, keepdim=True))
+    normalized: Tensor = spread / (deviation + 1e-8)
+    if counted is not None:
+        return normalized.masked_fill(number < 2, 0.0)
+    return normalized if number > 1 else torch.zeros_like(normalized)
 
 
 def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float | Tensor) -> Tensor:
@@ -68,7 +89,9 @@ def clip_fraction(log_ratio: Tensor, clip_range: float | Tensor) -> Tensor:
 def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
     """`1 - Var(returns - values) / Var(returns)`, a scalar; 1 is perfect, 0 no better than the mean.
 
-    Not a number where the returns do not vary.
+    Not a number if the returns do not vary, as a single one does not.
     """
+    if len(returns) < 2:
+        return returns.new_full((), torch.nan)
     variance = returns.var()
     return torch.where(variance > 0, 1.0 - (returns - values).var() / variance, torch.nan)

@@ -75,6 +75,11 @@ class Normalization(nn.Module):
         parts = {"observations": self.observations, "rewards": self.rewards}
         return {name: part for name, part in parts.items() if part is not None}
 
+    def largest_variance(self, like: Tensor) -> Tensor:
+        """Of all moments, `[1]`: no finite number if one of them has become too large; 0 if nothing is normalised."""
+        variances = [part.moments.variance.reshape(-1) for part in self.parts.values()]
+        return torch.cat(variances).amax(0, keepdim=True) if variances else like.new_zeros(1)
+
     def changing(self) -> list[Tensor]:
         """What an update changes before it is over."""
         return [] if self.rewards is None else list(self.rewards.buffers())

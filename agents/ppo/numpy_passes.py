@@ -43,11 +43,11 @@ class Passes:
         *critic_layers, critic_head = linears(critic)
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
         biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
-        self._hidden = HiddenLayers(
-            stacked(array_of, *weights),
-            [bias[:, None] for bias in stacked(array_of, *biases)],
-            form.activation,
-            matmul(agent.config.precision),
+        product = matmul(agent.config.precision)
+        all_weights, all_biases = stacked(array_of, *weights), [bias[:, None] for bias in stacked(array_of, *biases)]
+        self._hidden = HiddenLayers(all_weights, all_biases, form.activation, product)
+        self._actor_hidden = HiddenLayers(
+            [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases], form.activation, product
         )
         self._hidden_gradients = (
             stacked(gradient_of, *weights),
@@ -68,6 +68,10 @@ class Passes:
         last = self._critic_hidden.forward(rows)[-1][0]
         np.dot(last, self._value_weight, out=out)
         out += self._value_bias
+
+    def log_probs(self, rows: "PackedBatch") -> Array:
+        """Of the actions of some rows, `[B]`, as `block` computes them."""
+        return self._head.forward(self._actor_hidden.forward(rows.observations)[-1][0], rows)[0]
 
     def block(self, rows: "PackedBatch", clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""

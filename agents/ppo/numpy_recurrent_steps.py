@@ -109,7 +109,7 @@ class NumpyRecurrentSteps(NumpySteps):
         remembered = self._cells.forward(rows, states, array_of(sequences.starts))
         inputs = self._with_mask(remembered, rows)
         inputs = inputs.reshape(2, -1, inputs.shape[-1]) if valid is None else inputs[:, valid]
-        steps = _Steps(inputs, *minibatch.of_steps, np.empty_like(inputs), sequences.rows.is_weighed)
+        steps = _Steps(inputs, *minibatch.of_steps, np.empty_like(inputs))
         super()._fill_gradient(steps, clip_range, out)
         gradients = np.zeros_like(remembered)
         of_inputs = steps.input_gradients[..., : self._size]
@@ -136,10 +136,8 @@ class _Steps(PackedBatch):
 
     input_gradients: Array
 
-    def __init__(
-        self, observations: Array, actions: Array, columns: Array, input_gradients: Array, is_weighed: bool
-    ) -> None:
-        super().__init__(observations, actions, columns, is_weighed=is_weighed)
+    def __init__(self, observations: Array, actions: Array, columns: Array, input_gradients: Array) -> None:
+        super().__init__(observations, actions, columns)
         self.input_gradients = input_gradients
 
     def mask(self, size: int) -> Array:
@@ -149,4 +147,4 @@ class _Steps(PackedBatch):
     def rows(self, start: int, end: int) -> "_Steps":
         part = slice(start, end)
         columns, gradients = self._columns[:, part], self.input_gradients[:, part]
-        return _Steps(self.observations[:, part], self.actions[part], columns, gradients, self.is_weighed)
+        return _Steps(self.observations[:, part], self.actions[part], columns, gradients)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import PackedBatch
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_exploring_head import is_known
 from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
@@ -50,7 +50,6 @@ class NumpySteps:
         # Rows that pass forward and backward while they lie in the cache closest to a core: activations of a megabyte.
         widest = max(layer.weight.shape[0] for layer in linears(actor)[:-1])
         self._block_size = max(32, 2**20 // (4 * 2 * widest))
-        self._packed: PackedBatch | None = None
         self._num_threads = 1
         self._pool: ThreadPoolExecutor | None = None
 
@@ -82,6 +81,7 @@ class NumpySteps:
                 yield
             finally:
                 self._num_threads = 1
+                self._packed = None  # it holds the rollout
 
     def _begin_threads(self, count: int) -> None:
         if len(self._passes) < count:
@@ -125,15 +125,23 @@ class NumpySteps:
         """As `AutogradSteps.log_probs`: once or twice an update, where torch is as quick."""
         return self._agent.distribution.log_prob(self._agent.actor_network(observations), actions)
 
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """As `AutogradSteps.log_probs_of`, in the blocks of the gradient."""
+        rows = batch.packed()
+        found = np.empty(len(rows.returns), np.float32)
+        for start, end in pairwise(accumulate(sizes, initial=0)):
+            for first in range(start, end, self._block_size):
+                block = np.arange(first, min(first + self._block_size, end))
+                found[block] = self._passes[0].log_probs(rows.gather(block))
+        return torch.from_numpy(found)
+
     def metrics(self) -> dict[str, float]:
         """Nothing."""
         return {}
 
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """Two gathers for the epoch; minibatches are views."""
-        if self._packed is None or self._packed.batch is not batch:
-            self._packed = batch.packed()
-        shuffled = self._packed.gather(np.asarray(order))
+        shuffled = batch.packed().gather(np.asarray(order))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         start = 0
         for row, size in zip(statistics, sizes, strict=True):
@@ -169,7 +177,6 @@ class NumpySteps:
     def _fill_gradient(self, minibatch: Any, clip_range: float, out: Array) -> None:
         """Forward, the loss's gradient by hand, backward; `STATISTICS` but the last into `out`."""
         size = len(minibatch.returns)
-        minibatch.weigh_advantages(self._config.normalize_advantage)
         if size <= self._block_size:
             out[:-1] = self._passes[0].block(minibatch, clip_range, size)
         else:

@@ -16,7 +16,8 @@ from hybridppo.agents.ppo.loss import LossInputs
 from hybridppo.agents.ppo.losses import approx_kl, clip_fraction
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.interruption import Stopped
-from hybridppo.networks.precision import autocast
+from hybridppo.networks.modes import learning_mode
+from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,13 @@ class OptimizerSteps(Protocol):
         """The critic's values `[B]` of observations `[B, obs]`, without a gradient."""
         ...
 
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """The log-probabilities `[B]` of a batch's actions by the parameters as they are now, as the steps see them.
+
+        Asked for if the steps round products: `sizes` are those of the minibatches, on which rounding depends.
+        """
+        ...
+
     def metrics(self) -> dict[str, float]:
         """What else is to be told of the update that has ended."""
         ...
@@ -48,7 +56,8 @@ class OptimizerSteps(Protocol):
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
 
-        With a memory, a `SequenceBatch` and its sequences instead.
+        With a memory, a `SequenceBatch` and its sequences instead. Its advantages are those that are learned from, as
+        `Batch.weighed` gives them.
 
         Returns:
             `STATISTICS` of every step, `[len(sizes), 6]`, on the agent's device.
@@ -70,7 +79,9 @@ class AutogradSteps:
         self._parameters, self._optimizer, self._config = agent.parameters, agent.optimizer, agent.config
         trunk = shared_trunk_of(self._actor)
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
-        self._autocast = autocast(agent.config.precision, agent.parameters.values.device)
+        networks = self._actor, self._critic
+        self._learning = learning_mode(*networks)
+        self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
 
     def threads(self) -> AbstractContextManager[None]:
         """As many as torch has."""
@@ -89,6 +100,16 @@ class AutogradSteps:
         """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
         outputs, values = self._forward(batch)
         return self._distribution.log_prob(outputs, batch.steps().actions), values
+
+    @torch.no_grad()
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """Those of a batch, cut into minibatches of these sizes, as `gradient` computes them: with rounded products."""
+        found = []
+        for part in batch.split(sizes):
+            with self._rounding():
+                outputs = self._actor(part.inputs)
+            found.append(self._distribution.log_prob(outputs.float(), part.actions))
+        return torch.cat(found)
 
     @torch.no_grad()
     def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
@@ -132,7 +153,11 @@ class AutogradSteps:
 
     def gradient(self, batch: Any, clip_range: float | Tensor) -> Tensor:
         """Fill the parameters' gradient with that of the loss; `STATISTICS` but the last."""
-        with self._autocast:
+        with self._learning():
+            return self._gradient(batch, clip_range)
+
+    def _gradient(self, batch: Any, clip_range: float | Tensor) -> Tensor:
+        with self._rounding():
             outputs, values = (tensor.float() for tensor in self._forward(batch))
         batch = batch.steps()
         log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, batch.actions)
@@ -140,7 +165,7 @@ class AutogradSteps:
         clip_range = batch.clip_range(clip_range)
         inputs = LossInputs(
             log_ratio=log_ratio,
-            advantages=batch.weighed_advantages(self._config.normalize_advantage),
+            advantages=batch.advantages,
             entropy=entropy,
             values=values,
             old_values=batch.values,

@@ -10,24 +10,20 @@ batch has log-probabilities of the policy before the update, advantages weighed 
 the loss is PPO's.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, PackedBatch, columns_of
+from hybridppo.agents.ppo.rounded_steps import as_steps_see_it, log_probs_now
 from hybridppo.rollouts.advantages import next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
-
-Array = NDArray[Any]
 
 LEARNING_RATE_STEP = 0.03
 """By how much the actor's rate is lowered after an update that went too far (the paper's appendix, "adaptation")."""
@@ -50,25 +46,10 @@ class PooledBatch(Batch):
         """For each row, `[B]`."""
         return clip_range * self.shares / self.weights
 
-    def weighed_advantages(self, normalizes: bool) -> Tensor:
-        """Advantages by their weights; normalised, where they are, as the weighed ones are."""
-        if self.is_weighed:
-            return self.advantages
-        if not normalizes:
-            return self.weights * self.advantages
-        mean = (self.weights * self.advantages).mean() / self.weights.mean()
-        deviation = (self.weights * self.advantages).std() if len(self) > 1 else self.weights.new_zeros(())
-        return self.weights * (self.advantages - mean) / (deviation + 1e-8)
-
-    def weighed_by_minibatch(  # noqa: D102 - as in the base
-        self, order: Tensor, sizes: Sequence[int], normalizes: bool
-    ) -> Iterator[tuple[Tensor, int]]:
-        columns = (
-            torch.split(column.index_select(0, order), list(sizes)) for column in (self.advantages, self.weights)
-        )
-        for advantages, weights in zip(*columns, strict=True):
-            weigh_in_place(advantages.numpy(), weights.numpy(), normalizes)
-            yield advantages, len(advantages)
+    @property
+    def advantage_weights(self) -> Tensor:
+        """The weights."""
+        return self.weights
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "PooledBatch":
         """The same steps with other numbers beside them, `[B]` each."""
@@ -77,7 +58,7 @@ class PooledBatch(Batch):
 
     def packed(self) -> PackedBatch:
         """The same as arrays, on the CPU."""
-        return PackedPool(*self._as_arrays(), batch=self)
+        return PackedPool(*self._as_arrays())
 
 
 class PackedPool(PackedBatch):
@@ -86,23 +67,6 @@ class PackedPool(PackedBatch):
     def clip_range(self, clip_range: float) -> Any:
         """For each row, `[B]`."""
         return clip_range * self._columns[5] / self._columns[4]
-
-    def weigh_advantages(self, normalizes: bool) -> None:
-        """As `PooledBatch.weighed_advantages`, in place."""
-        if not self.is_weighed:
-            weigh_in_place(self.advantages, self._columns[4], normalizes)
-
-
-def weigh_in_place(advantages: Array, weights: Array, normalizes: bool) -> None:
-    """As `PooledBatch.weighed_advantages`, of arrays."""
-    if normalizes:
-        weighed = weights * advantages
-        total, size = np.add.reduce(weighed), len(weighed)
-        advantages -= total / np.add.reduce(weights)
-        weighed -= total / np.float32(size)
-        deviation = math.sqrt(np.dot(weighed, weighed) / (size - 1)) if size > 1 else 0.0
-        advantages /= np.float32(deviation + 1e-8)
-    np.multiply(advantages, weights, out=advantages)
 
 
 class Newest(nn.Module):
@@ -162,7 +126,7 @@ class Pool(Newest):
         share = len(pooled) / sum(distances)
         parts = [self._part(agent, one, steps, share, is_new=one is rollout) for one in pooled]
         columns = ([getattr(part, name) for part in parts] for name in columns_of(PooledBatch))
-        return PooledBatch(*map(torch.cat, columns))
+        return as_steps_see_it(agent, PooledBatch(*map(torch.cat, columns)), steps, is_current=True)
 
     def _part(self, agent: "PPO", rollout: Rollout, steps: Any, share: float, *, is_new: bool) -> PooledBatch:
         """What one rollout adds, seen from the policy as it is now."""
@@ -197,8 +161,8 @@ class Pool(Newest):
     @torch.no_grad()
     def measures(self, agent: "PPO", batch: PooledBatch, steps: Any) -> list[Tensor]:
         """The total variation between the policies before and after the update, as the pool's actions tell it."""
-        ratio = (steps.log_probs(batch.observations, batch.actions) - batch.log_probs).exp()
-        return [0.5 * (batch.weights * (ratio - 1.0).abs()).mean(), batch.shares[0], batch.weights.mean()]
+        ratio = (log_probs_now(agent, batch, steps) - batch.log_probs).exp()
+        return [0.5 * (batch.weights * (ratio - 1.0).abs()).mean(), batch.shares[:1].sum(), batch.weights.mean()]
 
     def learned(self, agent: "PPO", measured: Sequence[float], clip_range: float) -> dict[str, float]:
         """Keep the rollout, and lower the actor's rate where the update went further than half the clip range."""

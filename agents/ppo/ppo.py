@@ -12,32 +12,29 @@ One long file, so that the algorithm reads from top to bottom; its loss, steps a
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.agents.common.acting import NO_STATE, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.ppo.agreement import ByHand, require_same_gradient
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.divergence import divergence
+from hybridppo.agents.ppo.divergence import divergence, too_large
+from hybridppo.agents.ppo.forms import fastest_form, has_gradient_of_the_loss
 from hybridppo.agents.ppo.loss import Loss, LossFunction, LossInputs, ppo_loss
 from hybridppo.agents.ppo.losses import explained_variance
 from hybridppo.agents.ppo.minibatch_order import orders_on
 from hybridppo.agents.ppo.normalizing import Normalization
-from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.agents.ppo.optimizer_steps import STATISTICS, OptimizerSteps
 from hybridppo.agents.ppo.pool import experience
-from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.agents.ppo.rounded_steps import as_steps_see_it
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
 from hybridppo.errors import CheckpointError
@@ -45,6 +42,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.interruption import Stopped
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
+from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
@@ -96,7 +94,7 @@ class PPO:
         self._encode = ObservationEncoder(observation_space)
         require_rows(config, self._encode)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
-        self._order = np.random.default_rng(order)
+        self._order, self._noise_seed = np.random.default_rng(order), order
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
             self.actor, self.critic = self._made_networks(initial)
@@ -115,7 +113,9 @@ class PPO:
         self._clip_range = config.clip_range
         self._steps: OptimizerSteps | None = None
         self._steps_binding = 0
-        self._has_agreed = False
+        self._depends_on_training = False
+        self._has_agreed: bool | None = None
+        """Whether a gradient by hand is that of the loss; None if they were not compared."""
 
     def _made_networks(self, seed: int) -> tuple[nn.Module, nn.Module]:
         spaces = self.observation_space, self.action_space
@@ -213,7 +213,9 @@ class PPO:
                 ruined then.
         """
         steps = self._optimizer_steps()
-        with steps.threads(), float32_products(self.config.precision, self.parameters.values.device):
+        device = self.parameters.values.device
+        noise = noise_from((self._noise_seed, self.version), device) if self._depends_on_training else nullcontext()
+        with steps.threads(), float32_products(self.config.precision, device), noise:
             return self._update(rollout, steps)
 
     def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
@@ -222,16 +224,16 @@ class PPO:
         self.normalization.fit(num_columns)
         before = self._snapshot()
         batch = self._experience.batch(self, rollout, steps)
-        sizes = self._minibatch_sizes(batch)
-        if steps.written_in is not None and not self._has_agreed:
-            # Once a run: the gradient by hand is that of the loss as it is written.
-            require_same_gradient(self._plain_steps(), cast(ByHand, steps), self.parameters, batch, self.config)
-            self._has_agreed = True
-        epochs: list[Tensor] = []
+        sizes = self.minibatch_sizes(batch)
+        if sizes and steps.written_in is not None and self._has_agreed is None:
+            steps = self._agreed(batch)
         device = self.parameters.values.device
-        for order in orders_on(device, self._order, len(batch), self.config.num_epochs):
+        # Without a step in the rollout there is nothing to learn from, and nothing is measured.
+        epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
+        for order, state, weighed in self._passes(batch, sizes) if sizes else ():
+            self._order.bit_generator.state = state
             try:
-                epochs.append(steps.epoch(batch, order, sizes, self._clip_range))
+                epochs.append(steps.epoch(weighed, order, sizes, self._clip_range))
             except Stopped:
                 self._put_back(*before)
                 raise
@@ -244,13 +246,22 @@ class PPO:
         explained = explained_variance(values=rows.values, returns=rows.returns)
         measures = [measure.reshape(1) for measure in self._experience.measures(self, batch, steps)]
         # The update's one wait for the device.
-        read = torch.cat((means, explained.reshape(1), self._squared_norm(), *measures)).tolist()
-        values, (explained_now, norm), measured = read[: len(means)], read[len(means) :][:2], read[len(means) + 2 :]
-        if not all(map(math.isfinite, (*values, norm))):
+        variance = self.normalization.largest_variance(means)
+        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, *measures)).tolist()
+        values, measured = read[: len(means)], read[len(means) + 3 :]
+        explained_now, norm, variance_now = read[len(means) :][:3]
+        if not math.isfinite(variance_now):
+            raise too_large(self.version, self.normalization, rollout, self._encode)
+        if not all(map(math.isfinite, (*(values if sizes else ()), norm))):
             raise divergence(self.version, self.config, rollout, rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
         return {**metrics, **steps.metrics(), **self._experience.learned(self, measured, self._clip_range)}
+
+    def _passes(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
+        """What each epoch has: the order of the rows, the generator's state after it was drawn, and the batch."""
+        orders, states = orders_on(self.parameters.values.device, self._order, len(batch), self.config.num_epochs)
+        return zip(orders, states, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
 
     def _snapshot(self) -> tuple[list[Tensor], Any]:
         """All that an update changes, as it is now."""
@@ -263,7 +274,12 @@ class PPO:
 
     def _changing(self) -> list[Tensor]:
         slots = self.optimizer.state[self.parameters.values].values()
-        return [self.parameters.values.data, *slots, *self.normalization.changing()]
+        return [self.parameters.values.data, *slots, *self.normalization.changing(), *self.learned_buffers()]
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
+        networks = (self.actor_network, self.critic_network) if self._depends_on_training else ()
+        return [buffer for network in networks for buffer in network.buffers()]
 
     def _squared_norm(self) -> Tensor:
         """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
@@ -274,28 +290,21 @@ class PPO:
         """The fastest form of the optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
             require(self.config.precision, self.parameters.values.device)
+            self._depends_on_training = depend_on_training(self.actor_network, self.critic_network)
             self.optimizer.keep_learning_rates_on_host()  # but for the form that asks for something else
             self._steps = self.spread(self._form_of_steps()(self))
             self._steps_binding = self.parameters.binding
         return self._steps
 
     def _form_of_steps(self) -> Callable[["PPO"], Any]:
-        if self.memory is not None:
-            by_hand = self.config.fast_updates and NumpyRecurrentSteps.supports(self)
-            return NumpyRecurrentSteps if by_hand else RecurrentSteps
-        if self.config.fast_updates and self.config.compiled_updates:
-            from hybridppo.agents.ppo.compiled_steps import CompiledSteps
+        return fastest_form(self, by_hand=self.config.fast_updates and self._has_agreed is not False)
 
-            if CompiledSteps.supports(self):
-                return CompiledSteps
-        if self.config.fast_updates and NumpySteps.supports(self):
-            return NumpySteps
-        if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
-            return CapturedSteps
-        return AutogradSteps
-
-    def _plain_steps(self) -> AutogradSteps:
-        return AutogradSteps(self) if self.memory is None else RecurrentSteps(self)
+    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizerSteps:
+        """Compare, once a run, the gradient by hand with that of the loss as it is written; autograd if they differ."""
+        self._has_agreed = has_gradient_of_the_loss(self, self._form_of_steps(), batch)
+        if not self._has_agreed:
+            self._steps = None
+        return self._optimizer_steps()
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         if self.config.target_kl is None:
@@ -327,17 +336,21 @@ class PPO:
             advantages=advantages.flatten(),
             returns=(advantages + values[:-1]).flatten(),
         )
-        return self.cut.batch(everything, rollout)
+        batch: Batch | SequenceBatch = self.cut.batch(everything, rollout)
+        return as_steps_see_it(self, batch, steps, is_current=rollout.version == self.version)
 
     def fill_pool(self, rollout: Rollout) -> None:
         """With a pool, be as far as updates take their usual time: for whoever measures them."""
         self._experience.fill(rollout)
 
-    def _minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
-        """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents."""
+    def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
+        """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents.
+
+        Fewer than were asked for only if too few rows are steps: none may be empty, or normalise a single row.
+        """
         config, size = self.config, len(batch)
         samples = config.batch_size if config.episodes_per_rollout is None else len(batch.steps())
-        count = max(1, min(config.minibatches_of(samples), batch.most_minibatches))
+        count = min(config.minibatches_of(samples), batch.most_minibatches(config.normalize_advantage))
         return [(i + 1) * size // count - i * size // count for i in range(count)]
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

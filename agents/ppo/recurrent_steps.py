@@ -1,5 +1,7 @@
 """The optimizer steps of an agent with a memory, on sequences, by autograd."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,16 @@ class RecurrentSteps(AutogradSteps):
         """
         values, states = self._critic(observations, state, starts)
         return values.squeeze(-1), states
+
+    @torch.no_grad()
+    def log_probs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
+        """As `AutogradSteps.log_probs_of`; sizes are of sequences."""
+        found = []
+        for part in batch.split(sizes):
+            with self._rounding():
+                outputs, _ = self._actor(part.rows.observations, part.actor_states, part.starts)
+            found.append(self._distribution.log_prob(outputs.float(), part.rows.actions))
+        return batch.only_steps(torch.cat(found, dim=1))  # [L, S] -> [B]
 
     def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         rows = batch.rows.observations

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import Batch, normalize_in_place
+from hybridppo.agents.ppo.batch import Batch, minibatches_of
+from hybridppo.agents.ppo.losses import normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
@@ -77,8 +78,7 @@ class SequenceBatch:
     def __len__(self) -> int:
         return len(self.actor_states)
 
-    @property
-    def most_minibatches(self) -> int:
+    def most_minibatches(self, normalizes: bool) -> int:
         """Into how many it may be cut."""
         return len(self)
 
@@ -99,21 +99,28 @@ class SequenceBatch:
             return self.starts.numel()
         return int(self.valid.sum()) if self.num_valid is None else self.num_valid
 
-    def weighed_by_minibatch(
-        self, order: Tensor, sizes: Sequence[int], normalizes: bool
-    ) -> "Iterator[tuple[Tensor, int]]":
-        """As `Batch.weighed_by_minibatch`: `[L, M]` each. Only rows that count are normalised."""
-        counts = torch.ones_like(self.starts) if self.valid is None else self.valid
-        both = (torch.split(rows.index_select(1, order), list(sizes), 1) for rows in (self.rows.advantages, counts))
-        for advantages, valid in zip(*both, strict=True):
-            steps = advantages[valid]
-            if normalizes:
-                normalize_in_place(steps.numpy())
-            yield torch.zeros_like(advantages).masked_scatter_(valid, steps), len(steps)
+    def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[SequenceBatch]":
+        """As `Batch.weighed`. Only rows that count are normalised."""
+        return [self._weighed(order, sizes) if normalizes else self for order in orders]
 
-    def weighed(self, advantages: Tensor) -> "SequenceBatch":
-        """As `Batch.weighed`."""
-        return replace(self, rows=self.rows.weighed(advantages))
+    def _weighed(self, order: Tensor, sizes: Sequence[int]) -> "SequenceBatch":
+        advantages = torch.empty_like(self.rows.advantages)
+        for sequences in minibatches_of(order, sizes):
+
+            def flat(rows: Tensor, sequences: Tensor = sequences) -> Tensor:
+                """`[L, S] -> [M, L * B]`."""
+                return rows[:, sequences].transpose(0, 1).flatten(1)
+
+            counted = None if self.valid is None else flat(self.valid)
+            found = normalize(flat(self.rows.advantages), counted=counted)
+            advantages[:, sequences] = found.view(len(found), len(advantages), -1).transpose(0, 1)
+        return replace(self, rows=replace(self.rows, advantages=advantages))
+
+    def steps_in(self, order: Tensor, sizes: Sequence[int]) -> Sequence[int]:
+        """As `Batch.steps_in`."""
+        if self.valid is None:
+            return [len(self.starts) * size for size in sizes]
+        return _counts_of(self.valid.index_select(1, order), _bounds(sizes))
 
     def some(self, least: int) -> "SequenceBatch":
         """Sequences of so many rows or more, over and over."""
@@ -133,7 +140,7 @@ class SequenceBatch:
 
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
         """Cut into parts of so many sequences, as views. Where not all rows count, this waits for the device, once."""
-        bounds = [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+        bounds = _bounds(sizes)
         counts = [None] * len(bounds) if self.valid is None else _counts_of(self.valid, bounds)
         for part, count in zip(bounds, counts, strict=True):
             yield SequenceBatch(
@@ -165,7 +172,12 @@ class SequenceBatch:
         return self.valid.flatten().logical_not().to(torch.uint8).argsort(stable=True)[: self.num_valid]
 
 
-def _counts_of(valid: Tensor, bounds: Sequence[slice]) -> "list[int | None]":
+def _bounds(sizes: Sequence[int]) -> list[slice]:
+    """Parts of so many, one after the other."""
+    return [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
+
+
+def _counts_of(valid: Tensor, bounds: Sequence[slice]) -> list[int]:
     """How many rows count in each part of the columns."""
     counts: list[int] = valid.sum(0).tolist()  # waits for the device
     return [sum(counts[part]) for part in bounds]
@@ -223,7 +235,7 @@ class Sequences(nn.Module):
         return values
 
     def batch(self, rows: Batch, rollout: Rollout) -> SequenceBatch:
-        """Every column of the rollout cut into sequences."""
+        """Every column of the rollout cut into sequences, without those that have no step."""
         num_steps, num_envs = rollout.rewards.shape
         assert rollout.states is not None  # of a sampler that was told of the memory
         valid = None
@@ -239,7 +251,7 @@ class Sequences(nn.Module):
             tensor = tensor.view(-1, self._length, num_envs, *tensor.shape[1:])
             return tensor.transpose(0, 1).flatten(1, 2)
 
-        return SequenceBatch(
+        sequences = SequenceBatch(
             rows.map(cut),
             cut(_starts(rollout).flatten()),
             rollout.states.flatten(0, 1),
@@ -247,6 +259,13 @@ class Sequences(nn.Module):
             None if valid is None else cut(valid),
             None if valid is None else len(rollout.valid_rows),
         )
+        if sequences.valid is None or len(rollout.valid_rows) == num_steps * num_envs:
+            return sequences
+        # A minibatch of sequences without a step would have no mean.
+        with_steps = sequences.valid.any(0).nonzero().squeeze(1)  # waits for the device
+        if len(with_steps) == len(sequences):
+            return sequences
+        return replace(sequences.gather(with_steps), num_valid=sequences.num_valid)
 
     def learned(self) -> None:
         """The next rollout goes on where this one ended."""

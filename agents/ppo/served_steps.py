@@ -11,6 +11,7 @@ from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.networks.modes import require_same_everywhere
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -42,6 +43,7 @@ class ServedSteps:
     """
 
     def __init__(self, agent: "PPO", form: AutogradSteps | NumpySteps, server: ParameterServer) -> None:
+        require_same_everywhere(agent.actor_network, agent.critic_network)
         self._agent, self._form, self._server = agent, form, server
         self.written_in: str | None = form.written_in
 
@@ -56,6 +58,10 @@ class ServedSteps:
     def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
         """As `RecurrentSteps.recurrent_values`, by the form."""
         return cast(RecurrentSteps, self._form).recurrent_values(observations, state, starts)
+
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """By the form."""
+        return self._form.log_probs_of(batch, sizes)
 
     def metrics(self) -> dict[str, float]:
         """Those of the form."""

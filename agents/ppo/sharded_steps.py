@@ -21,6 +21,7 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.interruption import Stopped
+from hybridppo.networks.modes import require_same_everywhere
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO
@@ -60,6 +61,7 @@ class ShardedSteps:
     def __init__(
         self, agent: "PPO", form: AutogradSteps | NumpySteps, *, num_shards: int, mine: slice, exchange: Exchange
     ) -> None:
+        require_same_everywhere(agent.actor_network, agent.critic_network)
         self._agent, self._form, self._exchange = agent, form, exchange
         self.written_in: str | None = form.written_in
         self._num_shards, self._mine = num_shards, range(num_shards)[mine]
@@ -113,6 +115,10 @@ class ShardedSteps:
                 piece.copy_(row[: len(piece)])
         return found
 
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """By the form; every learner computes all of them."""
+        return self._form.log_probs_of(batch, sizes)
+
     def metrics(self) -> dict[str, float]:
         """Those of the form."""
         return self._form.metrics()
@@ -122,9 +128,8 @@ class ShardedSteps:
         return self._form.gradient(batch, clip_range)
 
     def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """One gather for the epoch, of the units of this learner's shards and of all advantages; shards are views."""
+        """One gather for the epoch, of the units of this learner's shards; shards are views."""
         order = torch.as_tensor(order)
-        wholes = batch.weighed_by_minibatch(order, sizes, self._agent.config.normalize_advantage)
         bounds = [self._bounds(size) for size in sizes]
         mine = [
             units[cuts[shard] : cuts[shard + 1]]
@@ -133,12 +138,11 @@ class ShardedSteps:
         ]
         shards = batch.gather(torch.cat(mine)).split([len(units) for units in mine])
         statistics: list[Tensor] = []
-        for cuts, (advantages, num_steps) in zip(bounds, wholes, strict=True):
+        for num_steps in batch.steps_in(order, sizes):
             if self._agent.should_stop():
                 raise Stopped
-            for row, shard in zip(self._exchange.to_fill(), self._mine, strict=True):
-                own = next(shards).weighed(advantages[..., cuts[shard] : cuts[shard + 1]])
-                self._fill(row, own, own.num_steps / max(1, num_steps), clip_range)
+            for row, own in zip(self._exchange.to_fill(), shards, strict=False):
+                self._fill(row, own, own.num_steps / num_steps, clip_range)
             statistics.append(self._descend(self._exchange.filled()))
         return torch.stack(statistics)
 

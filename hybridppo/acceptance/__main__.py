@@ -1,7 +1,6 @@
 """Run the acceptance: `python -m hybridppo.acceptance --output acceptance`."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from hybridppo.acceptance import report as reports
 from hybridppo.acceptance.catalogue import catalogue
 from hybridppo.acceptance.running import cases_at_once, in_this_process, run
 from hybridppo.errors import HybridPPOError
+from hybridppo.run_directory.lines import as_json
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,16 +20,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=cases_at_once(), help="cases at once, of which each has a process (%(default)s)"
     )
-    parser.add_argument("--list", action="store_true", help="say which cases there are, and run none")
+    parser.add_argument(
+        "--list", action="store_true", help="say which cases there are (with --only, of those), and run none"
+    )
     parser.add_argument("--case", help=argparse.SUPPRESS)  # what each case's own process is started with
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.list:
-        print(*(f"{case.name}: {case.what}" for case in catalogue().values()), sep="\n")
+        found = [case for case in catalogue().values() if options.only in case.name]
+        print(*(f"{case.name}: {case.what}" for case in found), sep="\n")
         return 0
     if options.case is not None:
         outcome = in_this_process(catalogue()[options.case], options.device)
-        options.answer.write_text(json.dumps(outcome.to_json()))
+        options.answer.write_text(as_json(outcome.to_json()))
         return 0
     try:
         report = run(options.output, device=options.device, only=options.only, jobs=options.jobs)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.lines import as_json
 
 MARKS = {"passed": "passed", "failed": "**failed**", "not possible here": "not possible here"}
 JSON_NAME, MARKDOWN_NAME = "acceptance.json", "acceptance.md"
@@ -15,7 +16,7 @@ Report = dict[str, Any]
 
 def write(folder: Path, report: Report) -> None:
     """Both files, whole or as they were."""
-    replace_synced(folder / JSON_NAME, json.dumps(report, indent=1).encode())
+    replace_synced(folder / JSON_NAME, as_json(report).encode())
     replace_synced(folder / MARKDOWN_NAME, as_markdown(report).encode())
 
 

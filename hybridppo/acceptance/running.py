@@ -26,6 +26,7 @@ from hybridppo.acceptance.case import Bench, Case, Outcome, attempt
 from hybridppo.acceptance.catalogue import catalogue
 from hybridppo.acceptance.report import Report
 from hybridppo.errors import ConfigurationError
+from hybridppo.run_directory.lines import as_json
 from hybridppo.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def _outcomes(cases: Sequence[Case], attempting: Attempt, device: str, jobs: int
 
 
 def _begun(folder: Path, device: str) -> Report:
-    here = json.loads(json.dumps({**machine(), "learning device": device}))
+    here = json.loads(as_json({**machine(), "learning device": device}))
     earlier = reports.read(folder)
     if earlier is None:
         return {"machine": here, "outcomes": []}

@@ -1,6 +1,5 @@
 """`hybridppo check`: what is wrong with an environment, and how fast it steps."""
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import tyro
 
 from hybridppo.checking import SECONDS_TO_STEP, check_env
 from hybridppo.commands.exits import EXIT_DONE, EXIT_ERROR
+from hybridppo.run_directory.lines import as_json
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,5 @@ class Check:
     def run(self) -> int:
         """Check, and print; 1 where the environment cannot be trained in."""
         report = check_env(self.env_id, steps=self.steps, seconds=self.seconds, seed=self.seed)
-        print(json.dumps({**asdict(report), "is_usable": report.is_usable}, indent=1) if self.json else report)
+        print(as_json({**asdict(report), "is_usable": report.is_usable}).rstrip() if self.json else report)
         return EXIT_DONE if report.is_usable else EXIT_ERROR

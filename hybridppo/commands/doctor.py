@@ -1,5 +1,6 @@
 """`hybridppo doctor`: what this machine has, and whether everything works on it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,20 +12,20 @@ from hybridppo.errors import ConfigurationError
 class Doctor:
     """Say what this machine has, and whether everything works on it, within two minutes; exit 1 where it does not."""
 
-    env: str = "CartPole-v1"
-    """The environment whose speed is measured, and that is trained in for it."""
-    seconds: float = 2.0
-    """How long to train under each placement."""
+    env: str | None = None
+    """The environment whose speed is measured, and that is trained in for it. Not given: CartPole-v1."""
+    seconds: float | None = None
+    """How long to train under each placement. Not given: 2."""
     json: Path | None = None
     """Write all that was found into this file, too, to attach to a report."""
     thorough: bool = False
     """Run the whole acceptance instead: every promise about a GPU, each in a process of its own, resumable."""
-    output: Path = Path("acceptance")
-    """Thorough: the folder of its report."""
-    device: str = "cuda"
-    """Thorough: the device to learn on; cpu stands in for one."""
-    only: str = ""
-    """Thorough: those cases whose names contain this."""
+    output: Path | None = None
+    """Thorough: the folder of its report. Not given: acceptance."""
+    device: str | None = None
+    """Thorough: the device to learn on; cpu stands in for one. Not given: cuda."""
+    only: str | None = None
+    """Thorough: those cases whose names contain this. Not given: all."""
     list: bool = False
     """Thorough: say which cases there are, and run none."""
     debug: bool = False
@@ -33,12 +34,18 @@ class Doctor:
     def run(self) -> int:
         """Look, and say what was found."""
         if self.thorough:
+            quick = {"--env": self.env, "--seconds": self.seconds, "--json": self.json}
+            _refuse(quick, "cannot be had with --thorough, whose report is in --output: leave one of the two out")
             return self._accept()
-        if not self.seconds > 0:
-            raise ConfigurationError(f"--seconds must be positive, got {self.seconds:g}")
+        thorough = {"--output": self.output, "--device": self.device, "--only": self.only, "--list": self.list}
+        _refuse(thorough, "is of --thorough: give both, or neither")
+        seconds = 2.0 if self.seconds is None else self.seconds
+        if not seconds > 0:
+            raise ConfigurationError(f"--seconds must be positive, got {seconds:g}")
         from hybridppo.tools.doctor import diagnose, write
 
-        diagnosis = diagnose(self.env, seconds=self.seconds, say=lambda line: print(line, flush=True))
+        env_id = "CartPole-v1" if self.env is None else self.env
+        diagnosis = diagnose(env_id, seconds=seconds, say=lambda line: print(line, flush=True))
         if self.json is not None:
             write(diagnosis, self.json)
             print(f"report: {self.json}")
@@ -48,7 +55,13 @@ class Doctor:
     def _accept(self) -> int:
         from hybridppo.acceptance.__main__ import main
 
-        if self.json is not None:
-            raise ConfigurationError("--thorough writes acceptance.json into --output: leave --json out")
-        arguments = ["--output", str(self.output), "--device", self.device, "--only", self.only]
+        given = {"--output": self.output, "--device": self.device, "--only": self.only}
+        arguments = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
         return main([*arguments, "--list"] if self.list else arguments)
+
+
+def _refuse(flags: Mapping[str, object], why: str) -> None:
+    """Refuse flags that would do nothing."""
+    for flag, value in flags.items():
+        if value not in (None, False):
+            raise ConfigurationError(f"{flag} {why}")

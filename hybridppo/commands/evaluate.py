@@ -1,6 +1,5 @@
 """`hybridppo evaluate`: run whole episodes with a checkpoint of a run."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +9,7 @@ import tyro
 from hybridppo.commands.exits import EXIT_DONE
 from hybridppo.evaluating import evaluate
 from hybridppo.run_directory.directory import WhichCheckpoint
+from hybridppo.run_directory.lines import as_json
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Evaluate:
             progress=self.progress,
         )
         if self.json:
-            print(json.dumps(asdict(evaluation) | {"return_mean": evaluation.return_mean}))
+            print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
         else:
             mean, deviation = evaluation.return_mean, evaluation.return_std
             actions = "most probable" if self.deterministic else "sampled"

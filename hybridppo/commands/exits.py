@@ -4,6 +4,7 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from hybridppo.errors import command
 from hybridppo.reporting.advice import advice
 from hybridppo.reporting.figures import shown_return
 from hybridppo.training import TrainResult
@@ -24,7 +25,7 @@ def report(result: "TrainResult | PoliciesResult") -> int:
         )
         return EXIT_ERROR
     if result.interrupted:
-        print(f"interrupted; go on with: hybridppo resume {result.run_dir}", file=sys.stderr)
+        print(f"interrupted; go on with: {command('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
     if isinstance(result, TrainResult):

@@ -14,6 +14,7 @@
     hybridppo watch runs/CartPole-v1-20260101-120000-seed0
     hybridppo benchmark classic --seeds 5
     hybridppo tune MyEnv-v0 --total-steps 100000
+    hybridppo --version
 
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
@@ -29,23 +30,25 @@ from typing import Annotated, Any, Protocol
 
 import tyro
 
+from hybridppo._version import __version__
+from hybridppo.commands import colours
 from hybridppo.commands.benchmark import Benchmark
 from hybridppo.commands.check import Check
 from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.evaluate import Evaluate
-from hybridppo.commands.exits import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
+from hybridppo.commands.exits import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
 from hybridppo.commands.export import Export
-from hybridppo.commands.parsing import parse as parse_arguments
+from hybridppo.commands.parsing import parse
 from hybridppo.commands.placements import Placements
 from hybridppo.commands.play import Play
 from hybridppo.commands.plot import Plot
 from hybridppo.commands.report import Report
 from hybridppo.commands.resume import Resume
-from hybridppo.commands.train import Train, train_command
+from hybridppo.commands.train import Train, train_command, tuned_or
 from hybridppo.commands.tune import Tune
 from hybridppo.commands.watch import Watch
 from hybridppo.errors import ConfigurationError, HybridPPOError
-from hybridppo.interruption import as_keyboard_interrupts
+from hybridppo.interruption import as_keyboard_interrupts, flushed
 
 COMMANDS: dict[str, type] = {
     "train": Train,
@@ -80,57 +83,63 @@ class Command(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; never returns."""
-    given = sys.argv[1:] if arguments is None else arguments
-    commands = {**COMMANDS, "train": train_command(given)}
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given == ["--version"]:
+        print(f"hybridppo {__version__}")
+        sys.exit(EXIT_DONE)
+    sys.exit(run_command(lambda: parse_command(given)))
 
-    def parse_with(**defaults: Any) -> Command:
+
+def parse_command(arguments: Sequence[str]) -> Command:
+    """The command that the arguments name, with its options."""
+    commands = {**COMMANDS, "train": train_command(arguments)}
+
+    def parse_from(train: Train | None) -> Command:
+        defaults: dict[str, Any] = {} if train is None else {"train": {"default": train}}
         kinds: list[Any] = [
-            Annotated[kind, tyro.conf.subcommand(name, **({"default": defaults[name]} if name in defaults else {}))]
-            for name, kind in commands.items()
+            Annotated[kind, tyro.conf.subcommand(name, **defaults.get(name, {}))] for name, kind in commands.items()
         ]
         union = functools.reduce(operator.or_, kinds)
-        parsed: Command = parse_arguments(union, arguments=arguments, prog="hybridppo", description=__doc__)
+        parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
         return parsed
 
-    def parse() -> Command:
-        command = parse_with()
-        if isinstance(command, Train) and (
-            command.tuned or command.tuned_from is not None
-        ):  # whose other flags change what is tuned
-            return parse_with(train=command.with_tuned_defaults())
-        return command
-
-    sys.exit(run_command(parse))
+    command: Command = tuned_or(parse_from)
+    return command
 
 
+@colours.plain_warnings()
 def run_command(parse: Callable[[], Command]) -> int:
     """Parse and run a command; its exit code, after one clear message where there is an error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
-    try:
-        command = parse()
-    except ConfigurationError as error:  # a value that its flag admits, and the configuration does not
-        return _fail(error, EXIT_USAGE)
+    command: Command | None = None
+
+    def fail(error: Exception, code: int) -> int:
+        return _fail(error, code, debug=command is not None and command.debug)
+
     try:
         with as_keyboard_interrupts():  # but while training, when they are requests
+            command = parse()
             return command.run()
     except ConfigurationError as error:
-        return _fail(error, EXIT_USAGE, command.debug)
-    except HybridPPOError as error:
-        return _fail(error, EXIT_ERROR, command.debug)
-    except Exception as error:  # not the library's own, as from an environment's code
-        return _fail(error, EXIT_ERROR, command.debug)
+        return fail(error, EXIT_USAGE)
+    except BrokenPipeError as error:
+        has_reader = flushed("\n")  # else whoever reads what is printed has enough
+        return fail(error, EXIT_ERROR) if has_reader else EXIT_DONE
+    except Exception as error:  # the library's own, or one from an environment's code
+        return fail(error, EXIT_ERROR)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 
-def _fail(error: Exception, code: int, debug: bool = False) -> int:
+def _fail(error: Exception, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     elif isinstance(error, HybridPPOError):
         print(f"hybridppo: error: {error}", file=sys.stderr)
     else:
-        print(f"hybridppo: error: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        said = "; ".join([f"{type(error).__name__}: {error} (--debug shows where)", *getattr(error, "__notes__", ())])
+        print(f"hybridppo: error: {said}", file=sys.stderr)
     return code

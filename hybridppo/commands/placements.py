@@ -1,6 +1,5 @@
 """`hybridppo placements`: how fast training would be under each placement."""
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +12,10 @@ from hybridppo.agents import PPOConfig
 from hybridppo.commands.exits import EXIT_DONE
 from hybridppo.commands.tables import for_terminals
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, pip_install
 from hybridppo.placements.auto.comparison import compare_placements, comparison_as_markdown, rows_of
 from hybridppo.reporting.pictures import has_matplotlib, plot_placements
+from hybridppo.run_directory.lines import as_json
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Placements:
     """Of a Ray cluster that is there already, auto or HOST:PORT, for --distributions."""
     measure: bool = False
     """Train under each for real, too, and put that beside the predictions."""
-    seconds: float = 3.0
-    """How long to train under each, after a warm-up."""
+    seconds: float | None = None
+    """With --measure, how long to train under each, after a warm-up. Not given: 3."""
     plot: Path | None = None
     """Draw the table into this PNG, where matplotlib is installed."""
     json: bool = False
@@ -53,7 +53,9 @@ class Placements:
     def run(self) -> int:
         """Predict, measure where asked, and print the table."""
         if self.plot is not None and not has_matplotlib():
-            raise ConfigurationError("--plot needs matplotlib: pip install hybridppo[plot]")
+            raise ConfigurationError(f"--plot needs matplotlib: {pip_install('plot')}")
+        if self.seconds is not None and not self.measure:
+            raise ConfigurationError("--seconds is of --measure: give both, or neither")
         if self.distributions:
             return self._run_distributions()
         if self.address is not None:
@@ -64,7 +66,7 @@ class Placements:
             total_steps=self.total_steps,
             max_lag=self.max_lag,
             num_workers=self.num_workers,
-            measured_seconds=self.seconds if self.measure else 0.0,
+            measured_seconds=self._measured_seconds,
             options=self.environment,
             progress=self.progress,
         )
@@ -85,16 +87,21 @@ class Placements:
             self.config,
             total_steps=self.total_steps,
             max_lag=self.max_lag,
-            measured_seconds=self.seconds if self.measure else 0.0,
+            measured_seconds=self._measured_seconds,
             address=self.address,
             options=self.environment,
         )
         self._show(comparison, distributions_as_markdown)
         return EXIT_DONE
 
+    @property
+    def _measured_seconds(self) -> float:
+        """For which to train under each; 0 for predictions alone."""
+        return (3.0 if self.seconds is None else self.seconds) if self.measure else 0.0
+
     def _show(self, comparison: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str]) -> None:
         if self.json:
-            print(json.dumps(comparison, indent=1))
+            print(as_json(comparison).rstrip())
             return
         table = as_markdown(comparison)
         print(for_terminals(table) if sys.stdout.isatty() else table)

@@ -11,7 +11,10 @@ from hybridppo.commands.exits import EXIT_DONE
 
 @dataclass(frozen=True)
 class Plot:
-    """Draw the returns of runs: seeds together (interquartile mean and bootstrap band), other settings beside."""
+    """Draw the returns of runs: seeds together (interquartile mean and bootstrap band), other settings beside.
+
+    Runs of other settings than those that can change a result, as --num-workers, count as seeds of one configuration.
+    """
 
     run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_DIR...")]
     """The runs' folders, or folders of such."""
@@ -21,6 +24,9 @@ class Plot:
     """What returns are drawn over: environment steps, or seconds of training."""
     confidence: float = 0.95
     """Of the band."""
+    label: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
+    """What to call the runs: given once for each folder that is named, or for each configuration, in their order. Not
+    given: by the settings in which they differ."""
     debug: bool = False
     """Show the traceback of an error."""
 
@@ -28,7 +34,8 @@ class Plot:
         """Draw, and say what."""
         from hybridppo.tools.plotting import plot_runs
 
-        for group in plot_runs(self.run_dirs, self.output, by=self.by, confidence=self.confidence):
+        groups = plot_runs(self.run_dirs, self.output, by=self.by, confidence=self.confidence, labels=self.label)
+        for group in groups:
             count = len(group.runs)
             print(f"{group.env_id}: {group.label}, {count} {'seed' if count == 1 else 'seeds'}")
         print(f"picture: {self.output}")

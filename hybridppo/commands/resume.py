@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.commands.exits import report
+from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
 from hybridppo.options import GROUPS, changeable_names, fields_of, helps
 from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.auto.named import PlacementName, PlacementOptions
 from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import require_devices
 from hybridppo.resuming import resume
 
 
@@ -38,10 +39,10 @@ class Resume:
     changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
     placement: PlacementName | None = None
     """Another placement than the run's own."""
-    sampling_device: str = "cpu"
-    """Where migrate, hybrid and overlap sample."""
-    learning_device: str = "cuda"
-    """Where migrate, hybrid and overlap learn."""
+    sampling_device: str | None = None
+    """Where migrate, hybrid and overlap sample; not given: cpu. Needs --placement."""
+    learning_device: str | None = None
+    """Where migrate, hybrid and overlap learn; not given: cuda. Needs --placement."""
     progress: bool = True
     """Show a progress bar."""
     debug: bool = False
@@ -56,9 +57,12 @@ class Resume:
             on_interrupt="return",
             **asdict(self.changes),
         )
+        if result.run_dir is None:  # of learners that torchrun has started, the first says it
+            return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
         return report(result)
 
     def _placement(self) -> Placement | Auto | None:
         if self.placement is None:
+            require_devices(None, sampling_device=self.sampling_device, learning_device=self.learning_device)
             return None
         return PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()

@@ -1,7 +1,7 @@
 """`hybridppo train`: train an agent."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, make_dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,9 @@ import tyro
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
 from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
+from hybridppo.commands.parsing import parse
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, pip_install
 from hybridppo.options import RunOptions
 from hybridppo.placements.auto.named import PlacementOptions
 from hybridppo.reporting.pictures import has_matplotlib, plot_learning_curve
@@ -52,19 +53,23 @@ class Train:
     """Show the traceback of an error."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
-    def with_tuned_defaults(self) -> "Train":
+    def with_tuned_defaults(self, default: "Train | None" = None) -> "Train":
         """The command as it is without other flags than `--tuned` and `--tuned-from`.
 
+        Args:
+            default: the command without any flag; None for the library's.
+
         Raises:
-            ConfigurationError: for an environment without an entry.
+            ConfigurationError: for an environment without an entry, and for another agent than PPO.
         """
         from hybridppo.tools.tuning import tuned_entry
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
+        default = Train(self.env_id) if default is None else default
         entry = tuned_entry(self.env_id, self.tuned_from)
-        options = RunOptions(total_steps=entry.total_steps)
-        return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
+        options = replace(default.options, total_steps=entry.total_steps)
+        return replace(default, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
     def run(self) -> int:
         """Train, and say what came of it."""
@@ -85,11 +90,11 @@ class Train:
         )
         if result.run_dir is None:  # of learners that torchrun has started, the first says it
             return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
-        if self.plot and result.run_dir is not None:
+        if self.plot and result.metrics:
             if has_matplotlib():
                 print(f"learning curve: {plot_learning_curve(result.run_dir)}")
             else:
-                print("no learning curve: matplotlib is not installed (pip install hybridppo[plot])")
+                print(f"no learning curve: matplotlib is not installed ({pip_install('plot')})")
         return report(result)
 
 
@@ -106,6 +111,33 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
     made = make_dataclass("Train", fields, bases=(Train,), frozen=True, namespace={"__module__": __name__})
     made.__doc__ = Train.__doc__
     return made
+
+
+def parse_train(arguments: Sequence[str], default: Train, **options: Any) -> Train:
+    """`train` alone, without its name, from `default` and flags; `options` as for `parse`."""
+    kind = train_command(arguments)
+    if kind is not Train:  # whose settings are not those of `default`
+        kept = {
+            each.name: getattr(default, each.name) for each in fields(Train) if each.name not in ("agent", "config")
+        }
+        default = kind(**kept)
+    parsed: Train = tuned_or(
+        lambda tuned: parse(kind, arguments=arguments, default=tuned or default, **options), default
+    )
+    return parsed
+
+
+def tuned_or(parse_from: Callable[["Train | None"], Any], default: Train | None = None) -> Any:
+    """What `parse_from` finds; with `--tuned` or `--tuned-from`, its flags change the tuned settings instead.
+
+    Args:
+        parse_from: parses the arguments, from another command than its own default where one is given.
+        default: the command without any flag; None for the library's.
+    """
+    command = parse_from(None)
+    if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
+        return parse_from(command.with_tuned_defaults(default))
+    return command
 
 
 def _agent_among(arguments: Sequence[str]) -> str:

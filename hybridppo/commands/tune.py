@@ -1,12 +1,17 @@
 """`hybridppo tune`: search for settings."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from hybridppo.commands.exits import EXIT_DONE
+from hybridppo.commands.parsing import flags_of
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import command
+from hybridppo.options import fields_of
+from hybridppo.placements.by_name import make_placement
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,16 @@ class Tune:
     """How many settings to try."""
     fixed: dict[str, Any] | None = None
     """Settings that are not searched: fields of PPOConfig, such as '{"recurrent": "lstm"}'."""
-    env_kwargs: dict[str, Any] | None = None
-    """Arguments of the environment."""
+    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    start_from: str | None = None
+    """A run directory, or a file that an agent was saved to, whose networks every trial starts from. Needs
+    hidden_sizes, activation and normalize_observations in --fixed."""
+    placement: Literal["cpu", "cuda", "migrate", "hybrid", "overlap"] = "cpu"
+    """Where every trial samples and learns. Trials share the cores, and each is to have one."""
+    sampling_device: str | None = None
+    """Where migrate, hybrid and overlap sample; not given: cpu."""
+    learning_device: str | None = None
+    """Where migrate, hybrid and overlap learn; not given: cuda."""
     output: Path = Path("tune")
     """The folder of the search."""
     jobs: int | None = None
@@ -38,6 +51,7 @@ class Tune:
         """Search, and say what was found."""
         from hybridppo.tools.search import tune
 
+        where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
         entry = tune(
             self.env_id,
             total_steps=self.total_steps,
@@ -46,9 +60,19 @@ class Tune:
             jobs=self.jobs,
             seed=self.seed,
             fixed=self.fixed,
-            env_kwargs=self.env_kwargs,
+            placement=make_placement(self.placement, **where),
             progress=self.progress,
+            start_from=self.start_from,
+            **asdict(self.environment),
         )
         print(f"best: return {entry.return_here:.1f}, mean of its seeds ({entry.source})")
-        print(f"train with it: hybridppo train {self.env_id} --tuned-from {self.output / 'tuned.json'}")
+        print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
         return EXIT_DONE
+
+    def _flags_of_train(self) -> list[str]:
+        """The flags with which `train` trains what was searched for, by the settings that were found."""
+        names = [*fields_of(EnvironmentOptions), "start_from", "placement", "sampling_device", "learning_device"]
+        given = {**asdict(self), **asdict(self.environment)}
+        usual = {**asdict(Tune(self.env_id)), **asdict(EnvironmentOptions())}
+        changed = {name: given[name] for name in names if given[name] != usual[name]}
+        return ["--tuned-from", str(self.output / "tuned.json"), *flags_of(changed)]

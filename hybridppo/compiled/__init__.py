@@ -7,7 +7,8 @@
 
 An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest, `tagging.py` has several agents.
 `sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
-compiles both, and `modules.py` keeps the result; `python_form.py` and `python_agents.py` are the same without Numba.
+compiles both, and `modules.py` keeps the result; `python_form.py` and `python_agents.py` are the same without Numba,
+with `checked.py` for errors, and `rehearsal.py` steps them before anything is compiled, to find mistakes.
 `cuda_kernels.py` and `cuda_agent_kernels.py` are the loops as a GPU has them, which `cuda_building.py` compiles and
 launches. `update_modules.py`, `perceptrons.py` and `adam.py` are for updates that are compiled; their products and the
 loops' are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each other by `meeting.py` (`signals.py`).

@@ -13,11 +13,13 @@ from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
 from hybridppo.compiled.perceptrons import CONTRACTED
+from hybridppo.compiled.rehearsal import rehearse
 from hybridppo.compiled.sources import REMEDY
 from hybridppo.compiled.tile_sizes import text_of_tiles
-from hybridppo.errors import EnvError
+from hybridppo.errors import EnvError, pip_install
 
 # `_nrt` is Numba's name for counting references. Whoever does not say it is compiled as the caller is, so all say it.
+# An environment's own functions look at every index: it takes no time that could be measured.
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
 # numba {version}, numpy {numpy}
 import math
@@ -27,7 +29,7 @@ import numpy as np
 
 {tiles}
 
-compiled = numba.njit(error_model="numpy", _nrt=True)
+compiled = numba.njit(error_model="numpy", _nrt=True, boundscheck=True)
 uncounted = numba.njit(error_model="numpy", _nrt=False)
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}}, _nrt=False)
 STATE = numba.from_dtype(np.dtype({state}, align=True))
@@ -79,6 +81,7 @@ def build(definition: Definition) -> Kernels:
     """
     require_numba()
     text, lines = module_text(definition)
+    rehearse(definition)
 
     def explain(path: Path, error: Exception) -> EnvError:
         return explained(definition.name, path, lines, error)
@@ -91,7 +94,7 @@ def require_numba() -> None:
     """Refuse, with the remedy, where Numba is not installed."""
     if not has_numba():
         raise EnvError(
-            "compiled environments need Numba, which is not installed: pip install 'hybridppo[compiled]' "
+            f"compiled environments need Numba, which is not installed: {pip_install('compiled')} "
             "(vectorization='sync' steps an environment without it)"
         )
 

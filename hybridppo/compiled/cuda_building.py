@@ -234,7 +234,7 @@ class CudaLauncher:
         self._module, self._names, self._explain = cuda_module(definition)
         self._device, self._name = device, definition.name
         self._path = Path(str(self._module.__file__))
-        self._launched: set[str] = set()
+        self._configured: dict[tuple[str, int, int, int], Any] = {}
 
     def array(self, tensor: torch.Tensor, dtype: np.dtype[Any] | None = None) -> Any:  # noqa: D102 - as in the protocol
         with self._selected():
@@ -246,14 +246,19 @@ class CudaLauncher:
 
         from hybridppo.accelerator import accelerator_of
 
-        kernel = getattr(self._module, self._names[name])
-        if name not in self._launched and not is_kept(self._path, [self._names[name]]):
-            say(f"compiling {name} of {self._name} for {self._device}, once: kept in {self._path.parent}")
-        self._launched.add(name)
+        stream = accelerator_of(self._device).current_stream().cuda_stream
         with self._selected():
-            stream = self._cuda.external_stream(accelerator_of(self._device).current_stream().cuda_stream)
+            # Numba keeps what it prepares by the stream's object, and would prepare each launch anew for a new one.
+            configured = self._configured.get((name, blocks, threads, stream))
+            if configured is None:
+                is_new = all(name != other for other, *_ in self._configured)
+                if is_new and not is_kept(self._path, [self._names[name]]):
+                    say(f"compiling {name} of {self._name} for {self._device}, once: kept in {self._path.parent}")
+                kernel = getattr(self._module, self._names[name])
+                configured = kernel[blocks, threads, self._cuda.external_stream(stream)]
+                self._configured[name, blocks, threads, stream] = configured
             try:
-                kernel[blocks, threads, stream](*arguments)
+                configured(*arguments)
             except NumbaError as error:
                 raise self._explain(self._path, error) from error
 

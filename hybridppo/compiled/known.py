@@ -61,5 +61,5 @@ def _remedy() -> str:
     ids = sorted(spec.id for spec in gym.registry.values() if spec.entry_point in [*WRITTEN_HERE])
     return (
         f"there is one of {', '.join(ids)}, and of what hybridppo.compiled.environment makes (docs/compiled.md); "
-        "vectorization='auto' takes the others"
+        "leave vectorization='compiled' out for the others"
     )

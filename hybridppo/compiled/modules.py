@@ -4,11 +4,14 @@ A module's name is a hash of its text, which names Numba's version. Numba keeps 
 the file's time and size and by the processor: another process loads it.
 """
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -30,44 +33,70 @@ def has_numba() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def cache_directory() -> Path:
-    """Where modules are kept: `HYBRIDPPO_CACHE_DIR`, or the user's folder for such things."""
+def cache_directory() -> Path | None:
+    """Where modules are kept: `HYBRIDPPO_CACHE_DIR`, or the user's folder for such things; None if there is no home."""
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return Path(named)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        if sys.platform == "win32":
+            base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+        elif sys.platform == "darwin":
+            base = Path.home() / "Library" / "Caches"
+        else:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
     return base / "hybridppo" / "compiled"
 
 
 def _written(name: str, text: str) -> Path:
-    """The module's file, whole, whoever else writes it at the same time."""
-    path = _path_of(name, text)
-    directory = path.parent
+    """The module's file: kept or, if the user's own folder cannot be written to, in a temporary one."""
+    directory = cache_directory()
+    if directory is None:
+        return _written_for_now("what is compiled cannot be kept (the user has no home directory)", name, text)
     try:
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            return path
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=directory, suffix=".tmp", delete=False, encoding="utf-8", newline="\n"
-        ) as file:
-            file.write(text)
-        try:
-            os.utime(file.name, (_WRITTEN_AT, _WRITTEN_AT))
-            os.replace(file.name, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(file.name)
-            raise
+        return _written_in(directory, name, text)
     except OSError as error:
-        raise EnvError(
-            f"what is compiled cannot be kept in {directory} ({error}): name a folder that can be written to in the "
-            f"environment variable {DIRECTORY_VARIABLE}"
-        ) from error
+        what = f"what is compiled cannot be kept in {directory} ({error})"
+        if os.environ.get(DIRECTORY_VARIABLE):
+            raise EnvError(
+                f"{what}: name a folder that can be written to in the environment variable {DIRECTORY_VARIABLE}"
+            ) from error
+        return _written_for_now(what, name, text)
+
+
+def _written_in(directory: Path, name: str, text: str) -> Path:
+    """The file, whole, whoever else writes it at the same time."""
+    path = directory / _file_of(name, text)
+    can_be_kept = os.access(directory, os.W_OK)  # Numba writes beside it
+    if can_be_kept and path.is_file() and path.read_text(encoding="utf-8") == text:
+        return path
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", dir=directory, suffix=".tmp", delete=False, encoding="utf-8", newline="\n"
+    ) as file:
+        file.write(text)
+    try:
+        os.utime(file.name, (_WRITTEN_AT, _WRITTEN_AT))
+        os.replace(file.name, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(file.name)
+        raise
     return path
+
+
+def _written_for_now(why: str, name: str, text: str) -> Path:
+    say(f"{why}: it is compiled anew in each process. {DIRECTORY_VARIABLE} may name a folder to keep it in")
+    return _written_in(_temporary_directory(), name, text)
+
+
+@functools.cache
+def _temporary_directory() -> Path:
+    """Of this process, and removed when it ends."""
+    directory = Path(tempfile.mkdtemp(prefix="hybridppo-compiled-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _digest(text: str) -> str:
@@ -123,11 +152,12 @@ def _loaded(
 
 def is_kept_of(name: str, text: str, functions: Sequence[str]) -> bool:
     """Whether these functions of the module of this text are kept, or loaded already."""
-    return _digest(text) in _MODULES or is_kept(_path_of(name, text), functions)
+    directory = cache_directory()
+    return _digest(text) in _MODULES or (directory is not None and is_kept(directory / _file_of(name, text), functions))
 
 
-def _path_of(name: str, text: str) -> Path:
-    return cache_directory() / f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_digest(text)}.py"
+def _file_of(name: str, text: str) -> str:
+    return f"{re.sub(r'[^0-9A-Za-z_]', '_', name)}_{_digest(text)}.py"
 
 
 def is_kept(path: Path, functions: Sequence[str]) -> bool:

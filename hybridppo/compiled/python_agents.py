@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.compiled.checked import observed, reward_and_end, states_of, truth
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin, begin_agent
 from hybridppo.errors import EnvStateError
 
@@ -30,7 +31,7 @@ class PythonAgents:
         self.possible_agents = list(definition.agents)
         self.agents: list[str] = []
         num_agents = len(self.possible_agents)
-        self._states = np.zeros(1, definition.state).view(np.recarray)
+        self._states = states_of(definition)
         self._randoms = np.zeros((num_agents, NUM_WORDS), np.int64)
         self._present = np.zeros(num_agents, np.bool_)
         self._length = 0
@@ -61,7 +62,7 @@ class PythonAgents:
             self._randoms[:, 2] += 1
         self._length = 0
         self._present[:] = True
-        self.agents = list(self.possible_agents)
+        self.agents = [name for _, name in self._those_there()]
         for agent, random in enumerate(self._randoms):
             begin_agent(random, agent)
             self.definition.functions["reset"](agent, self.fields, random)
@@ -77,13 +78,13 @@ class PythonAgents:
         for phase in self._phases:
             self._run(phase, of_agents)
         self._length += 1
-        is_over = bool(functions["end"](self.fields, self._length))
+        is_over = truth(self.definition, "end", functions["end"](self.fields, self._length))
         is_cut = 0 < self.definition.episode_length <= self._length
         observations, rewards, terminations, truncations = {}, {}, {}, {}
         for agent, name in there:
-            reward, has_left = functions["reward"](agent, self.fields, self._length)
-            terminated = bool(has_left) or is_over
-            rewards[name], terminations[name] = float(reward), terminated
+            returned = functions["reward"](agent, self.fields, self._length)
+            rewards[name], has_left = reward_and_end(self.definition, "reward", returned)
+            terminations[name] = terminated = has_left or is_over
             truncations[name] = is_cut and not terminated
             observations[name] = self._observation(agent)
             self._present[agent] = not (terminated or is_cut)
@@ -99,7 +100,7 @@ class PythonAgents:
         draw = self.definition.draw
         return None if self.render_mode is None or draw is None else draw(self.fields, self._length)
 
-    def state_dict(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """All that it is in the middle of."""
         return {
             "state": self._states.tobytes(),
@@ -108,11 +109,11 @@ class PythonAgents:
             "length": self._length,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Go on from it."""
         if len(state["state"]) != self._states.nbytes:
             raise EnvStateError(f"the state that was saved is not one of {self.definition.name}")
-        self._states = np.frombuffer(bytearray(state["state"]), self.definition.state).view(np.recarray)
+        self._states = states_of(self.definition, state["state"])
         self._randoms[:], self._present[:] = state["random"], state["present"]
         self._length, self._has_begun = int(state["length"]), True
         self.agents = [name for _, name in self._those_there()]
@@ -124,9 +125,8 @@ class PythonAgents:
         return [(agent, self.possible_agents[agent]) for agent in np.flatnonzero(self._present).tolist()]
 
     def _observation(self, agent: int) -> Array:
-        out = np.zeros(self.definition.observation_space.shape, np.float32)
-        self.definition.functions["observe"](agent, self.fields, self._length, out)
-        return out
+        observe = self.definition.functions["observe"]
+        return observed(self.definition, lambda out: observe(agent, self.fields, self._length, out))
 
 
 class _InAnyOrder(PythonAgents):

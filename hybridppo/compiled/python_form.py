@@ -6,6 +6,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.compiled.checked import observed, reward_and_end, states_of
 from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.errors import EnvStateError
 
@@ -21,7 +22,7 @@ class PythonForm(gym.Env[Any, Any]):
     def __init__(self, definition: "Definition", render_mode: str | None = None) -> None:
         self.definition, self.render_mode = definition, render_mode
         self.observation_space, self.action_space = definition.observation_space, definition.action_space
-        self._states = np.zeros(1, definition.state).view(np.recarray)
+        self._states = states_of(definition)
         self._random = np.zeros(NUM_WORDS, np.int64)
         self._length = 0
         self._has_begun = False
@@ -42,10 +43,11 @@ class PythonForm(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step."""
         action = int(action) if self.definition.action_kind == "choice" else np.asarray(action)
-        reward, terminated = self.definition.step(self._states[0], action, self._random)
+        returned = self.definition.step(self._states[0], action, self._random)
+        reward, terminated = reward_and_end(self.definition, "step", returned)
         self._length += 1
         is_cut = 0 < self.definition.episode_length <= self._length
-        return self._observation(), float(reward), bool(terminated), is_cut, {}
+        return self._observation(), reward, terminated, is_cut, {}
 
     def render(self) -> Any:
         """The picture of now, `[height, width, 3]`; None where none was asked for."""
@@ -53,20 +55,17 @@ class PythonForm(gym.Env[Any, Any]):
             None if self.render_mode is None or self.definition.draw is None else self.definition.draw(self._states[0])
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """All that it is in the middle of."""
         return {"state": self._states.tobytes(), "random": self._random.tolist(), "length": self._length}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Go on from it."""
         if len(state["state"]) != self._states.nbytes:
             raise EnvStateError(f"the state that was saved is not one of {self.definition.name}")
-        self._states = np.frombuffer(bytearray(state["state"]), self.definition.state).view(np.recarray)
+        self._states = states_of(self.definition, state["state"])
         self._random[:] = state["random"]
         self._length, self._has_begun = int(state["length"]), True
 
     def _observation(self) -> NDArray[Any]:
-        assert self.observation_space.shape is not None
-        out = np.zeros(self.observation_space.shape, np.float32)
-        self.definition.observe(self._states[0], out)
-        return out
+        return observed(self.definition, lambda out: self.definition.observe(self._states[0], out))

@@ -11,9 +11,12 @@ import copy
 import hashlib
 import inspect
 import math
+import random
 import textwrap
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -31,9 +34,14 @@ RESERVED = (
 )
 """What the module has besides."""
 REMEDY = (
-    "compiled functions may use numbers, tuples of them, math, numpy, hybridppo.compiled's random numbers, and other "
-    "such functions"
+    "compiled functions may use numbers, tuples and NumPy arrays of them, math, numpy, hybridppo.compiled's random "
+    "numbers, and other such functions"
 )
+_DRAW = "draw with compiled.uniform, compiled.normal or compiled.integers, which take `random`"
+UNREPEATABLE = {np.random: _DRAW, random: _DRAW, time: "count steps in a field of the state"}
+"""Modules whose results do not follow from the environment's seed, with what to use instead."""
+MOST_BYTES = 10**6
+"""Of a constant array. Numba refers to a larger one by its address, which no other process has."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ class _Gathering:
         self.lines: dict[int, str] = {}
         self._instead = instead
         self._names = names
+        self._arrays: dict[int, tuple[str, Any]] = {}  # with the array, so that no other gets its id
         self._taken = {*MODULES, *RESERVED, *dir(builtins), *names.values()}
         self._under_way: list[Callable[..., Any]] = []
 
@@ -109,7 +118,7 @@ class _Gathering:
         if function in self._under_way:
             raise EnvError(f"{self.owner} cannot be compiled: {wanted} calls itself, write a loop instead")
         self._under_way.append(function)
-        where, first, tree = _parsed(self.owner, function)
+        where, first, tree = parsed(self.owner, function)
         name = self._free(wanted)
         each = {}
         for placeholder, others in self._repeated.get(function, {}).items():
@@ -128,6 +137,15 @@ class _Gathering:
         self._under_way.pop()
         self._names[function] = name
         return name
+
+    def name_of_array(self, array: np.ndarray[Any, Any], wanted: str) -> str:
+        """What a constant array is called in the text, to which its numbers are added if they are not there."""
+        if id(array) not in self._arrays:
+            name = self._free(wanted)
+            self._arrays[id(array)] = name, array
+            numbers = f"bytes.fromhex({array.tobytes().hex()!r})"
+            self.text.append(f"{name} = np.frombuffer({numbers}, {array.dtype.str!r}).reshape({array.shape})")
+        return self._arrays[id(array)][0]
 
     def _free(self, wanted: str) -> str:
         name, number = wanted, 1
@@ -184,13 +202,34 @@ class _Renaming(ast.NodeTransformer):
         return self.visit(ast.copy_location(ast.Assign([node.target], node.value), node))
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if isinstance(node.value, ast.Name) and node.value.id not in self._locals:
-            owner = self._value(node.value)
-            if isinstance(owner, ModuleType) and owner not in MODULES.values():
-                if not hasattr(owner, node.attr):
-                    raise self._error(node, f"{node.value.id} has no {node.attr}")
-                return ast.copy_location(self._written(node, node.attr, getattr(owner, node.attr)), node)
+        owner = self._owner(node.value)
+        if owner is None:
+            return self.generic_visit(node)
+        value = getattr(owner, node.attr, None)
+        for module, remedy in UNREPEATABLE.items():
+            if owner is module or value is module:
+                raise self._error(node, f"{ast.unparse(node)} does not follow from the environment's seed: {remedy}")
+        if owner in MODULES.values():
+            return self.generic_visit(node)
+        if not hasattr(owner, node.attr):
+            raise self._error(node, f"{ast.unparse(node.value)} has no {node.attr}")
+        return ast.copy_location(self._written(node, node.attr, value), node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        name = node.value
+        if isinstance(node.ctx, ast.Store) and isinstance(name, ast.Name) and name.id not in self._locals:
+            raise self._error(node, f"{name.id} is a constant: what an environment changes is a field of its state")
         return self.generic_visit(node)
+
+    def _owner(self, node: ast.AST) -> Any:
+        """A module, class or enumeration member that is not the function's own: its attributes are constants."""
+        if isinstance(node, ast.Name) and node.id not in self._locals:
+            value = self._value(node)
+        elif isinstance(node, ast.Attribute) and (owner := self._owner(node.value)) not in (None, *MODULES.values()):
+            value = getattr(owner, node.attr, None)
+        else:
+            return None
+        return value if isinstance(value, ModuleType | type | Enum) else None
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if node.id in self._locals or not isinstance(node.ctx, ast.Load):
@@ -227,6 +266,14 @@ class _Renaming(ast.NodeTransformer):
                 return ast.Attribute(ast.Name(known, ast.Load()), name, ast.Load())
         if _is_plain(value):
             return _literal(value)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.size:
+            if value.nbytes > MOST_BYTES:
+                raise self._error(
+                    node,
+                    f"{name} has {value.nbytes} bytes, and a constant array has {MOST_BYTES} at most: take a smaller "
+                    f"type than {value.dtype}, or fewer numbers",
+                )
+            return ast.Name(self._gathering.name_of_array(value, name), ast.Load())
         raise self._error(node, f"{name} is a {type(value).__name__}, which no compiled function can use: {REMEDY}")
 
     def _error(self, node: ast.AST, what: str) -> EnvError:
@@ -234,7 +281,7 @@ class _Renaming(ast.NodeTransformer):
         return EnvError(f"{self._gathering.owner} cannot be compiled: {self._where}:{line}: {what}")
 
 
-def _parsed(owner: str, function: Callable[..., Any]) -> tuple[str, int, ast.FunctionDef]:
+def parsed(owner: str, function: Callable[..., Any]) -> tuple[str, int, ast.FunctionDef]:
     """The file that a function is in, its first line there, and its source."""
     name = getattr(function, "__qualname__", repr(function))
     try:
@@ -268,4 +315,6 @@ def _literal(value: Any) -> ast.expr:
         name = "nan" if math.isnan(value) else "inf"
         constant = ast.Attribute(ast.Name("np", ast.Load()), name, ast.Load())
         return ast.UnaryOp(ast.USub(), constant) if value < 0 else constant
+    if not isinstance(value, bool):  # a member of an enumeration is its number
+        value = int(value) if isinstance(value, int) else float(value)
     return ast.parse(repr(value), mode="eval").body

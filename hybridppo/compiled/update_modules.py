@@ -14,7 +14,7 @@ from hybridppo.compiled.meeting import GONE, text_of_signals
 from hybridppo.compiled.modules import has_numba, is_kept_of, load
 from hybridppo.compiled.sources import gather
 from hybridppo.compiled.tile_sizes import text_of_tiles
-from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install
 
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
 # numba {version}, numpy {numpy}
@@ -71,8 +71,7 @@ class UpdateModule:
         """
         if not has_numba():
             raise ConfigurationError(
-                "compiled_updates=True needs Numba, which is not installed: pip install 'hybridppo[compiled]', or "
-                "leave it out"
+                f"compiled_updates=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
             )
         return load(self._name, self._text(), tuple(self._signatures), _explained)
 

@@ -49,13 +49,6 @@ class Alone:
         """The options with which the environments are made, wherever they are; a run keeps them."""
         return options
 
-    def check_resuming(self) -> None:
-        """Refuse to go on with a run where this cannot.
-
-        Raises:
-            ConfigurationError: with what to do.
-        """
-
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """The placement within each fragment."""
         return meant
@@ -63,6 +56,14 @@ class Alone:
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
         """This process's share of the environments."""
         return make_environments(source, num_envs, options)
+
+    def environments_to_begin(
+        self, source: EnvSource, num_envs: int, options: EnvironmentOptions, num_workers: int | None
+    ) -> Environments:
+        """Those that a training begins with: `environments`; with worker processes, one, for its spaces."""
+        if num_workers:
+            return make_environments(source, num_envs, options, copies=1)
+        return self.environments(source, num_envs, options)
 
     def choose(
         self,

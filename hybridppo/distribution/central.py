@@ -132,8 +132,8 @@ class CentralRunner(Runner):
             **update.metrics,
             "learner": update.learner,
             "learners": learners.num_learners,
-            "gradient_lag_mean": sum(lags) / len(lags),
-            "gradient_lag_max": max(lags),
+            "gradient_lag_mean": sum(lags) / max(1, len(lags)),
+            "gradient_lag_max": max(lags, default=0),
             "gradient_waits": update.of_server.waits,
         }
         seconds = {"seconds_sampling": sampling, "seconds_learning": learning, "seconds_copying": 0.0}

@@ -4,7 +4,6 @@ It steps its share of the environments by the parameters that it was given, and 
 Parameters and gradients cross in shared memory, and who is next in messages. It ends when told to, or with the server.
 """
 
-import sys
 import time
 from functools import partial
 from multiprocessing.connection import Connection
@@ -28,7 +27,7 @@ from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.seeds import seed_of
+from hybridppo.seeds import seed_globals, seed_of
 from hybridppo.threads import limit_threads
 
 FIRST = 0
@@ -98,12 +97,12 @@ class Counted(EpisodeStatistics):
 
 def serve(connection: "Connection[Any, Any]") -> None:
     """Make environments and an agent as the first messages say; then an update per message."""
-    sys.path[:] = connection.recv()
     mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
     config, options, seed, number = setup["config"], setup["options"], setup["seed"], mine["worker"]
     arrays = SharedArrays(setup["layout"], setup["path"])
     source = source_here(setup["source"], options.imports)
+    seed_globals(mine["seed"], "making environments")
     environments = make_environments(source, config.num_envs, options, first=mine["envs"].start)
     try:
         spaces = environments.observation_space, environments.action_space

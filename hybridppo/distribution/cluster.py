@@ -9,10 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import ConfigurationError, DistributionError
+from hybridppo.errors import ConfigurationError, DistributionError, pip_install, shown
+
+logger = logging.getLogger(__name__)
 
 SECONDS_TO_CONNECT = 10.0
 """How long a cluster may take to answer."""
@@ -25,12 +28,13 @@ class Cluster:
 
     Args:
         policy: that asks for it, for messages.
-        address: of a cluster that is there already, `auto` or HOST:PORT; None starts one on this machine, unless this
-            process has joined one by itself.
+        address: of a cluster that is there already, `auto` or HOST:PORT; `local` starts one on this machine. None is
+            the cluster that this process has joined by itself, or the one that the variable RAY_ADDRESS names, or else
+            `local`.
         num_cpus: that a cluster started here is to say it has.
 
     Raises:
-        ConfigurationError: where Ray is not installed.
+        ConfigurationError: if Ray is not installed, or this process has joined another cluster by itself.
         DistributionError: where no cluster answers at the address, or none can be started here.
     """
 
@@ -39,34 +43,43 @@ class Cluster:
             import ray
         except ImportError as error:
             raise ConfigurationError(
-                f"distribution {policy} needs Ray, which cannot be imported ({error}): pip install 'hybridppo[ray]'"
+                f"distribution {policy} needs Ray, which cannot be imported ({error}): {pip_install('ray')}"
             ) from error
         self._ray = ray
         self._is_own = not ray.is_initialized()
         self._put_back: Any = None
         self._watcher: subprocess.Popen[bytes] | None = None
+        self.is_started_here = False
+        """Whether it was started for this training, on this machine."""
         if not self._is_own:
+            _require_joined(ray.get_runtime_context().gcs_address, address)
             self._put_back = _taken_from_ray()
             return
+        address = address or os.environ.get("RAY_ADDRESS") or "local"
+        self.is_started_here = address == "local"
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody unless it is asked for
-        options: dict[str, Any] = {"logging_level": logging.ERROR}
-        if address is None:
-            size = {"num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
-            options |= {"address": "local", "include_dashboard": False, **size}
-        else:
-            options["address"] = address
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "address": address}
+        if self.is_started_here:
+            options |= {"include_dashboard": False, "num_cpus": num_cpus, "object_store_memory": MOST_BYTES}
         try:
             _require_somebody_at(address)
-            with _handlers_kept():
+            with _handlers_kept(), _on_the_loopback(ray) if self.is_started_here else contextlib.nullcontext():
                 ray.init(**options)
-                if address is None and sys.platform == "linux":
+                if self.is_started_here and sys.platform == "linux":
                     self._watcher = _watched()
         except Exception as error:  # plain ones too: "The current node timed out during startup"
-            where = "could not be started on this machine" if address is None else f"does not answer at {address}"
+            where = "could not be started on this machine" if self.is_started_here else f"does not answer at {address}"
             raise DistributionError(
-                f"Ray {where} ({type(error).__name__}: {error}). A cluster is started by ray start --head, and joined "
-                "by other machines with ray start --address HOST:PORT, all with the same versions of Python and Ray"
+                f"Ray {where} ({_with_causes(error)}). A cluster is started by ray start --head, and joined by other "
+                "machines with ray start --address HOST:PORT, all with the same versions of Python and Ray, with "
+                "RAY_AUTH_MODE=token in the environment, and with the token of the first machine: see "
+                "docs/distribution.md"
             ) from error
+        if not self.is_started_here and os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled":
+            logger.warning(
+                "the Ray cluster at %s asks for no token: whoever reaches it on the network may run commands as you. "
+                "Set RAY_AUTH_MODE=token on all machines, see docs/distribution.md", address,
+            )  # fmt: skip
 
     def close(self) -> None:
         """Leave it, and end it if it was started here."""
@@ -103,9 +116,56 @@ def _watched() -> "subprocess.Popen[bytes]":
     return process
 
 
-def _require_somebody_at(address: str | None) -> None:
+@contextlib.contextmanager
+def _on_the_loopback(ray: Any) -> Iterator[None]:
+    """Within it, Ray that is started listens on the loopback alone, as it does by itself on Windows and macOS.
+
+    On Linux it would listen on every interface, and has no argument for it: it takes the loopback's own address for a
+    mistake, and replaces it.
+    """
+    constants = ray._private.ray_constants
+    before, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+    if not ip_address(address := ray.util.get_node_ip_address()).is_loopback:
+        logger.warning(
+            "Ray %s listens at %s, which other machines may reach, and not on the loopback: use a network that is "
+            "yours, or another version of Ray", ray.__version__, address,
+        )  # fmt: skip
+
+
+def _with_causes(error: BaseException | None) -> str:
+    """An error, and what Ray says was the cause of it: of a traceback, its last line."""
+    found, cause = list[str](), error
+    while cause is not None:
+        text = str(cause).strip()
+        in_text = "Traceback" in text
+        found.append(text.splitlines()[-1] if in_text else f"{type(cause).__name__}: {text}")
+        cause = None if in_text else cause.__cause__ or cause.__context__
+    return "; because of ".join(found)
+
+
+def _require_joined(joined: str, address: str | None) -> None:
+    """Refuse an address if this process has joined another cluster by itself."""
+    if address not in (None, "auto") and _resolved(str(address)) != _resolved(joined):
+        raise ConfigurationError(
+            f"this process has joined the Ray cluster at {joined} by ray.init, and address is {shown(address)}: leave "
+            "address out to use that cluster, or call ray.shutdown() first"
+        )
+
+
+def _resolved(address: str) -> tuple[str, str]:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):  # a name that nobody knows is compared as it is
+        host = socket.gethostbyname(host)
+    return host, port
+
+
+def _require_somebody_at(address: str) -> None:
     """Raise an OSError where nobody listens: Ray itself would try for minutes."""
-    host, _, port = (address or "").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal():
         socket.create_connection((host, int(port)), SECONDS_TO_CONNECT).close()
 

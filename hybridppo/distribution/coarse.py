@@ -6,7 +6,8 @@ from typing import Any
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.distribution.policies import SingleLearnerCoarse
 from hybridppo.environments.base import Environments
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import numpy_form
@@ -31,6 +32,10 @@ class Coarse(OverRay):
                 "CPU, such as hybrid or overlap"
             )
         return meant
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """One, for its spaces: the samplers have them all."""
+        return make_environments(source, num_envs, options, copies=1)
 
     def sampler(
         self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any

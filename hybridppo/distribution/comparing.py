@@ -73,8 +73,9 @@ def compare_distributions(
 
     Returns:
         `line` (whether spreading pays, and why), `rows` (a dict for each: `policy`, `iteration`, `sampling`, `learning`
-        and `crossing`, in seconds; `start`; `steps_per_second`; `against_local`, how many times as fast), `pieces`
-        (what was measured), and `left_out` (with reasons).
+        and `crossing`, in seconds, as predicted; `start`; `measured`, or None; `steps_per_second`; `against_local`,
+        how many times as fast), `pieces` (what was measured), and `left_out` (with reasons). `line`, `chosen`,
+        `steps_per_second` and `against_local` go by what was measured, or else by what is predicted.
 
     Raises:
         ConfigurationError: where nothing can be measured, or no cluster is at the address.
@@ -84,19 +85,26 @@ def compare_distributions(
     comparison = _Comparison(env, config, options, total_steps, max_lag)
     resources = comparison.resources(address)
     found = comparison.predicted(resources)
-    local, spread = found[0], found[1:]
-    rows = []
-    with _ray_for_all(spread, address, measured_seconds):
-        for prediction in found:
-            row = {
-                **prediction.to_json(),
-                "steps_per_second": comparison.steps / prediction.iteration,
-                "against_local": local.iteration / prediction.iteration,
-                "pays": prediction is not local and pays(prediction, local, comparison.work),
-            }
-            if measured_seconds:
-                row["measured"] = comparison.measured(prediction, measured_seconds, address)
-            rows.append(row)
+    judged, measured = found, list[Any]([None] * len(found))
+    if measured_seconds:
+        with _ray_for_all(found[1:], address):
+            measured = [comparison.measured(prediction, measured_seconds) for prediction in found]
+        # What was measured takes the place of what was predicted: it decides.
+        judged = [
+            replace(prediction, measured=row["seconds"], is_assumed=False)
+            for prediction, row in zip(found, measured, strict=True)
+        ]
+    local, spread = judged[0], judged[1:]
+    rows = [
+        {
+            **prediction.to_json(),
+            "measured": row,
+            "steps_per_second": comparison.steps / each.iteration,
+            "against_local": local.iteration / each.iteration,
+            "pays": each is not local and pays(each, local, comparison.work),
+        }
+        for prediction, row, each in zip(found, measured, judged, strict=True)
+    ]
     best = fastest(spread, comparison.work)
     return {
         "line": verdict(local, spread, comparison.work),
@@ -201,14 +209,14 @@ class _Comparison:
             self.crossings = self.crossings.measured(learner_update=updates, optimizer_step=step)
         return sizes
 
-    def measured(self, prediction: PolicyPrediction, seconds: float, address: str | None) -> dict[str, Any]:
+    def measured(self, prediction: PolicyPrediction, seconds: float) -> dict[str, Any]:
         """Train for real, so many seconds after the first iterations: medians of an iteration."""
         from hybridppo.placements.auto.of_candidate import placement_of
         from hybridppo.training import train
 
         watch = _Watch(seconds, self.steps)
         is_local = prediction.policy.startswith("local")
-        spread: dict[str, Any] = {"distribution": prediction.policy, "address": address, "placement": "cpu"}
+        spread: dict[str, Any] = {"distribution": prediction.policy, "placement": "cpu"}  # in the Ray that was joined
         config = replace(self._config, torch_threads=self._config.torch_threads or 1)
         if is_local:
             candidate = self._chosen
@@ -247,10 +255,10 @@ class _Watch(Callback):
 
 
 @contextmanager
-def _ray_for_all(spread: Sequence[PolicyPrediction], address: str | None, seconds: float) -> Iterator[None]:
+def _ray_for_all(spread: Sequence[PolicyPrediction], address: str | None) -> Iterator[None]:
     """One Ray, where several policies are trained under that need it."""
     names = ("coarse", "fine", "environments")
-    if not (seconds and any(prediction.policy.startswith(names) for prediction in spread)):
+    if not any(prediction.policy.startswith(names) for prediction in spread):
         yield
         return
     from hybridppo.distribution.cluster import Cluster
@@ -266,7 +274,7 @@ def _ray_for_all(spread: Sequence[PolicyPrediction], address: str | None, second
 def distributions_as_markdown(comparison: dict[str, Any]) -> str:
     """The policies as a table, what pays in bold, and whether spreading does."""
     rows = comparison["rows"]
-    is_measured = "measured" in rows[0]
+    is_measured = rows[0]["measured"] is not None
     heads = ["distribution", "iteration ms", *(f"{part} ms" for part in PARTS), "steps/s", "times local", "start s"]
     heads += ["measured ms", "predicted / measured"] if is_measured else []
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
@@ -279,6 +287,10 @@ def distributions_as_markdown(comparison: dict[str, Any]) -> str:
             cells += [f"{1e3 * measured:.2f}", f"{row['iteration'] / measured:.2f}"]
         lines.append("| " + " | ".join(cells) + " |")
     lines += ["", comparison["line"][0].upper() + comparison["line"][1:] + ".", ""]
+    if is_measured:
+        lines.append(
+            "Steps/s, times local and what pays are of the measured milliseconds, the other columns predicted."
+        )
     lines.append("Predicted from measured pieces. Milliseconds for as many steps under each as one process makes in an")
     lines.append("iteration; crossing is what goes between fragments, and waiting for it. environments:K is as fine:K.")
     lines += [f"Left out: {reason}." for reason in comparison["left_out"]]

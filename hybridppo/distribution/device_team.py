@@ -6,7 +6,6 @@ few numbers for each row, the moments of observations, and the returns of episod
 
 import copy
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,8 +24,9 @@ from hybridppo.agents.ppo.device_shards import (
     moments_of_all,
 )
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.distribution.launching import is_joining
 from hybridppo.distribution.policies import GPUOnly
-from hybridppo.distribution.team import TORCHRUN, Team
+from hybridppo.distribution.team import Team
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -62,7 +62,7 @@ class DeviceTeam(Team):
         Raises:
             ConfigurationError: for processes that torchrun has started.
         """
-        if set(TORCHRUN) <= os.environ.keys():
+        if is_joining():
             raise ConfigurationError(
                 f"distribution {policy} starts its learners itself, one for each GPU of this machine: leave torchrun "
                 "out, or use distribution='multi'"
@@ -95,7 +95,7 @@ class DeviceTeam(Team):
             raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
         rows = config.num_envs // self.shards * config.num_steps
         num_minibatches = config.minibatches_of(config.batch_size)
-        if num_minibatches > (rows if self.shards > 1 else rows // 2):
+        if num_minibatches > (rows if self.shards > 1 or not config.normalize_advantage else rows // 2):
             raise ConfigurationError(
                 f"num_minibatches must be at most the rows of a shard, num_envs * num_steps / shards = {rows}, "
                 f"{learners}, got {num_minibatches}"

@@ -1,21 +1,26 @@
-"""The processes of learners on this machine: started, told what to do, and never left behind."""
+"""The processes of learners on this machine: started, told what to do, and never left behind. Or torchrun's."""
 
 import contextlib
 import os
-import pickle
 import signal
 import subprocess
-import sys
+import threading
 import time
-from pathlib import Path
+from typing import Any
 
-import hybridppo
+from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.runners.workers.process import signals_blocked
-
-_PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
 SECONDS_TO_CLOSE = 10.0
 """How long learners may take to end in good order before they are killed."""
+
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""What torchrun tells the processes that it starts."""
+
+
+def is_joining() -> bool:
+    """Whether torchrun has started this process."""
+    return set(TORCHRUN) <= os.environ.keys()
 
 
 class Launched:
@@ -30,21 +35,17 @@ class Launched:
     """
 
     def __init__(self, size: int, port: int, setup: bytes) -> None:
-        path = os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
-        told = pickle.dumps(sys.path)
-        message = len(told).to_bytes(8, "little") + told + len(setup).to_bytes(8, "little") + setup
+        message = len(setup).to_bytes(8, "little") + setup
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         try:
             for rank in range(1, size):
-                command = [sys.executable, "-m", "hybridppo.distribution.process", str(port), str(rank), str(size)]
+                command = command_of("hybridppo.distribution.process", str(port), str(rank), str(size))
                 with signals_blocked():
-                    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE)
+                    process = subprocess.Popen(command, stdin=subprocess.PIPE)
                 self._processes[rank] = process
             for process in self._processes.values():
-                assert process.stdin is not None
-                with contextlib.suppress(OSError):  # died already, which shows when it is waited for
-                    process.stdin.write(message)
-                    process.stdin.flush()
+                # Not here: whoever does not read would hold this up for ever.
+                threading.Thread(target=_tell, args=(process.stdin, message), daemon=True).start()
         except BaseException:
             self.close(0.0)
             raise
@@ -75,3 +76,9 @@ class Launched:
             if process.stdin is not None:
                 with contextlib.suppress(OSError):
                     process.stdin.close()
+
+
+def _tell(stdin: Any, message: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # it has died, or was let go of, which shows when it is waited for
+        stdin.write(message)
+        stdin.flush()

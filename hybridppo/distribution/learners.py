@@ -121,7 +121,7 @@ class Learners(BaseSampler):
 
     Args:
         source: as for `make_environments`.
-        template: one of the environments, for its spaces and mode of reset; not stepped.
+        template: one of the environments, for its spaces and mode of reset; closed.
         agent: whose parameters they share, and whose optimizer steps.
         learners: how many.
         max_lag: see `BoundedLag`.
@@ -156,7 +156,8 @@ class Learners(BaseSampler):
             skips_row_after_end=template.skips_row_after_end, clips_rewards=template.clips_rewards,
         )  # fmt: skip
         self._agent, self._seed, self._env_seed, self._options = agent, seed, env_seed, options
-        self._template, self._steps = template, cast(AutogradSteps, agent._optimizer_steps())
+        template.close()
+        self._steps = cast(AutogradSteps, agent._optimizer_steps())
         self._lag = BoundedLag(max_lag, version=self._steps_made())
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
         size = agent.parameters.values.numel()
@@ -306,8 +307,8 @@ class Learners(BaseSampler):
             part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
         self._losses_in_a_row[learner] = 0
         under_way = self._under_way_of[learner]
-        assert under_way.begun_at is not None  # there is a minibatch in every update
-        policy_lag = under_way.begun_at - done["version"]
+        # Without a step in its rollout, a learner has given no gradient.
+        policy_lag = 0 if under_way.begun_at is None else under_way.begun_at - done["version"]
         return Update(learner, done["metrics"], policy_lag, done["seconds"], under_way)
 
     def _in_columns(self, array: Any, columns: slice) -> Any:
@@ -376,7 +377,6 @@ class Learners(BaseSampler):
         if self._closed:
             return
         self._closed = True
-        self._template.close()
         self._pool.close()
         self._arrays.close()
 

@@ -2,24 +2,32 @@
 
 import contextlib
 import os
+import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
 from hybridppo.accelerator import accelerator_of
+from hybridppo.distribution.meeting import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
 from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError, LearnerLostError
+from hybridppo.interruption import give_up_if_stopped
 
+T = TypeVar("T")
 SECONDS_TO_EXPLAIN = 5.0
 """How long to wait, where nothing comes any more, for those that are left to say that it is not they."""
+SECONDS_TO_STOP = 10.0
+"""How long one that was asked to stop waits for the others: torchrun and schedulers kill it after 30 s, and it has to
+say why it stops before."""
+_A_WHILE = timedelta(seconds=SECONDS_BETWEEN_LOOKS)
 INNOCENT = "lost another"
 SECONDS_BETWEEN_BEATS = 1.0
 """How often the first shows that it is there, while the others wait for what it does alone."""
@@ -27,8 +35,17 @@ TURNS_KEPT = 100
 """How many words of the first stay in the store; none is as many behind, for all meet in every iteration."""
 
 
+def _gloo(made_for: Any, options: Any) -> ProcessGroupGloo:
+    return ProcessGroupGloo(made_for.store, made_for.group_rank, made_for.group_size, options)
+
+
+# As torch's own gloo, with options: they say where it listens.
+_GLOO = "hybridppo_gloo"
+dist.Backend.register_backend(_GLOO, _gloo, extended_api=True, devices=["cpu"])
+
+
 class Link:
-    """A group of processes, over gloo; made by all of them at once.
+    """A group of processes, over gloo; made by all of them at once. No wait for the others is without end.
 
     Args:
         store: that all can reach; the first's.
@@ -36,6 +53,8 @@ class Link:
         size: how many there are.
         timeout: seconds after which one that does not answer is lost.
         start_timeout: seconds within which all must be there.
+        store_at: host and port of the store, if there are several machines; None if all are on this one, and listen on
+            its loopback alone.
         how_it_ended: of one by its rank, where that is known: empty for one that runs, None where nobody knows.
     """
 
@@ -47,43 +66,87 @@ class Link:
         *,
         timeout: float,
         start_timeout: float,
+        store_at: tuple[str, int] | None = None,
         how_it_ended: Callable[[int], str | None] = lambda rank: None,
     ) -> None:
         self.rank, self.size, self.timeout = rank, size, timeout
-        self._store, self._how_it_ended = store, how_it_ended
+        self._others = [other for other in range(size) if other != rank]
+        self.should_stop: Callable[[], bool] = lambda: False
+        """Whether this process was asked to stop: it then waits for the others for `SECONDS_TO_STOP` at most."""
+        self._asked_to_stop: float | None = None
+        self._store, self._how_it_ended, self._store_at = store, how_it_ended, store_at
+        self._on_cuda: Any = None
+        self._turn, self._closed = 0, threading.Event()
+        self._neighbours: dict[int, int] = {}
+        self._hosts: dict[int, str] = {}
         if dist.is_initialized():
             raise ConfigurationError(
                 "torch.distributed is in use already in this process, and learners need it: call "
                 "torch.distributed.destroy_process_group() first"
             )
-        try:
-            store.set(f"here/{rank}", "")
+        with self._explaining():
+            in_background(lambda: store.set(f"here/{rank}", platform.node()), start_timeout)
             self._wait_for_all(start_timeout)
-            dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=min(timeout, 10**6))
-            )
-        except DistributionError:
-            raise
-        except RuntimeError as error:
-            raise self._explained(error) from error
-        self._on_cuda: Any = None
-        self._turn, self._closed = 0, threading.Event()
-        self._neighbours: dict[int, int] = {}
+        self._connect(start_timeout)
         if rank == 0:
             threading.Thread(target=self._beat, name="hybridppo-beats", daemon=True).start()
 
     def _wait_for_all(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while missing := [rank for rank in range(self.size) if not self._store.check([f"here/{rank}"])]:
+        while missing := in_background(self._missing, seconds):
             ended = [rank for rank in missing if self._how_it_ended(rank)]
-            if ended or any(self._report_of(rank) for rank in missing):
+            if ended or any(self._reports(seconds).values()):
                 raise RuntimeError("ended at its start")
             if time.monotonic() > deadline:
                 raise DistributionError(
-                    f"{_names(missing)} did not come within {seconds:g} s, of {self.size}: look at what they say "
+                    f"{self._names(missing)} did not come within {seconds:g} s: look at what they say "
                     "themselves, and whether they reach this machine"
                 )
+            give_up_if_stopped(self._names(missing))
             time.sleep(0.05)
+        if self._store_at is not None:
+            keys = [f"here/{rank}" for rank in range(self.size)]
+            hosts = in_background(lambda: [self._store.get(key).decode() for key in keys], seconds)
+            self._hosts = dict(enumerate(hosts))
+
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(self.size) if not self._store.check([f"here/{rank}"])]
+
+    def _connect(self, seconds: float) -> None:
+        """Connect to the others by gloo, all at once.
+
+        Raises:
+            DistributionError: if this one cannot, or another could not.
+        """
+        longest = timedelta(seconds=min(self.timeout, 10.0**6))
+
+        def connect() -> None:
+            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+            options._timeout, options._devices = longest, self._devices()
+            # Over another connection to the store: this one answers meanwhile.
+            store = self._store.clone()  # type: ignore[attr-defined]
+            dist.init_process_group(
+                _GLOO, store=store, rank=self.rank, world_size=self.size, timeout=longest, pg_options=options
+            )
+
+        try:
+            in_background(connect, seconds, lambda passed: self.look(0.0))
+        except DistributionError:
+            raise
+        except (RuntimeError, OSError) as error:
+            problem = f"cannot connect to the others by gloo ({str(error).splitlines()[0]})"
+            if self._store_at is not None:
+                problem += f". {_INTERFACE.format(os.environ.get('GLOO_SOCKET_IFNAME', 'not set'))}"
+            self.report(problem)
+            raise DistributionError(f"{self._names([self.rank])} {problem}") from error
+
+    def _devices(self) -> list[Any]:
+        """Where gloo listens: left to itself, it takes the address of the machine's name, which may be any."""
+        if self._store_at is None:
+            return [ProcessGroupGloo.create_device(hostname=HOST)]
+        if interfaces := os.environ.get("GLOO_SOCKET_IFNAME"):
+            return [ProcessGroupGloo.create_device(interface=name) for name in interfaces.split(",")]
+        return [ProcessGroupGloo.create_device(hostname=address_towards(*self._store_at))]
 
     def gather(self, data: bytes) -> list[bytes]:
         """What each has to say, in the order of their ranks."""
@@ -95,16 +158,16 @@ class Link:
     def from_first(self, data: bytes) -> bytes:
         """What the first has to say; the others' own is not looked at."""
         length = torch.tensor([len(data)])
-        self._collective(lambda: dist.broadcast(length, 0))
+        self._collective(lambda: dist.broadcast(length, 0, async_op=True))
         everything = torch.zeros(max(1, int(length)), dtype=torch.uint8)
         if self.rank == 0 and data:
             everything[:] = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-        self._collective(lambda: dist.broadcast(everything, 0))
+        self._collective(lambda: dist.broadcast(everything, 0, async_op=True))
         return everything.numpy()[: int(length)].tobytes()
 
     def gather_numbers(self, numbers: Tensor, out: Tensor) -> None:
         """`[K]` of each into `[size, K]`."""
-        self._collective(lambda: dist.all_gather(list(out.unbind()), numbers))
+        self._collective(lambda: dist.all_gather(list(out.unbind()), numbers, async_op=True))
 
     def _all_gather(self, own: Tensor) -> Tensor:
         everything = own.new_empty((self.size, *own.shape))
@@ -122,29 +185,57 @@ class Link:
         Raises:
             DistributionError: where one is not, or `timeout` seconds are over.
         """
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        try:
-            is_lost = any(self._end_of(rank) or self._report_of(rank) for rank in others)
-        except RuntimeError as error:
-            raise self._explained(error) from error
-        if is_lost or seconds > self.timeout:
-            raise self._explained(TimeoutError())
+        with self._explaining():
+            if any(self._end_of(rank) for rank in self._others) or any(self._reports(self.timeout).values()):
+                raise self._explained()
+        self._require_time(seconds)
 
-    def _collective(self, call: Callable[[], Any]) -> None:
+    def _require_time(self, waited: float, silent: float | None = None) -> None:
+        """Raise where a wait has taken too long, and the others are silent for too long.
+
+        Args:
+            waited: for how many seconds.
+            silent: for how many of them nothing was heard; None for all.
+        """
+        now = time.monotonic()
+        if self._asked_to_stop is None and self.should_stop():
+            self._asked_to_stop = now
+        if (waited if silent is None else silent) > self.timeout:
+            raise self._explained()
+        if self._asked_to_stop is not None and min(waited, now - self._asked_to_stop) > SECONDS_TO_STOP:
+            raise self._explained(f"did not come so far within {SECONDS_TO_STOP:g} s, after this one was asked to stop")
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        """Within it, what torch raises becomes an error that says who is missing."""
         try:
-            call()
+            yield
+        except DistributionError:
+            raise
         except RuntimeError as error:
-            raise self._explained(error) from error
+            raise self._explained() from error
+
+    def _collective(self, begin: Callable[[], Any]) -> None:
+        """Let all do the same, and wait for its end, a little at a time: signals are handled between."""
+        with self._explaining():
+            work, begun = begin(), time.monotonic()
+            while not _has_ended(work):
+                self._require_time(time.monotonic() - begun)
 
     def gather_on_device(self, own: Tensor) -> Tensor:
         """`own` of each to `[size, *own]`, by NCCL where it lies on a CUDA device, and else by gloo."""
         with accelerator_of(own.device).selected():
-            if own.is_cuda and self._on_cuda is None:
+            everything = own.new_empty((self.size, *own.shape))
+            if not own.is_cuda:
+                self.gather_numbers(own, everything)
+                return everything
+            if self._on_cuda is None:
+                if self._store_at is None:  # NCCL listens as well, and reads this when its group is made
+                    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
                 # Made by all, for all come here together. (Untested: no machine with two GPUs has run it.)
                 self._on_cuda = dist.new_group(backend="nccl", timeout=timedelta(seconds=min(self.timeout, 10**6)))
-            everything = own.new_empty((self.size, *own.shape))
-            group = self._on_cuda if own.is_cuda else None
-            self._collective(lambda: dist.all_gather(list(everything.unbind()), own, group=group))
+            with self._explaining():
+                dist.all_gather(list(everything.unbind()), own, group=self._on_cuda)
         return everything
 
     def tell(self, what: str) -> None:
@@ -161,21 +252,25 @@ class Link:
             DistributionError: where it has died, or has shown no sign of life for `timeout` seconds.
         """
         self._turn += 1
-        key, seen, since = f"turn/{self._turn}", -1, time.monotonic()
+        key, seen, begun = f"turn/{self._turn}", -1, time.monotonic()
+        since = begun
         while True:
-            with contextlib.suppress(RuntimeError):  # it takes longer; or the store is gone, which shows below
-                self._store.wait([key], timedelta(seconds=min(SECONDS_BETWEEN_BEATS, self.timeout / 4)))
-            try:
-                if self._store.check([key]):
-                    return str(self._store.get(key).decode())
-                beats, problem = self._store.add("beats", 0), self._report_of(0)
-            except RuntimeError as error:
-                raise self._explained(error) from error
+            told, beats, problem = self._on_store(lambda: self._listen(key))
+            if told is not None:
+                return told
             now = time.monotonic()
             if beats != seen:
                 seen, since = beats, now
-            if problem or now - since > self.timeout:
-                raise self._explained(TimeoutError())
+            if problem:
+                raise self._explained()
+            self._require_time(now - begun, now - since)
+
+    def _listen(self, key: str) -> tuple[str | None, int, str]:
+        """What the first says, if it comes soon; the beats that it has shown, and its problem."""
+        with contextlib.suppress(RuntimeError):  # it takes longer; or the store is gone, which shows below
+            self._store.wait([key], timedelta(seconds=min(SECONDS_BETWEEN_BEATS, self.timeout / 4)))
+        told = self._store.get(key).decode() if self._store.check([key]) else None
+        return told, self._store.add("beats", 0), self._report_of(0)
 
     def _beat(self) -> None:
         """Show that this process, the first, is there, whatever it does for itself."""
@@ -183,16 +278,21 @@ class Link:
             while not self._closed.wait(min(SECONDS_BETWEEN_BEATS, self.timeout / 4)):
                 self._store.add("beats", 1)
 
-    def _on_store(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except RuntimeError as error:
-            raise self._explained(error) from error
+    def _on_store(self, call: Callable[[], T]) -> T:
+        with self._explaining():
+            return in_background(call, self.timeout, self._require_time)
 
     def report(self, problem: str) -> None:
         """Tell the others why this process goes."""
         with contextlib.suppress(RuntimeError):  # nobody is there any more to be told
-            self._store.set(f"gone/{self.rank}", problem)
+            self._tell_of_end(problem)
+
+    def _tell_of_end(self, problem: str) -> None:
+        in_background(lambda: self._store.set(f"gone/{self.rank}", problem), SECONDS_TO_EXPLAIN)
+
+    def _reports(self, seconds: float) -> dict[int, str]:
+        """Why others go, by their ranks; empty of one that stays."""
+        return in_background(lambda: {rank: self._report_of(rank) for rank in self._others}, seconds)
 
     def _end_of(self, rank: int) -> str | None:
         """As `how_it_ended`; of a neighbour whose end nobody else has seen, that it is gone."""
@@ -204,38 +304,59 @@ class Link:
     def _report_of(self, rank: int) -> str:
         return self._store.get(f"gone/{rank}").decode() if self._store.check([f"gone/{rank}"]) else ""
 
-    def _explained(self, error: Exception) -> DistributionError:
-        """Who is missing, and why, as far as can be known here."""
-        self.report(INNOCENT)
-        others = [rank for rank in range(self.size) if rank != self.rank]
+    def _explained(self, how: str | None = None) -> DistributionError:
+        """Who is missing, and why, as far as can be known here; `how` it is known, of one that says nothing."""
         deadline = time.monotonic() + SECONDS_TO_EXPLAIN
         try:
+            self._tell_of_end(INNOCENT)
             while True:
-                ends = {rank: self._end_of(rank) for rank in others}  # before what they told as they ended
-                reports = {rank: self._report_of(rank) for rank in others}
+                ends = {rank: self._end_of(rank) for rank in self._others}  # before what they told as they ended
+                reports = self._reports(SECONDS_TO_EXPLAIN)
                 for rank, problem in reports.items():
                     if problem not in ("", INNOCENT):
-                        return DistributionError(f"learner {rank} of {self.size} failed: {problem}")
-                silent = [rank for rank in others if not reports[rank]]
-                ended = {rank: how for rank in silent if (how := ends[rank])}
+                        return DistributionError(f"{self._names([rank])} failed: {problem}")
+                silent = [rank for rank in self._others if not reports[rank]]
+                ended = {rank: end for rank in silent if (end := ends[rank])}
                 if ended:
-                    rank, how = next(iter(ended.items()))
-                    return LearnerLostError(f"learner {rank} of {self.size} has died: {how}. {_REMEDY}")
+                    rank, end = next(iter(ended.items()))
+                    return LearnerLostError(f"{self._names([rank])} has died: {end}. {self._remedy}")
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.05)
         except RuntimeError:  # the store is gone, which is the first's
             silent = [0]
-        who = _names(silent or others)
-        return LearnerLostError(
-            f"{who} of {self.size} died, or did not answer for {self.timeout:g} s (worker_timeout). {_REMEDY}"
-        )
+        how = how or f"died, or did not answer for {self.timeout:g} s (worker_timeout)"
+        return LearnerLostError(f"{self._names(silent or self._others)} {how}. {self._remedy}")
+
+    @property
+    def _remedy(self) -> str:
+        network = "" if self._store_at is None else "Look whether the network between the machines is up. "
+        return f"{network}{_REMEDY}"
+
+    def _names(self, ranks: list[int]) -> str:
+        """Learners, with their machines if there are several."""
+        hosts = [self._hosts[rank] for rank in ranks if rank in self._hosts]
+        text = f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {self.size}"
+        return f"{text} (on {', '.join(hosts)})" if hosts else text
 
     def close(self) -> None:
         """Leave the group; a second call does nothing."""
         self._closed.set()
         if dist.is_initialized():
-            dist.destroy_process_group()
+            # Where another is silent, what is under way holds this up until gloo gives it up.
+            with contextlib.suppress(RuntimeError):
+                in_background(dist.destroy_process_group, SECONDS_TO_EXPLAIN)
+
+
+def _has_ended(work: Any) -> bool:
+    """Whether a collective has ended within a little while. What it raises is raised."""
+    try:
+        work.wait(_A_WHILE)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait(_A_WHILE)  # it has ended meanwhile, or this says why it failed
+    return True
 
 
 def is_gone(pid: int) -> bool:
@@ -259,6 +380,8 @@ def told_of(error: BaseException) -> str:
 
 _REMEDY = "Nothing that was saved is lost: resume goes on from the last checkpoint, also with distribution='local'"
 
-
-def _names(ranks: list[int]) -> str:
-    return f"learner{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+_INTERFACE = (
+    "Each learner listens at its address on the network that leads to MASTER_ADDR, or at that of the interface in "
+    "GLOO_SOCKET_IFNAME, which is {}. If the others cannot reach it there, name the interface of the network between "
+    "the machines in GLOO_SOCKET_IFNAME (eth0, for example), on each machine. A firewall may be in the way, too"
+)

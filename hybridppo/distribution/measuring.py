@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.exchange import InSharedMemory
 from hybridppo.distribution.link import Link
+from hybridppo.distribution.meeting import store_of_this_machine
 from hybridppo.distribution.policies import SingleLearnerCoarse
 from hybridppo.distribution.prediction import Crossings
-from hybridppo.distribution.team import HOST, SECONDS_TO_START
+from hybridppo.distribution.team import SECONDS_TO_START
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError
 from hybridppo.runners.workers.pool import WorkerPool
@@ -38,7 +37,7 @@ def measure_learners(crossings: Crossings, num_columns: int, bytes_of_part: int)
     Raises:
         DistributionError: where the other cannot be started.
     """
-    store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    store = store_of_this_machine()
     setup = pack({"port": store.port, "columns": num_columns, "bytes": bytes_of_part})
     module = "hybridppo.distribution.probing"
     pool = WorkerPool([slice(0, 1)], setup, lambda worker: 0, SECONDS_TO_START, module=module, role="learner")

@@ -41,8 +41,6 @@ def require_divisible(
             f"num_workers={run.num_workers} cannot be had {whom}, which step their environments themselves: "
             "leave it out, or take more learners"
         )
-    if options.vectorization == "async":
-        raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
     return config
 
 

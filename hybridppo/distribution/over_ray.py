@@ -66,8 +66,6 @@ class OverRay(Alone):
             raise ConfigurationError(
                 f"episodes_per_rollout={episodes} cannot be had {whom}: whole episodes are sampled in one process"
             )
-        if options.vectorization == "async":
-            raise ConfigurationError(f"vectorization='async' cannot be had {whom}: leave it out")
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, self._what)
@@ -91,5 +89,6 @@ class OverRay(Alone):
 
         cpus = int(ray.cluster_resources().get("CPU", 0))
         # Ray that is started here says that it has as many CPUs as it has workers.
-        here = 1 if self._address is None else sum(1 for node in ray.nodes() if node["Alive"])
+        is_here = self._cluster is not None and self._cluster.is_started_here
+        here = 1 if is_here else sum(1 for node in ray.nodes() if node["Alive"])
         return Resources(cpu_cores(), cpus if here > 1 else min(cpus, cpu_cores()), here > 1)

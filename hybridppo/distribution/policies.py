@@ -41,6 +41,10 @@ class Distribution:
         """The parts that it cuts a training into."""
         raise NotImplementedError
 
+    def part_in_result(self) -> str:
+        """What of it can change the result of a seed, rounding aside; "local" for nothing."""
+        return Local.name
+
     def __str__(self) -> str:
         values = [getattr(self, field.name) for field in fields(self)]
         return ":".join([self.name, *(str(value) for value in values if value is not None)])
@@ -148,6 +152,9 @@ class GPUOnly(Distribution):
                 f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
             )
 
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"gpu, {self.shards or self.learners} shards"
+
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
         crosses = "gradients to all, every minibatch; three numbers a row to all, once an iteration"
         return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
@@ -164,9 +171,15 @@ class Central(Distribution):
     step; whoever would go beyond it waits. None for one less than there are learners: then none of equal pace waits."""
     name = "central"
 
+    @property
+    def _lag(self) -> int:
+        return self.learners - 1 if self.max_lag is None else self.max_lag
+
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"central:{self.learners}:{self._lag}"
+
     def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        lag = self.learners - 1 if self.max_lag is None else self.max_lag
-        crosses = f"gradients out, parameters in, every minibatch, at most {lag} optimizer steps old"
+        crosses = f"gradients out, parameters in, every minibatch, at most {self._lag} optimizer steps old"
         return (
             Fragment(("environments", "actor", "learner"), self.learners, crosses),
             Fragment(("parameters",), 1, "gradients in, parameters out, every minibatch"),

@@ -107,11 +107,13 @@ class PolicyPrediction:
     """Once, before the first iteration."""
     is_assumed: bool
     """Whether a figure that matters here was assumed."""
+    measured: float | None = None
+    """Seconds of an iteration of a real training under the policy, if there was one."""
 
     @property
     def iteration(self) -> float:
-        """Seconds of an iteration."""
-        return self.sampling + self.learning + self.crossing
+        """Seconds of an iteration: those that were measured, or else those that are predicted."""
+        return self.sampling + self.learning + self.crossing if self.measured is None else self.measured
 
     def run(self, iterations: int) -> float:
         """Seconds of a whole run."""
@@ -187,7 +189,8 @@ def predict_over_ray(
         calls = crossings.call + (count - 1) * crossings.another_call
         crossing = work.num_steps * calls
         filling = work.num_steps * (on_device + of_envs * crowd)
-        copying = copying if candidate.name != "cuda" else 0.0  # which is in the action's seconds
+        if candidate.name == "cuda" and figures.accelerator is not None:
+            copying = figures.accelerator.remainder  # the other copies are in the action's seconds
     company = count > 1 or candidate.max_lag
     if company and not resources.has_more_machines:
         filling *= figures.slowdown
@@ -282,6 +285,8 @@ def verdict(local: PolicyPrediction, predictions: Sequence[PolicyPrediction], wo
     times = (
         f"{best.policy} {shown_seconds(best.iteration)} an iteration, {local.policy} {shown_seconds(local.iteration)}"
     )
+    if best.measured is not None:
+        times += ", measured"
     if pays(best, local, work):
         return f"{best.policy} pays: {alone / run:.2f} times as fast as {local.policy} over the run ({times})"
     if best.iteration < local.iteration and best.start > local.start:
@@ -292,7 +297,9 @@ def verdict(local: PolicyPrediction, predictions: Sequence[PolicyPrediction], wo
                 f"spreading does not pay: the start of {best.policy} takes {best.start:.2g} s, which {needed:,} "
                 f"iterations would bring in, and there are {work.iterations:,} ({times})"
             )
-    if best.crossing > 0.2 * best.iteration:
+    if best.measured is not None:
+        why = f"no policy is faster by more than {MARGIN:.0%}"
+    elif best.crossing > 0.2 * best.iteration:
         why = (
             f"what crosses takes {shown_seconds(best.crossing)} of {best.policy}'s iteration: the networks are small "
             "for it, or the environments fast"

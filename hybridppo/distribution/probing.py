@@ -3,28 +3,25 @@
 Started as `python -m hybridppo.distribution.probing ADDRESS`; it does what it is told to, and ends with the connection.
 """
 
-import sys
-from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hybridppo.distribution.exchange import InSharedMemory
 from hybridppo.distribution.link import Link
-from hybridppo.distribution.team import HOST, SECONDS_TO_START
+from hybridppo.distribution.meeting import join_store
+from hybridppo.distribution.team import SECONDS_TO_START
 from hybridppo.runners.workers.process import main
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
     """Meet the first, and then do what each message says, as often as it says."""
-    sys.path[:] = connection.recv()
     connection.recv()  # which environments it has: none
     setup = cloudpickle.loads(connection.recv_bytes())
     torch.set_num_threads(1)
-    store = TCPStore(HOST, setup["port"], is_master=False, timeout=timedelta(seconds=SECONDS_TO_START))
+    store = join_store(setup["port"], SECONDS_TO_START)
     link = Link(store, 1, 2, timeout=SECONDS_TO_START, start_timeout=SECONDS_TO_START)
     exchange = InSharedMemory(link, 1, setup["columns"])
     connection.send(("ready", None, None))

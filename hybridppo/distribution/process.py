@@ -5,25 +5,24 @@ with the training, or when its standard input does: no learner outlives the firs
 """
 
 import os
-import pickle
 import sys
 import threading
-from datetime import timedelta
 from typing import Any
 
 import cloudpickle
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hybridppo.agents.registry import make_agent
 from hybridppo.distribution.link import Link, told_of
-from hybridppo.distribution.team import HOST, Team, start_timeout
+from hybridppo.distribution.meeting import join_store
+from hybridppo.distribution.team import Team, start_timeout
 from hybridppo.environments.registration import source_here
 from hybridppo.interruption import Interruption
 from hybridppo.observers import Reporting
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.runners.workers.process import leave_signals_to_the_trainer
-from hybridppo.seeds import seed_of
+from hybridppo.seeds import seed_globals, seed_of
 from hybridppo.settings import Settings
 from hybridppo.training import Job, run_to_the_end
 
@@ -32,14 +31,12 @@ def main() -> None:
     """Read what to do, and train."""
     leave_signals_to_the_trainer()
     port, rank, size = map(int, sys.argv[1:])
-    sys.path[:] = pickle.loads(_message())
     told = _message()
     threading.Thread(target=_end_with_input, daemon=True).start()
     setup = cloudpickle.loads(told)
     settings: Settings = setup["settings"]
     timeout = settings.environment.worker_timeout
-    seconds = timedelta(seconds=start_timeout(timeout))
-    store = TCPStore(HOST, port, is_master=False, timeout=seconds)
+    store = join_store(port, start_timeout(timeout))
     try:
         _train(setup, settings, store, rank, size)
     except BaseException as error:
@@ -56,6 +53,7 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
     with kind(rank, size, setup["shards"], timeout) as team:
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
+        seed_globals(settings.seed, f"environments of learner {rank}")
         environments = team.environments(source, settings.config.num_envs, settings.environment)
         try:
             own = {name: setup["own"].get(name) for name in ("loss", "networks")}

@@ -1,7 +1,6 @@
 """Workers anywhere that Ray reaches: rollouts come back, parameters go out, once a rollout."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,10 @@ import ray.exceptions
 from numpy.typing import NDArray
 
 from hybridppo.distribution.messages import MOST_BYTES, packed, unpacked
-from hybridppo.distribution.remote_share import CONTROL, Fill, RemoteShare, new_rows, versions_here
+from hybridppo.distribution.remote_share import CONTROL, Fill, RemoteShare, new_rows, path_here, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
+from hybridppo.interruption import give_up_if_stopped
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import SECONDS_TO_START, Work, WorkerLostError
 from hybridppo.spaces.state_dependent import noise_row
@@ -91,11 +91,11 @@ class RayWorkers:
         self._places.pop(worker, None)
         options = {"scheduling_strategy": "SPREAD", "max_restarts": 0, "max_task_retries": 0}
         handle = self._handles[worker] = self._kind.options(**options).remote()
-        ref = handle.begin.remote(self._setup, list(sys.path), self._work.shares[worker], env_seed)
+        ref = handle.begin.remote(self._setup, path_here(), self._work.shares[worker], env_seed)
         self._awaited[worker] = Awaited(ref)
 
     def wait_until_ready(self, workers: Sequence[int]) -> None:  # noqa: D102 - as in the protocol
-        for worker, answer in self._answers(workers, max(self._timeout, SECONDS_TO_START)):
+        for worker, answer in self._answers(workers, max(self._timeout, SECONDS_TO_START), at_start=True):
             if isinstance(answer, WorkerLostError):
                 raise answer
             about = answer[0]
@@ -130,7 +130,7 @@ class RayWorkers:
         return self._answers(workers, self._timeout)
 
     def _answers(
-        self, workers: Sequence[int], timeout: float
+        self, workers: Sequence[int], timeout: float, *, at_start: bool = False
     ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
         waiting = {self._awaited[worker].ref: worker for worker in workers}
         pulses = {worker: Pulse(-1, time.monotonic()) for worker in workers}
@@ -145,6 +145,8 @@ class RayWorkers:
             if self.stop[0]:
                 self._pass_on_the_stop(waiting.values())
             for ref, worker in list(waiting.items()):
+                if at_start:
+                    give_up_if_stopped(self.name(worker))
                 pulse = pulses[worker]
                 self._listen(worker, pulse)
                 if time.monotonic() - pulse.since > timeout:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from hybridppo.errors import LearnerLostError
 from hybridppo.loading import fitting, rewind_to, tensors_of_agent
-from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ class Losses:
         directory = job.directory
         if not (may and job.settings.environment.restarts) or directory is None or job.interruption.requested:
             raise lost
-        directory = RunDirectory.open(directory.path)
         if directory.is_untouched:
             raise lost
         checkpoint = directory.load_checkpoint(to_go_on=True)
@@ -51,4 +49,4 @@ class Losses:
             "%s\nOthers are started in place of all but the first, and go on from the checkpoint of %s steps.",
             lost, f"{steps:,}",
         )  # fmt: skip
-        return replace(job, directory=directory, checkpoint=checkpoint)
+        return replace(job, checkpoint=checkpoint)

@@ -2,18 +2,18 @@
 
 import os
 import platform
-import sys
 from typing import Any
 
 import cloudpickle
 from threadpoolctl import threadpool_limits
 
 from hybridppo.distribution.messages import packed, unpacked
-from hybridppo.distribution.remote_share import Answer, answered, versions_here
+from hybridppo.distribution.remote_share import Answer, answered, import_from, versions_here
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvStateError
+from hybridppo.seeds import seed_globals
 
 
 class RemoteCopies:
@@ -27,7 +27,7 @@ class RemoteCopies:
         """Make the environments; which process of which machine this is, and its versions."""
 
         def make() -> dict[str, Any]:
-            sys.path += [folder for folder in path if folder not in sys.path]
+            import_from(path)
             told = cloudpickle.loads(setup)
             source, options = source_here(told["source"], told["options"].imports), told["options"]
             made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
@@ -55,6 +55,8 @@ class RemoteCopies:
         """Another of its methods: what comes of it, and why a state cannot be saved or put back, if so."""
 
         def act() -> Any:
+            if method == "reset":
+                seed_globals(arguments[0], "stepping environments")
             try:
                 return getattr(self._environments, method)(*arguments), None
             except EnvStateError as error:

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -14,13 +14,21 @@ import ray.exceptions
 from numpy.typing import NDArray
 
 from hybridppo.distribution.messages import packed, unpacked
-from hybridppo.distribution.ray_workers import SECONDS_TO_CLOSE, explained, reason_of, require_versions
+from hybridppo.distribution.ray_workers import (
+    SECONDS_BETWEEN_LOOKS,
+    SECONDS_TO_CLOSE,
+    explained,
+    reason_of,
+    require_versions,
+)
 from hybridppo.distribution.remote_copies import RemoteCopies
+from hybridppo.distribution.remote_share import path_here
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.interruption import give_up_if_stopped
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
 
 Array = NDArray[Any]
@@ -83,7 +91,7 @@ class RemoteEnvironments(Environments):
             raise
 
     def _begin(self, workers: Sequence[int]) -> None:
-        path = list(sys.path)
+        path = path_here()
         answers = self._answers(
             workers, lambda i: self._handles[i].begin.remote(self._setup, path, self._shares[i]), SECONDS_TO_START
         )
@@ -110,7 +118,12 @@ class RemoteEnvironments(Environments):
         timeout = max(self._timeout, least_seconds)
         with explained():
             refs = {worker: call(worker) for worker in workers}
-        ready, _ = ray.wait(list(refs.values()), num_returns=len(refs), timeout=timeout)
+        at_once = min(timeout, SECONDS_BETWEEN_LOOKS) if least_seconds else timeout
+        deadline = time.monotonic() + timeout
+        ready, left = ray.wait(list(refs.values()), num_returns=len(refs), timeout=at_once)
+        while left and time.monotonic() < deadline:
+            give_up_if_stopped(self._name(workers[0]))
+            ready, left = ray.wait(list(refs.values()), num_returns=len(refs), timeout=at_once)
         there = set(ready)
         answers: dict[int, Any] = {}
         for worker, ref in refs.items():

@@ -61,7 +61,7 @@ class RemoteShare:
         """Make the environments; which process of which machine this is, and its versions."""
 
         def make() -> dict[str, Any]:
-            sys.path += [folder for folder in path if folder not in sys.path]
+            import_from(path)
             told = cloudpickle.loads(setup)
             self._share = share = Share(told, envs, seed)
             self._memory: MemoryLayout | None = told["memory"]
@@ -153,6 +153,16 @@ def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) ->
         assert memory is not None
         return slice(memory.num_sequences(first), memory.num_sequences(filled))
     return slice(first, filled)
+
+
+def path_here() -> list[str]:
+    """The folders that this process imports from, as another finds them."""
+    return [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
+
+
+def import_from(path: list[str]) -> None:
+    """Import from the trainer's folders first, in its order; from those of Ray's process after."""
+    sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
 
 
 def versions_here() -> dict[str, str]:

@@ -4,7 +4,6 @@ All hold the same agent, and do the same with it: what one alone could know (its
 gradients, whether it was asked to stop, the first's clock) goes to all before anything depends on it.
 """
 
-import itertools
 import json
 import logging
 import os
@@ -13,7 +12,6 @@ import time
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
@@ -31,10 +28,11 @@ from hybridppo.distribution import exchange
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.launching import SECONDS_TO_CLOSE, Launched
+from hybridppo.distribution.launching import SECONDS_TO_CLOSE, Launched, is_joining
 from hybridppo.distribution.link import Link, told_of
+from hybridppo.distribution.meeting import master_of_torchrun, store_of_this_machine, store_of_torchrun
 from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
-from hybridppo.distribution.policies import MultiLearner
+from hybridppo.distribution.policies import MultiLearner, distribution_of
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
@@ -59,15 +57,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
 SECONDS_TO_START = 120.0
 """How long learners may at least take to start, load what they need, and make their environments."""
-TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells the processes that it starts."""
 _OF_THE_FIRST: dict[str, Any] = {"evaluation_episodes": 0, "evaluate_every": 0, "target_return": None}
 """Options of what the first does alone, as the others have them."""
 _HEADER = struct.Struct("<?dIq")
-_trainings = itertools.count()
 
 
 def start_timeout(timeout: float) -> float:
@@ -108,7 +102,7 @@ class Team(Alone):
         Raises:
             ConfigurationError: where it is not known how many there are.
         """
-        if set(TORCHRUN) <= os.environ.keys():
+        if is_joining():
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             if policy.learners not in (None, size):
                 raise ConfigurationError(
@@ -125,9 +119,11 @@ class Team(Alone):
     def __enter__(self) -> "Team":
         if self._joins:
             seconds = start_timeout(self._timeout)
+            store, store_at = store_of_torchrun(self.rank, seconds), master_of_torchrun()
             self.link = Link(
-                _store(self.rank, seconds), self.rank, self.size, timeout=self._timeout, start_timeout=seconds
-            )
+                store, self.rank, self.size, timeout=self._timeout, start_timeout=seconds,
+                store_at=None if self._are_neighbours else store_at,
+            )  # fmt: skip
         return self
 
     def __exit__(
@@ -164,13 +160,6 @@ class Team(Alone):
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
         return as_copies(source, options, "learners", tells=self.rank == 0)
 
-    def check_resuming(self) -> None:  # noqa: D102 - as in the base
-        if self._joins:
-            raise ConfigurationError(
-                "a run cannot be resumed by learners that torchrun has started: use distribution='multi:LEARNERS' or "
-                "'local' without torchrun"
-            )
-
     def placement(self, meant: Placement | Auto) -> Placement | Auto:
         """On CPUs."""
         return placement_on_cpus(meant)
@@ -205,6 +194,8 @@ class Team(Alone):
         agent.spread, agent._steps = self._sharded, None  # those of another group are none of this one
         if self.link is None and self.size > 1:
             self._launch(job)
+        if self.link is not None:
+            self.link.should_stop = lambda: job.interruption.requested
         tensors, state = agent.state()
         told: dict[str, Any] = {
             "settings": settings.to_json(),
@@ -227,7 +218,7 @@ class Team(Alone):
         return replace(
             job,
             settings=replace(settings, run=replace(settings.run, **_OF_THE_FIRST)),
-            directory=Elsewhere() if told["saves"] else None,
+            directory=Elsewhere({}) if told["saves"] else None,
             checkpoint=checkpoint,
             profile=False,
             reporting=replace(job.reporting, progress=False, callbacks=()),
@@ -235,7 +226,7 @@ class Team(Alone):
 
     def _launch(self, job: "Job") -> None:
         """Start the others on this machine, and wait until they are there."""
-        store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+        store = store_of_this_machine()
         source, own = job.env, job.agent.own
         setup = {
             "source": to_send(source),
@@ -329,21 +320,6 @@ class Team(Alone):
         return data if self.link is None else self.link.from_first(data)
 
 
-def _store(rank: int, seconds: float) -> Any:
-    """Where learners that torchrun has started meet: at torchrun's own store, or at the first's."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    options = {"is_master": is_master, "wait_for_workers": False, "multi_tenant": True}
-    try:
-        store = TCPStore(host, port, timeout=timedelta(seconds=seconds), **options)
-    except RuntimeError as error:
-        raise DistributionError(
-            f"learner {rank} does not reach the first at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
-        ) from error
-    # The store may outlive a training, and with --max-restarts its processes.
-    return PrefixStore(f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}", store)
-
-
 class NobodyElse:
     """The others of a learner that is alone."""
 
@@ -355,11 +331,35 @@ class NobodyElse:
         raise AssertionError("the first learner says what is next")
 
 
-class Elsewhere(RunDirectory):
-    """The run directory of learners that write nothing: the first does."""
+def run_directory_of_first(run_dir: str | Path, distribution: object) -> RunDirectory:
+    """As `teams.run_directory_of`, for learners that torchrun has started."""
+    with Team.of(MultiLearner(), EnvironmentOptions().worker_timeout) as team:
+        if team.rank > 0:
+            return Elsewhere(json.loads(team._from_first(b"")))
+        config = RunDirectory.open(run_dir).config
+        own = config.get("distribution", "local") if distribution is None else distribution
+        if not isinstance(distribution_of(own), MultiLearner):
+            raise ConfigurationError(
+                f"torchrun has started {team.size} learners, and the run's distribution is {own}: give "
+                f"distribution='multi', or resume it without torchrun"
+            )
+        directory = RunDirectory.open_to_train(run_dir)
+        team._from_first(json.dumps(directory.config, allow_nan=False).encode())
+        return directory
 
-    def __init__(self) -> None:
-        super().__init__(Path(os.devnull), {})
+
+class Elsewhere(RunDirectory):
+    """The run directory of learners that write nothing: the first does.
+
+    Args:
+        config: what the first's `config.json` says.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(Path(os.devnull), config)
+
+    def update_config(self, config: dict[str, Any]) -> None:  # noqa: D102 - as in the base
+        return
 
     def log(self, metrics: dict[str, Any]) -> None:  # noqa: D102 - as in the base
         return
@@ -372,7 +372,7 @@ class Elsewhere(RunDirectory):
 
 
 def _packed(tensors: dict[str, Tensor], state: dict[str, Any]) -> bytes:
-    text = json.dumps(state).encode()
+    text = json.dumps(state, allow_nan=True).encode()  # to a process of this release
     host = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     return len(text).to_bytes(8, "little") + text + safetensors.torch.save(host)
 
@@ -387,7 +387,7 @@ def _of(part: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _require_same(first: dict[str, Any], mine: dict[str, Any], rank: int) -> None:
-    mine = json.loads(json.dumps(mine))
+    mine = json.loads(json.dumps(mine, allow_nan=True))  # as the first was sent
     for name in first.keys() | mine.keys():
         if first.get(name) != mine.get(name):
             raise ConfigurationError(

@@ -1,8 +1,13 @@
-"""Which team a distribution calls for."""
+"""Which team a distribution calls for, and which run directory a team resumes."""
+
+import os
+from pathlib import Path
 
 from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.launching import is_joining
 from hybridppo.distribution.policies import (
     Central,
+    Distribution,
     Environments,
     GPUOnly,
     MultiLearner,
@@ -11,6 +16,24 @@ from hybridppo.distribution.policies import (
     distribution_of,
 )
 from hybridppo.options import RunOptions
+from hybridppo.run_directory.directory import RunDirectory
+
+
+def run_directory_of(run_dir: str | Path, distribution: str | Distribution | None) -> RunDirectory:
+    """The directory of a run that is to go on, which is this process's until it is closed.
+
+    If torchrun has started several learners, only the first needs to have it: the others are given its settings.
+
+    Args:
+        run_dir: of the run.
+        distribution: that is asked for; None is the run's own.
+    """
+    is_multi = distribution is None or isinstance(distribution_of(distribution), MultiLearner)
+    if is_multi and is_joining() and os.environ["WORLD_SIZE"] != "1":
+        from hybridppo.distribution.team import run_directory_of_first
+
+        return run_directory_of_first(run_dir, distribution)
+    return RunDirectory.open_to_train(run_dir)
 
 
 def team_of(run: RunOptions, timeout: float) -> Alone:

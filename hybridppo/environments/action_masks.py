@@ -64,6 +64,11 @@ def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended:
     mask = info.get("action_mask") if isinstance(info, dict) else None
     if mask is None and has_ended:
         return space.row_without_choice(observation)
+    if mask is None and isinstance(info, dict) and "action_mask" in info:
+        raise BadValueError(
+            "its info['action_mask'] is None: give one that allows everything if nothing is forbidden, or leave "
+            "action_masks out"
+        )
     if mask is None:
         raise BadValueError(
             f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "

@@ -1,18 +1,21 @@
 """Environments as a sampler sees them."""
 
 import contextlib
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import gymnasium as gym
 from numpy.typing import NDArray
 
-from hybridppo.environments.state.describing import Digests, describe, digests
-from hybridppo.environments.state.restoring import restore
+from hybridppo.environments.state.keeping import StateKeeper
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.observations import ObservationEncoder
 
 Array = NDArray[Any]
+
+logger = logging.getLogger(__name__)
 
 EnvState = dict[str, Any]
 """How many environments a state is of (`num_envs`), and the `state`, as JSON can hold it."""
@@ -32,7 +35,9 @@ class Environments(ABC):
     device: Any = None
     """Where their tensors lie, a `torch.device`; None where they are arrays of the host."""
 
-    def __init__(self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]") -> None:
+    def __init__(
+        self, num_envs: int, observation_space: "gym.Space[Any]", action_space: "gym.Space[Any]", first: int = 0
+    ) -> None:
         self.num_envs = num_envs
         """Columns of a rollout, `N`: environments, or the agents of environments, those of the first before others."""
         self.agents: tuple[str, ...] = ()
@@ -55,7 +60,7 @@ class Environments(ABC):
         self.clips_rewards = False
         """Whether rewards are learned from between -1 and 1, where `step` gives them as they are."""
         self._closed = False
-        self._began: list[Digests] = []
+        self._keeper = StateKeeper(first)
 
     @property
     def envs(self) -> "list[gym.Env[Any, Any]] | None":
@@ -89,16 +94,13 @@ class Environments(ABC):
             EnvStateError: where it cannot be saved, with the attribute that stands in the way.
         """
         parts = self._parts()
-        began: list[Digests | None] = [*self._began] or [None] * len(parts)
-        return [
-            {"num_envs": count, "state": describe(part, digests_then)}
-            for (part, count), digests_then in zip(parts, began, strict=True)
-        ]
+        states = self._keeper.describe([part for part, _ in parts])
+        return [{"num_envs": count, "state": state} for (_, count), state in zip(parts, states, strict=True)]
 
     def remember_the_start(self) -> None:
         """What is saved from now on leaves out what is still as it is now; to be called after the first reset."""
-        with contextlib.suppress(EnvStateError):  # `state` will say so, whenever it is wanted
-            self._began = [digests(part) for part, _ in self._parts()]
+        with contextlib.suppress(EnvStateError):  # `state` raises it again
+            self._keeper.remember([part for part, _ in self._parts()])
 
     def load_state(self, states: list[EnvState]) -> None:
         """Go on from saved states, in environments made and reset as those were.
@@ -112,19 +114,33 @@ class Environments(ABC):
                 f"what was saved is the state of vectors of {[state['num_envs'] for state in states]} environments, "
                 f"not of {[count for _, count in parts]}"
             )
-        for (part, _), state in zip(parts, states, strict=True):
-            restore(part, state["state"])
+        self._keeper.restore([part for part, _ in parts], [state["state"] for state in states])
 
     @abstractmethod
     def _parts(self) -> list[tuple[object, int]]:
         """What can be saved each by itself, and how many environments it is."""
 
     def close(self) -> None:
-        """Release the environments; a second call does nothing."""
+        """Release the environments; a second call does nothing. If that fails, it is warned of."""
         if not self._closed:
             self._closed = True
-            self._close()
+            with warned_of_closing(f"the environments, {type(self).__name__} of {self.num_envs}"):
+                self._close()
 
     @abstractmethod
     def _close(self) -> None:
         """Release the environments."""
+
+
+def closed(*arguments: Any) -> Any:
+    """What a closed environment has in place of a method of its own, which would keep it alive."""
+    raise EnvError("the environments are closed")
+
+
+@contextlib.contextmanager
+def warned_of_closing(what: str) -> Iterator[None]:
+    """Within it, an error is warned of: what was done with an environment is not lost because it cannot be closed."""
+    try:
+        yield
+    except Exception:
+        logger.warning("%s could not be closed", what, exc_info=True)

@@ -8,10 +8,17 @@ import traceback
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybridppo.errors import BadValueError, EnvError, shown
+from hybridppo.errors import BadValueError, EnvError, HybridPPOError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
+from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.serialization import are_same
+
+Array = NDArray[Any]
+
+TRUTHS = (bool, np.bool_)
 
 
 def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True) -> tuple[Any, float, bool, bool, Any]:
@@ -30,9 +37,33 @@ def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True
     observation = encode.checked(observation, bounds=bounds)
     number = float(as_scalar("its reward", as_numbers("its reward", reward)))
     require_finite("its reward", np.asarray(number))
-    ends = [as_scalar(f"its {name}", as_numbers(f"its {name}", flag)) for name, flag in
-            (("terminated", terminated), ("truncated", truncated))]  # fmt: skip
-    return observation, number, bool(ends[0]), bool(ends[1]), info
+    return observation, number, as_flag("its terminated", terminated), as_flag("its truncated", truncated), info
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """A flag that an environment gave, perhaps as a number.
+
+    Raises:
+        BadValueError: if it is neither true nor false.
+    """
+    if isinstance(value, TRUTHS):
+        return bool(value)
+    return bool(as_truth(name, np.asarray(as_scalar(name, as_numbers(name, value)))))
+
+
+def as_truth(name: str, values: Array) -> Array:
+    """An array of flags that may be numbers, as truths.
+
+    Raises:
+        BadValueError: if one is neither 0 nor 1.
+    """
+    if values.dtype == np.bool_:
+        return values
+    truths: Array = values == 1
+    wrong = ~truths & (values != 0)
+    if wrong.any():
+        raise BadValueError(f"{name} is {values[wrong].ravel()[0]}, which is neither true nor false")
+    return truths
 
 
 def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
@@ -43,7 +74,8 @@ def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
         and observation.shape == encode.space.shape
         and (encode.image is None or observation.dtype == encode.dtype)
     )
-    return of_space and all(np.ndim(value) == 0 for value in (reward, terminated, truncated))
+    are_truths = all(isinstance(flag, TRUTHS) for flag in (terminated, truncated))
+    return of_space and are_truths and np.ndim(reward) == 0
 
 
 def check_vector_observations(encode: ObservationEncoder, num_envs: int, observations: Any) -> None:
@@ -105,3 +137,29 @@ def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, 
                 f"the {num_envs} environments differ: the {name} space of {their_name} is {other}, that of {our_name} "
                 f"is {space}: make copies of one environment"
             )
+
+
+def require_spaces_of(
+    agent: Any, environment: Any, *, masks_apart: bool = False, error: type[HybridPPOError] = EnvError
+) -> None:
+    """Refuse an environment whose spaces are not those that an agent was trained in.
+
+    Args:
+        agent: has an `observation_space` and an `action_space`, as the settings of a run do.
+        environment: likewise.
+        masks_apart: whether action masks are not in its observations, but in its infos.
+        error: what to raise.
+
+    Raises:
+        error: naming each space that differs, as it was and as it is.
+    """
+    differences = []
+    for name in ("observation_space", "action_space"):
+        was, found = getattr(agent, name), getattr(environment, name)
+        if masks_apart and isinstance(was, MaskedObservation):
+            was = was.observation
+        if not are_same(was, found):
+            was, found = shown(was), shown(found)
+            differences.append(f"{name} was {was} and is {found if found != was else 'one of other numbers'}")
+    if differences:
+        raise error(f"the environment is not the one that was trained in: {'; '.join(differences)}")

@@ -237,4 +237,6 @@ class _Failing:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, Exception) and not isinstance(error, EnvError):
             what = f"{type(error).__name__}: {error}"
+            if isinstance(error, IndexError):
+                what += f" of its array: step {self._environments.definition.name}() in Python to see where"
             raise self._environments.failure(self._when, what) from error

@@ -12,12 +12,12 @@ from gymnasium.vector import VectorEnv
 
 from hybridppo.environments import env_pool
 from hybridppo.environments.action_masks import MaskInObservation
-from hybridppo.environments.async_vector import ProcessVector
 from hybridppo.environments.atari import Atari
-from hybridppo.environments.base import Environments
+from hybridppo.environments.base import Environments, warned_of_closing
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
+from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel, require_parallel
 from hybridppo.environments.registration import import_modules, spec_of
@@ -43,6 +43,8 @@ def make_environments(
     *,
     first: int = 0,
     threads: int = 0,
+    own_number: bool = False,
+    copies: int | None = None,
     **changes: Any,
 ) -> Environments:
     """`num_envs` environments of one kind, stepped as one.
@@ -58,6 +60,9 @@ def make_environments(
         options: how they are made and stepped; None for the defaults.
         first: the number of the first among those of the run, for messages.
         threads: that a vectorised form in C++ may use; 0 for as many as there are cores.
+        own_number: whether a vector, or an environment of tensors, may have another number of environments.
+        copies: how many to make of those that are stepped one by one, to look at; None for all. A vectorised form is
+            made whole.
         **changes: single options, in place of those in `options`.
 
     Raises:
@@ -69,15 +74,16 @@ def make_environments(
     if options.vectorization == "compiled":
         environments = _compiled(source, num_envs, options, first)
     elif isinstance(source, str):
-        environments = _of_id(source, num_envs, options, first, threads)
+        environments = _of_id(source, num_envs, options, first, threads, copies)
         if note := note_of(source):
             logger.info("%s: %s", source, note)
     elif is_tensor_env(source):
         from hybridppo.environments.tensors import make_tensor_environments
 
-        environments = make_tensor_environments(source, num_envs, options, owns=False)
+        environments = make_tensor_environments(source, None if own_number else num_envs, options, owns=False)
     elif callable(source):
-        environments = _of_function(with_arguments(source, num_envs, options), num_envs, options, first)
+        make = with_arguments(source, num_envs, options)
+        environments = _of_function(make, num_envs, options, first, own_number, copies)
     else:
         raise ConfigurationError(
             "env must be an environment's id, a function that makes one, or an environment of tensors "
@@ -108,9 +114,12 @@ def require_single(source: EnvSource, what: str) -> str | Callable[..., Any]:
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:
-    """A function that makes environments with the arguments that it is given: `env_kwargs`, and `num_envs` if it asks.
+    """A function that makes new environments with the arguments that it is given: `env_kwargs`, `num_envs` if it asks.
 
     It asks by a parameter of that name without a default.
+
+    Raises:
+        EnvError: when called, if `source` returns an environment that it or another function has returned before.
     """
     arguments = dict(options.env_kwargs or {})
     try:
@@ -119,7 +128,7 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
         asked = None
     if asked is not None and asked.default is asked.empty and "num_envs" not in arguments:
         arguments["num_envs"] = num_envs
-    return partial(source, **arguments) if arguments else source
+    return partial(make_new, source, **arguments)
 
 
 def to_send(source: EnvSource) -> Any:
@@ -132,50 +141,63 @@ def to_send(source: EnvSource) -> Any:
     return source if is_of_package else spec
 
 
-def _of_function(source: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
+def _of_function(
+    source: Callable[[], Any],
+    num_envs: int,
+    options: EnvironmentOptions,
+    first: int,
+    own_number: bool,
+    copies: int | None,
+) -> Environments:
     if options.episodic_life:
         raise ConfigurationError("episodic_life=True is for ids of Atari games (ALE/...), not for a function")
     made = source()
     if is_tensor_env(made):
         from hybridppo.environments.tensors import make_tensor_environments
 
-        return make_tensor_environments(made, num_envs, options, owns=True)
+        return make_tensor_environments(made, None if own_number else num_envs, options, owns=True)
     if isinstance(made, VectorEnv):
         what = options.needs_copies
         if what is not None:
-            made.close()
+            with warned_of_closing(f"the {type(made).__name__} that the function made"):
+                made.close()
             raise ConfigurationError(
                 f"{what} needs copies that the library makes, and the function made a {type(made).__name__}: let it "
                 "make one environment"
             )
-        if made.num_envs != num_envs:
-            message = f"the function made a vector of {made.num_envs} environments, but num_envs is {num_envs}"
-            raise EnvError(f"{message}: make them equal")
+        if made.num_envs != num_envs and not own_number:
+            raise EnvError(
+                f"the function made a vector of {made.num_envs} environments, and this process needs {num_envs} of "
+                "them: let it take num_envs as an argument, or make one environment (each of several processes needs "
+                "its share of num_envs)"
+            )
         return wrap(made, options.autoreset_mode, first)
     if isinstance(made, gym.Env):
-        made.close()
-        return _made_here(_wrapped(source, options), num_envs, options, first)
+        source = _after(made, source)
+        return SyncEnvironments(_wrapped(source, options), copies or num_envs, first, options.on_env_error)
     require_parallel(made)
     if not is_parallel(made):
         raise EnvError(
             "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv; it made "
             f"{type(made).__name__}"
         )
-    if options.vectorization == "async":
-        raise ConfigurationError(
-            "vectorization='async' is for environments of one agent: leave it out, and set num_workers where processes "
-            "are wanted"
-        )
     if options.frame_stack > 1:
         raise ConfigurationError(
             f"frame_stack={options.frame_stack} is for environments of one agent: leave it out, or stack within it"
         )
-    if callable(getattr(made, "close", None)):
-        made.close()
-    return ManyAgents(source, num_envs, first, options.on_env_error, action_masks=options.action_masks)
+    source = _after(made, source)
+    return ManyAgents(source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks)
 
 
-def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int) -> Environments:
+def _after(made: Any, make: Callable[[], Any]) -> Callable[[], Any]:
+    """What returns an environment that there is already, and then new ones."""
+    there = [made]
+    return lambda: there.pop() if there else make()
+
+
+def _of_id(
+    source: str, num_envs: int, options: EnvironmentOptions, first: int, threads: int, copies: int | None
+) -> Environments:
     env_kwargs = options.env_kwargs or {}
     must_be_made_here = options.vectorization != "auto" or options.needs_copies is not None
     try:
@@ -196,9 +218,10 @@ def _of_id(source: str, num_envs: int, options: EnvironmentOptions, first: int, 
             return Atari(source, num_envs, first, episodic_life=options.episodic_life, threads=threads)
         is_gymnasiums = not is_of_pool(source) and not is_atari(source) and not options.episodic_life
         if is_gymnasiums and not must_be_made_here and spec_of(source).vector_entry_point is not None:
-            return wrap(gym.make_vec(source, num_envs=num_envs, **env_kwargs), options.autoreset_mode, first)
-        make: Callable[[], Any] = partial(make_env, source, options.episodic_life, options.imports, **env_kwargs)
-        environments = _made_here(_wrapped(make, options), num_envs, options, first)
+            vector = make_new(gym.make_vec, source, num_envs=num_envs, **env_kwargs)
+            return wrap(vector, options.autoreset_mode, first)
+        make = partial(make_new, make_env, source, options.episodic_life, options.imports, **env_kwargs)
+        environments = SyncEnvironments(_wrapped(make, options), copies or num_envs, first, options.on_env_error)
     except gym.error.DependencyNotInstalled as error:
         raise EnvError(f"environment {source!r} needs a package that is not installed: {error}") from error
     except ConfigurationError:
@@ -246,12 +269,3 @@ def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[
 
 def _with_mask(make: Callable[[], Any]) -> MaskInObservation:
     return MaskInObservation(make())
-
-
-def _made_here(make: Callable[[], Any], num_envs: int, options: EnvironmentOptions, first: int) -> Environments:
-    if options.vectorization != "async":
-        return SyncEnvironments(make, num_envs, first, options.on_env_error)
-    try:
-        return wrap(ProcessVector(make, num_envs, first, options.worker_timeout), first=first)
-    except RuntimeError as error:  # gymnasium found that the spaces differ
-        raise EnvError(f"the {num_envs} environments differ: {error}") from error

@@ -54,7 +54,7 @@ class ManyAgents(Environments):
         for i, sub_env in enumerate(self.sub_environments):
             _require_alike(self._parallel(i), model, f"environment {sub_env.index}", f"environment {first}", num_envs)
         num_agents = len(model.agents)
-        super().__init__(num_envs * num_agents, model.agent.observation_space, model.agent.action_space)
+        super().__init__(num_envs * num_agents, model.agent.observation_space, model.agent.action_space, first)
         self.agents = tuple(map(str, model.agents))
         self._each_action = each_of(model.agent.action_space)
         # Of each environment, its columns.

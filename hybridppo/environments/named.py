@@ -13,7 +13,7 @@ import gymnasium as gym
 
 from hybridppo.environments import atari, env_pool, minatar, minigrid
 from hybridppo.environments.registration import import_modules, spec_of
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import ConfigurationError, EnvError, pip_install
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def require_package(env_id: str) -> None:
     except ImportError as error:
         raise EnvError(
             f"environment {env_id!r} needs {package.module}, which cannot be imported ({error}): "
-            f"pip install 'hybridppo[{package.extra}]'"
+            f"{pip_install(package.extra)}"
         ) from error
 
 

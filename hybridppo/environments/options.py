@@ -1,6 +1,7 @@
 """What can be set about environments."""
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.validation import CHANGEABLE, is_seconds, require_whole
+from hybridppo.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 EnvSource = Union[str, Callable[..., Any], "TensorEnv"]
 """An environment's id, or a function that makes one environment, a vector of them, one of several agents, or one of
 tensors; an environment of tensors may also be given itself."""
-Vectorization = Literal["auto", "sync", "async", "compiled"]
+Vectorization = Literal["auto", "sync", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]
 
+INSTEAD_OF_ASYNC = (
+    "use num_workers (--num-workers) to step environments in processes; as many as num_envs step each in its own"
+)
 MOST_FRAMES = 64
 """Of a stack."""
 MODES: dict[str, AutoresetMode] = {
@@ -35,20 +39,20 @@ class EnvironmentOptions:
 
     vectorization: Vectorization = "auto"
     """How sub-environments are stepped: auto takes the environment's own vectorised form where it has one, and else
-    steps them one after the other; sync always does that; async gives each a process; compiled takes the form that
-    Numba compiles."""
-    env_threads: int = field(default=1, metadata=CHANGEABLE)
+    steps them one after the other; sync always does that; compiled takes the form that Numba compiles."""
+    env_threads: int = field(default=1, metadata=CHANGEABLE | SAME_RESULT)
     """Threads that step compiled environments; it changes no result."""
     autoreset_mode: AutoresetName | None = None
     """How a vector environment resets, where it does not declare it."""
     on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
     """What to do where an environment fails, returns what cannot be used, or its worker process dies: raise an error,
     or restart it, drop its unfinished episode, and count that as env_restarts."""
-    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE)
+    worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT)
     """Seconds without a step after which a worker process counts as hung."""
     env_kwargs: dict[str, Any] | None = None
     """Arguments for whoever makes an environment: what gymnasium.make takes beside an id, or the function given. On the
-    command line, an object of JSON."""
+    command line, an object of JSON. In Python they may be anything; a run whose arguments JSON cannot hold goes on with
+    env=..., a function that makes the environment with them."""
     imports: str = ""
     """Modules that register environments, to be imported first, with commas between; of module:Env-v0 it is done
     anyway."""
@@ -65,7 +69,8 @@ class EnvironmentOptions:
     def __post_init__(self) -> None:
         if self.vectorization not in get_args(Vectorization):
             raise ConfigurationError(
-                f"vectorization must be auto, sync, async or compiled, got {shown(self.vectorization)}"
+                f"vectorization must be auto, sync or compiled, got {shown(self.vectorization)}"
+                + (f": {INSTEAD_OF_ASYNC}" if str(self.vectorization) == "async" else "")
             )
         require_whole("env_threads", self.env_threads)
         if self.autoreset_mode is not None and self.autoreset_mode not in tuple(MODES):
@@ -74,10 +79,14 @@ class EnvironmentOptions:
             )
         if self.on_env_error not in get_args(OnEnvError):
             raise ConfigurationError(f"on_env_error must be raise or restart, got {shown(self.on_env_error)}")
+        worker_timeout: Any = self.worker_timeout
+        if worker_timeout is None:  # of config.json, which has no infinity
+            object.__setattr__(self, "worker_timeout", math.inf)
         if not (is_seconds(self.worker_timeout) and self.worker_timeout > 0):
             raise ConfigurationError(f"worker_timeout must be positive, got {shown(self.worker_timeout)}")
-        if self.env_kwargs is not None:
-            object.__setattr__(self, "env_kwargs", _as_written(self.env_kwargs))
+        kwargs: Any = self.env_kwargs
+        if kwargs is not None and not (isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
+            raise ConfigurationError(f"env_kwargs must be a dict of arguments by name, got {shown(kwargs)}")
         if not isinstance(self.imports, str):
             raise ConfigurationError(
                 f"imports must name modules, with commas between, got {shown(self.imports)}: write 'my_envs,others'"
@@ -96,11 +105,6 @@ class EnvironmentOptions:
             raise ConfigurationError(f"clip_rewards must be True, False or None, got {shown(self.clip_rewards)}")
         if not isinstance(self.episodic_life, bool):
             raise ConfigurationError(f"episodic_life must be True or False, got {shown(self.episodic_life)}")
-        if self.restarts and self.vectorization == "async":
-            raise ConfigurationError(
-                "on_env_error='restart' needs sub-environments that are stepped in one process: leave "
-                "vectorization='async' out, and set num_workers where processes are wanted"
-            )
         if self.vectorization == "compiled" and (self.restarts or self.action_masks):
             given = "on_env_error='restart'" if self.restarts else "action_masks=True"
             raise ConfigurationError(f"{given} cannot be had with vectorization='compiled': leave one of the two out")
@@ -125,14 +129,19 @@ class EnvironmentOptions:
         return "compiled" if self.vectorization == "compiled" else "auto"
 
 
-def _as_written(env_kwargs: Any) -> dict[str, Any]:
-    """The arguments as `config.json` gives them back, so that a run that goes on makes the same environments."""
-    rule = "env_kwargs must be a dict of what JSON can hold, by argument"
-    if not (isinstance(env_kwargs, dict) and all(isinstance(name, str) for name in env_kwargs)):
-        raise ConfigurationError(f"{rule}, got {shown(env_kwargs)}")
+def is_held_by_json(value: Any) -> bool:
+    """Whether a value comes back from JSON as it is, with all of its types."""
     try:
-        written: dict[str, Any] = json.loads(json.dumps(env_kwargs, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        remedy = "pass a function that makes the environment, such as functools.partial(MyEnv, ...)"
-        raise ConfigurationError(f"{rule}, got {shown(env_kwargs)} ({error}): {remedy}") from None
-    return written
+        return _is_same(json.loads(json.dumps(value, allow_nan=False)), value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(one == other)

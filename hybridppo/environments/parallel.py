@@ -13,6 +13,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from hybridppo.environments.action_masks import masked_row
+from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation
@@ -143,7 +144,10 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 missing = next(name for name, of in zip(STEP[1:4], result[1:4], strict=True) if agent not in of)
                 raise BadValueError(f"its step returned no {missing} of agent {agent!r}, which has not left") from None
             self.rewards[slot] = reward if isinstance(reward, (float, int, np.generic)) else _number(agent, reward)
-            terminated, truncated = map(bool, ends)
+            terminated, truncated = ends
+            if not (isinstance(terminated, TRUTHS) and isinstance(truncated, TRUTHS)):
+                names = (f"agent {agent!r}: its {name}" for name in ("terminated", "truncated"))
+                terminated, truncated = map(as_flag, names, ends)
             if terminated or truncated:
                 has_lost_one = True
                 self._leave(slot, observations.get(agent), _of(infos, agent), terminated, truncated)

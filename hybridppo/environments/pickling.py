@@ -1,5 +1,6 @@
 """What goes to worker processes, pickled; and what to say where it cannot be."""
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from types import FunctionType, MethodType
@@ -10,22 +11,33 @@ import cloudpickle
 from hybridppo.errors import EnvError
 
 _DEEPEST = 20
+_SCRIPT = "__mp_main__"
+"""What `multiprocessing` calls the user's script in the processes that it starts; no other has such a module."""
 
 
-def pack(setup: dict[str, Any]) -> bytes:
-    """A worker's setup, whose `source` makes environments.
+def pack(
+    setup: dict[str, Any], otherwise: str = ", or step the environments in this process, with num_workers=0"
+) -> bytes:
+    """What another process is to do, with a `source` that makes environments.
+
+    Args:
+        setup: all that it gets.
+        otherwise: what else can be done if it cannot be pickled.
 
     Raises:
         EnvError: where it cannot be pickled, naming what stands in the way.
     """
     try:
-        return bytes(cloudpickle.dumps(setup))
+        return _pickled(setup)
     except Exception as error:  # whatever an object raises that is asked for its parts
-        path, culprit = find_culprit(setup["source"], "env")
+        name = next(
+            (name for name in ("source", "options") if name in setup and not _can_pickle(setup[name])), "source"
+        )
+        path, culprit = find_culprit(setup[name], "env" if name == "source" else name)
         raise EnvError(
             f"the environment cannot be sent to worker processes: {path} is a {type(culprit).__name__}, which cannot "
-            f"be pickled ({type(error).__name__}: {error}). Make it within the function that makes the environment, or "
-            "step the environments in this process, with num_workers=0"
+            f"be pickled ({type(error).__name__}: {error}). Make it within the function that makes the environment"
+            f"{otherwise}"
         ) from error
 
 
@@ -68,7 +80,13 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _can_pickle(value: Any) -> bool:
     try:
-        cloudpickle.dumps(value)
+        _pickled(value)
     except Exception:  # as above
         return False
     return True
+
+
+def _pickled(value: Any) -> bytes:
+    if _SCRIPT in sys.modules:  # its classes are sent themselves, as those of `__main__` are
+        cloudpickle.register_pickle_by_value(sys.modules[_SCRIPT])
+    return bytes(cloudpickle.dumps(value))

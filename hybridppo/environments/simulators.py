@@ -40,6 +40,11 @@ class Simulator:
         self.single_action_space: gym.Space[Any] = actions
         self._is_finite = bool(getattr(inner.cfg, "is_finite_horizon", False))
 
+    @property
+    def unwrapped(self) -> Any:
+        """The simulator's own environment."""
+        return self.env.unwrapped
+
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """All of them."""
         observations, infos = self.env.reset(seed=seed)

@@ -8,7 +8,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.checks import checked_step, describe_action, describe_error, is_plain
+from hybridppo.environments.base import closed, warned_of_closing
+from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import reshaped
@@ -98,6 +99,8 @@ class SubEnvironment:
             logger.warning("%s\nIt is restarted, and its unfinished episode dropped.", failure)
             try:
                 return self._restart()
+            except EnvError:  # it cannot be made: another attempt would fail alike
+                raise
             except Exception as again:
                 when, error = "when restarted", again
 
@@ -111,25 +114,24 @@ class SubEnvironment:
         self.times_restarted, self._failures = whole(state, "times_restarted"), whole(state, "failures")
 
     def close(self) -> None:
-        """Close the environment."""
-        self.env.close()
+        """Close the environment; if that fails, it is warned of."""
+        with warned_of_closing(f"environment {self.index} (seed {self.seed})"):
+            self.env.close()
+        self.step = closed
 
     def _restart(self) -> Any:
         self.times_restarted += 1
         spaces = self.env.observation_space, self.env.action_space
-        try:
-            self.env.close()
-        except Exception as error:
-            logger.warning("environment %d could not be closed: %s: %s", self.index, type(error).__name__, error)
+        self.close()
         self.env = self._make()
         if (self.env.observation_space, self.env.action_space) != spaces:
             raise BadValueError(
                 f"its spaces are {self.env.observation_space} and {self.env.action_space}, not {spaces}"
             )
         self._is_checked, self.step = False, self._first_step
-        # A seed of its own: from the old one, what went wrong might go wrong again.
-        parts = [self.seed if self.seed is not None else 0, self.times_restarted]
-        self.seed = int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1)
+        # From the old seed, what went wrong might go wrong again. The new one follows from it alone, so that an episode
+        # that is sampled again, after a resume, is the same.
+        self.seed = int(np.random.SeedSequence([self.seed or 0, 1]).generate_state(1)[0] >> 1)
         return self._reset(self.seed)
 
     def _reset(self, seed: int | None) -> Any:
@@ -168,9 +170,10 @@ class SubEnvironment:
         return self._row(observation), reward, terminated, truncated, info
 
     def _cast_step(self, action: Any) -> Any:
-        observation, *values, info = self.env.step(action)
+        observation, reward, terminated, truncated, info = self.env.step(action)
         observation = self._encode.one(observation) if self._gives_rows else self._cast(observation)
-        return (observation, *(np.asarray(value).item() for value in values), info)
+        ends = as_flag("its terminated", terminated), as_flag("its truncated", truncated)
+        return observation, np.asarray(reward).item(), *ends, info
 
     def _cast(self, observation: Any) -> Any:
         """An observation as its space has it; a vector's bounds are not looked at again."""

@@ -48,7 +48,7 @@ class SyncEnvironments(Environments):
         for sub_env in sub_environments:
             require_same_spaces(sub_env.env, model, f"environment {sub_env.index}", f"environment {first}", num_envs)
         space = model.observation_space
-        super().__init__(num_envs, space, model.action_space)
+        super().__init__(num_envs, space, model.action_space, first)
         self.sub_environments = sub_environments
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         self._each_action = each_of(model.action_space)

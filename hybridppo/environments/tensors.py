@@ -203,23 +203,23 @@ class TensorEnvironments(Environments):
     # For evaluations
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
-        return _on_host(self.begin(seed))
+        return on_host(self.begin(seed))
 
     def step(self, actions: Any) -> Step:
         """As in the base; what is not finite is an error of the step."""
-        taken = self.advance(_tensors_of(actions, self.device))
+        taken = self.advance(tensors_of(actions, self.device))
         when = f"in step {self._num_steps}"
         self.require_finite("observation", taken.observations[None], when)
         self.require_finite("reward", taken.rewards[None], when)
         flags = taken.rewards, taken.terminated, taken.truncated
-        rewards, terminated, truncated = map(_on_host, flags)
+        rewards, terminated, truncated = map(on_host, flags)
         finals_of: list[int] = []
         finals: list[Array] = []
         if taken.finals is not None:
             finals_of = np.flatnonzero(truncated & ~terminated).tolist()
-            everything = _on_host(taken.finals) if finals_of else None
+            everything = on_host(taken.finals) if finals_of else None
             finals = [everything[env].copy() for env in finals_of] if everything is not None else []
-        return _on_host(taken.observations), rewards, terminated, truncated, finals_of, finals
+        return on_host(taken.observations), rewards, terminated, truncated, finals_of, finals
 
     # Its state
 
@@ -278,8 +278,10 @@ class TensorEnvironments(Environments):
             self.env.close()
 
 
-def make_tensor_environments(env: Any, num_envs: int, options: Any, *, owns: bool) -> TensorEnvironments:
+def make_tensor_environments(env: Any, num_envs: int | None, options: Any, *, owns: bool) -> TensorEnvironments:
     """The environments of a `TensorEnv`, where the options are those that they can have.
+
+    `num_envs` is how many it must have; None for as many as it has.
 
     Raises:
         ConfigurationError: for an option that is for others.
@@ -298,20 +300,21 @@ def make_tensor_environments(env: Any, num_envs: int, options: Any, *, owns: boo
                 f"{option} cannot be had with environments of tensors ({type(env).__name__}), which step and reset "
                 "themselves: leave it out"
             )
-    return TensorEnvironments(env, num_envs, owns=owns)
+    return TensorEnvironments(env, num_envs if num_envs is not None else env.num_envs, owns=owns)
 
 
-def _on_host(tensor: Tensor) -> Array:
+def on_host(tensor: Tensor) -> Array:
+    """A tensor as an array on the host."""
     copied: Array = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor).numpy()
     return copied
 
 
-def _tensors_of(actions: Any, device: torch.device) -> Any:
+def tensors_of(actions: Any, device: torch.device) -> Any:
     """What NumPy's distributions give for gymnasium's vectors, on the device."""
     if isinstance(actions, dict):
-        return {name: _tensors_of(part, device) for name, part in actions.items()}
+        return {name: tensors_of(part, device) for name, part in actions.items()}
     if isinstance(actions, tuple):
-        return tuple(_tensors_of(part, device) for part in actions)
+        return tuple(tensors_of(part, device) for part in actions)
     tensor = torch.as_tensor(np.ascontiguousarray(actions), device=device)
     return tensor.float() if tensor.is_floating_point() else tensor.long()
 

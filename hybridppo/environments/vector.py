@@ -18,10 +18,16 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from numpy.typing import NDArray
 
-from hybridppo.environments.base import Environments, Step
-from hybridppo.environments.checks import check_vector_observations, check_vector_step, describe_action, describe_error
+from hybridppo.environments.base import Environments, Step, closed, warned_of_closing
+from hybridppo.environments.checks import (
+    as_truth,
+    check_vector_observations,
+    check_vector_step,
+    describe_action,
+    describe_error,
+)
 from hybridppo.environments.options import MODES, AutoresetName
-from hybridppo.errors import BadValueError, EnvError, EnvStateError
+from hybridppo.errors import BadValueError, EnvError, EnvStateError, shown
 from hybridppo.spaces.checks import require_finite
 
 Array = NDArray[Any]
@@ -36,7 +42,7 @@ class VectorEnvironments(Environments):
     """
 
     def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
-        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space)
+        super().__init__(vector.num_envs, vector.single_observation_space, vector.single_action_space, first)
         self.vector = vector
         self._first = first
         self._seed: int | None = None
@@ -72,8 +78,13 @@ class VectorEnvironments(Environments):
     def _first_step(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
         result = self.vector.step(actions)
         check_vector_step(self.encode, self.num_envs, result)
-        self._take_step = self.vector.step
-        return result
+        has_truths = all(flags.dtype == np.bool_ for flags in result[2:4])
+        self._take_step = self.vector.step if has_truths else self._step_with_numbers
+        return _with_truths(result)
+
+    def _step_with_numbers(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
+        """Step a vector whose flags are numbers."""
+        return _with_truths(self.vector.step(actions))
 
     def _encoded(self, observations: Any) -> Array:
         """Encoded, and refused where not finite."""
@@ -128,12 +139,16 @@ class VectorEnvironments(Environments):
     def _parts(self) -> list[tuple[object, int]]:
         if isinstance(self.vector, AsyncVectorEnv):
             raise EnvStateError(
-                "with async vectorization, each environment is in a process of its own: num_workers can save them"
+                "each environment of an AsyncVectorEnv is in a process of its own: let the function make one, and set "
+                "num_workers"
             )
         return [(self.vector, self.num_envs)]
 
     def _close(self) -> None:
-        self.vector.close()
+        last = self._first + self.num_envs - 1
+        with warned_of_closing(f"environments {self._first} to {last}, a {type(self.vector).__name__},"):
+            self.vector.close()
+        self._take_step = closed
 
     def _final(self, observation: Any) -> Array:
         """A final observation, encoded."""
@@ -169,10 +184,28 @@ class SameStepEnvironments(VectorEnvironments):
                     f"environments {indices} were truncated and reset in the same step, but `infos` has no "
                     f"'final_obs' to bootstrap from (it has {sorted(infos)}): put it there, or use next_step autoreset"
                 )
-            finals = [self._final(infos["final_obs"][i]) for i in indices]
+            if indices:
+                each = self._each_final(infos["final_obs"])
+                finals = [self._final(each[i]) for i in indices]
             for i, final in zip(indices, finals, strict=True):
                 self._require_finite_row(f"the final observation of environment {self._first + i}: observation", final)
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
+
+    def _each_final(self, finals: Any) -> Any:
+        """Final observations by environment, given as an array of them, or as a batch like other observations."""
+        try:
+            each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
+        except (KeyError, IndexError, TypeError, ValueError):
+            each = []
+        if len(each) != self.num_envs:
+            raise self._failure(
+                f"in step {self._num_steps}",
+                BadValueError(
+                    f"infos['final_obs'] must have a final observation for each of {self.num_envs} environments, in an "
+                    f"array or as a batch of their space, and is {shown(finals)}"
+                ),
+            )
+        return each
 
 
 class ManualResetEnvironments(VectorEnvironments):
@@ -197,6 +230,13 @@ class ManualResetEnvironments(VectorEnvironments):
             which = np.flatnonzero(ended).tolist()
             raise self._failure(f"when {which} of them were reset, after step {self._num_steps}", error) from error
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
+
+
+def _with_truths(result: Any) -> tuple[Any, Array, Array, Array, Any]:
+    """A step with flags that are truths."""
+    observations, rewards, terminated, truncated, infos = result
+    flags = (as_truth("terminated", terminated), as_truth("truncated", truncated))
+    return observations, rewards, *flags, infos
 
 
 def wrap(

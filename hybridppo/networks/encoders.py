@@ -53,8 +53,7 @@ class EncodedNetwork(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """What the MLP gives."""
-        leading = observations.shape[: observations.ndim - len(self.layout.shape)]
-        rows = observations.reshape(-1, *self.layout.shape)
+        rows = observations.reshape(-1, observations.shape[-1])
         numbers, images = numbers_of(rows, self.layout), images_of(rows, self.layout)
         seen = [
             features_of(batch, image, convolutions)
@@ -66,7 +65,7 @@ class EncodedNetwork(nn.Module):
         ]
         rest = numbers[:, self.parts[-1].numbers.stop :]
         outputs: Tensor = self.mlp(torch.cat((*features, rest), dim=-1))
-        return outputs.view(*leading, outputs.shape[-1])
+        return outputs.view(*observations.shape[:-1], outputs.shape[-1])
 
 
 def parts_with_sizes(encode: ObservationEncoder, sizes: EncoderSizes) -> list[tuple[RowPart, Sequence[int]]]:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybridppo.networks.precision import float32_linear
 from hybridppo.networks.trunks import SharedTrunk
 from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
@@ -34,9 +35,9 @@ class StateDependentActor(nn.Module):
     def forward(self, observations: Tensor, matrices: Tensor | None = None) -> Tensor:
         """Outputs; with matrices of noise, `[..., d, L]`, also what they add to the means, `[..., 3 * d]` in all."""
         features = self.features(observations)
-        fixed = features.detach()
+        fixed = features.detach().float()
         # Var(sum over l of features[l] * matrix[i, l]) = sum over l of features[l]^2 * exp(2 * log_std[i, l])
-        variance = nn.functional.linear(fixed.square(), (2.0 * self.log_std).exp())
+        variance = float32_linear(fixed.square(), (2.0 * self.log_std).exp())
         log_std = 0.5 * (variance + VARIANCE_EPSILON).log()
         outputs = torch.cat((self.head(features), log_std), dim=-1)
         if matrices is None:

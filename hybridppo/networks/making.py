@@ -9,6 +9,10 @@ Both are modules that take observations as they are stored, `[B, *ObservationEnc
 actor gives what `distribution_for(action_space)` calls its outputs, `[B, output_size]`; the critic gives `[B, 1]`. All
 parameters are float32. They may be any modules, but only the library's own have a form in NumPy: others sample and
 learn through torch, and not in worker processes.
+
+Modules are in `train()` while gradients are computed, and in `eval()` otherwise (`modes.py`). To freeze a part, let its
+`train` do nothing. Dropout draws from a generator that follows from the seed; statistics of a batch normalisation are
+saved, and published with the parameters.
 """
 
 from collections.abc import Callable, Sequence
@@ -243,6 +247,8 @@ def checked_networks(
         raise ConfigurationError(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
         )
+    for module in made:
+        module.eval()  # a trial is no part of the statistics of a batch normalisation
     rows = torch.zeros((2, *encode.shape), dtype=torch.uint8 if encode.layout.images else torch.float32)
     for name, module, size in (("actor", made[0], distribution.output_size), ("critic", made[1], 1)):
         found = _outputs(name, module, rows)

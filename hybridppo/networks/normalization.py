@@ -37,12 +37,14 @@ class RunningMoments(nn.Module):
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
-        """Add `[B, *shape]`, of one row or more."""
+        """Add `[B, *shape]`."""
         self.merge(*self.of_all(values))
 
     @torch.no_grad()
     def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
-        """Add so many rows, whose mean and variance these are."""
+        """Add so many rows, whose mean and variance these are; no row changes nothing."""
+        if not number:
+            return
         share = number / (self.count + number).to(torch.float32)
         difference = mean - self.mean
         # A variance, and not a sum of squares: it stays exact however many are added.

@@ -65,7 +65,7 @@ class FlatParameters:
         """
         if alignment == self.alignment:
             return lambda tensor: tensor
-        before, sizes = self._parts(), [parameter.numel() for parameter in self._everything()]
+        before, sizes = self._parts(), [parameter.numel() for parameter in self.everything()]
         old_size = len(self.values)
         self.alignment = alignment
         self._size = sum(self._room(size) for size in sizes)
@@ -90,7 +90,7 @@ class FlatParameters:
 
     def spread(self, tensor: Tensor) -> Tensor:
         """What `dense` gave, with the gaps that the buffer has now; any other as it is."""
-        if self.alignment == 1 or tensor.shape != (sum(parameter.numel() for parameter in self._everything()),):
+        if self.alignment == 1 or tensor.shape != (sum(parameter.numel() for parameter in self.everything()),):
             return tensor
         spread, start = tensor.new_zeros(self._size), 0
         for part in self._parts():
@@ -99,7 +99,8 @@ class FlatParameters:
             start = end
         return spread
 
-    def _everything(self) -> list[nn.Parameter]:
+    def everything(self) -> list[nn.Parameter]:
+        """The parameters in the order in which they lie."""
         return [parameter for network in self._parameters.values() for parameter in network]
 
     def _room(self, size: int) -> int:
@@ -108,7 +109,7 @@ class FlatParameters:
     def _parts(self) -> list[slice]:
         """Where each parameter lies."""
         parts, offset = [], 0
-        for parameter in self._everything():
+        for parameter in self.everything():
             parts.append(slice(offset, offset + parameter.numel()))
             offset += self._room(parameter.numel())
         return parts

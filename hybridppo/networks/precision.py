@@ -2,20 +2,26 @@
 
 With TF32, the numbers that are multiplied are rounded to 11 significant bits, in products and convolutions alike, and
 everything else stays as it is. torch's own default is TF32 for convolutions and float32 for products; here, "fp32" is
-float32 for both.
+float32 for both, so that a GPU gives what the CPU gives, within the tolerance of float32. "tf32" is the option for who
+prefers the speed.
 
 With bfloat16 only the products of the optimizer steps are rounded, to 8 significant bits; parameters, activations,
-losses, gradients, the optimizer and the values that returns are made of stay float32. (Where torch differentiates, its
-autocast rounds activations and outputs as well.)
+last layers, losses, gradients, the optimizer and the values that returns are made of stay float32. (If torch
+differentiates, its autocast rounds activations as well.)
+
+Actions are drawn in float32. So that rounding is not taken for a change of the policy, an update with rounded products
+begins with log-probabilities of its own precision.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from hybridppo.accelerator import accelerator_of
 from hybridppo.errors import DeviceError
@@ -67,9 +73,47 @@ def float32_products(precision: Precision, *devices: torch.device) -> Iterator[N
             switch.fp32_precision = value
 
 
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """A context in which torch's linear layers multiply so."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+def rounding(
+    precision: Precision, device: torch.device, networks: Sequence[nn.Module]
+) -> Callable[[], AbstractContextManager[None]]:
+    """Makes contexts in which torch's layers multiply so.
+
+    The last linear layer of each network stays float32: what it gives is divided by a deviation that may be small, or
+    is a logarithm of probabilities.
+    """
+    if precision != "bf16":
+        return nullcontext
+    heads = [linears[-1] for network in networks if (linears := _linears(network))]
+    return partial(_autocast, device, heads)
+
+
+def _linears(network: nn.Module) -> list[nn.Module]:
+    return [module for module in network.modules() if isinstance(module, nn.Linear)]
+
+
+@contextmanager
+def _autocast(device: torch.device, heads: Sequence[nn.Module]) -> Iterator[None]:
+    def before(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        torch.set_autocast_enabled(device.type, False)
+        return tuple(each.float() for each in inputs)
+
+    def after(*_: Any) -> None:
+        torch.set_autocast_enabled(device.type, True)
+
+    with ExitStack() as stack:
+        for head in heads:
+            stack.callback(head.register_forward_pre_hook(before).remove)
+            stack.callback(head.register_forward_hook(after, always_call=True).remove)
+        stack.enter_context(torch.autocast(device.type, torch.bfloat16))
+        yield
+
+
+def float32_linear(inputs: Tensor, weight: Tensor) -> Tensor:
+    """`torch.nn.functional.linear`, in float32 within autocast too."""
+    if not torch.is_autocast_enabled(inputs.device.type):
+        return nn.functional.linear(inputs, weight)
+    with torch.autocast(inputs.device.type, enabled=False):
+        return nn.functional.linear(inputs.float(), weight)
 
 
 def matmul(precision: Precision) -> Callable[..., object]:

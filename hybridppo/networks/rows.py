@@ -1,4 +1,8 @@
-"""Rows of observations as tensors: their numbers, and their images."""
+"""Rows of observations as tensors: their numbers, and their images.
+
+Rows with images are bytes (`RowLayout`). Within an exported policy they are float32, with a number for each byte of an
+image, since formats of networks cannot read four bytes as a number.
+"""
 
 import torch
 from torch import Tensor
@@ -12,6 +16,8 @@ def numbers_of(rows: Tensor, layout: RowLayout) -> Tensor:
         return rows
     if not layout.num_numbers:
         return rows.new_empty((*rows.shape[:-1], 0), dtype=torch.float32)
+    if rows.is_floating_point():
+        return rows[..., : layout.num_numbers]
     # A copy, for bytes are float32 only where each row begins at a multiple of four of them.
     own = rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format)
     return own.view(torch.float32)
@@ -21,12 +27,14 @@ def with_numbers(rows: Tensor, layout: RowLayout, numbers: Tensor) -> Tensor:
     """Rows of the same images, with other numbers `[..., num_numbers]`."""
     if not layout.images:
         return numbers
+    if rows.is_floating_point():
+        return torch.cat((numbers, rows[..., layout.num_numbers :]), dim=-1)
     return torch.cat((numbers.contiguous().view(torch.uint8), rows[..., layout.end_of_numbers :]), dim=-1)
 
 
 def images_of(rows: Tensor, layout: RowLayout) -> list[Tensor]:
     """The images of rows `[..., bytes]`, `[B, *image]` each."""
-    return [
-        rows[..., part].reshape(-1, *image.shape)
-        for image, part in zip(layout.images, layout.image_slices, strict=True)
-    ]
+    sizes = [image.num_bytes for image in layout.images]
+    images = rows[..., layout.num_numbers if rows.is_floating_point() else layout.end_of_numbers :]
+    parts = torch.split(images, sizes, dim=-1)
+    return [part.reshape(-1, *image.shape) for image, part in zip(layout.images, parts, strict=True)]

@@ -1,5 +1,6 @@
 """Actors as samplers see them: host arrays in, host arrays out."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,12 +44,19 @@ class TorchActor:
         self.version = version
         self._network = network
         self._crossing = crossing
+        self._outputs: Tensor | None = None
+        if network.training:  # one's own, that nobody has switched yet
+            network.eval()
 
     @torch.no_grad()
     def __call__(self, observations: NDArray[Any]) -> NDArray[Any]:
         """`[N, obs] -> [N, outputs]`."""
+        return self._through(self._network, observations)
+
+    def _through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any]) -> NDArray[Any]:
         with self._crossing.queue():
-            return self._crossing.to_host(self._network(self._crossing.to_device(observations)))
+            self._outputs = self._crossing.through(compute, observations, self._outputs)
+            return self._outputs.numpy()
 
     @torch.no_grad()
     def on_device(self, observations: Tensor) -> Tensor:
@@ -83,9 +91,7 @@ class TorchExploringActor(TorchActor):
         """`[N, obs] -> [N, outputs]`."""
         if self._matrices is None or len(self._matrices) != len(observations):
             return super().__call__(observations)
-        with self._crossing.queue():
-            rows = self._crossing.to_device(observations)
-            everything = self._crossing.to_host(self._network(rows, self._matrices))
+        everything = self._through(lambda rows: self._network(rows, self._matrices), observations)
         self.perturbation = everything[:, 2 * self._size :]
         return everything[:, : 2 * self._size]
 
@@ -121,11 +127,13 @@ class TorchRecurrentActor(TorchActor):
         """`[N, obs] -> [N, outputs]`."""
         if len(observations) != self._num_rows:
             self.state = np.zeros((len(observations), self.state_size), np.float32)
-        with self._crossing.queue():
-            rows = self._crossing.to_device(observations)
-            outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
-            self._state = states[0]
-            return self._crossing.to_host(outputs[0])
+        return self._through(self._advance, observations)
+
+    def _advance(self, rows: Tensor) -> Tensor:
+        outputs, states = self._network(rows.unsqueeze(0), self._state, self._starts)
+        self._state = states[0]
+        first: Tensor = outputs[0]
+        return first
 
     @torch.no_grad()
     def on_device_with(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ Only the actor ever crosses: sampling needs nothing else. Every crossing is coun
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of
 from hybridppo.interfaces import Agent, SamplingActor, SomeExperience
-from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, wait_for
+from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, moved, wait_for
 from hybridppo.validation import real, whole
 
 
@@ -25,6 +25,8 @@ class Placement(ABC):
     """What the command line calls it."""
     max_lag: int = 0
     """How many updates the parameters that sample may be behind because sampling and learning overlap."""
+    changes_result: ClassVar[Mapping[str, Any]] = {}
+    """Those of its settings that can change the result of a seed, rounding aside, each with the value that does not."""
 
     def __init__(self, sampling: str | torch.device, learning: str | torch.device) -> None:
         self.sampling_device = available_device(sampling)
@@ -78,12 +80,22 @@ class Placement(ABC):
         """The rollout, or what else is learned from, on the learning device; itself where it is there already."""
         if rollout.observations.device == self.learning_device:
             return rollout
+        num_bytes = 0
+
+        def move(tensor: Tensor) -> Tensor:
+            nonlocal num_bytes
+            kept = self._crossing.kept(tensor)
+            rest = tensor[len(kept) :]
+            num_bytes += rest.nbytes
+            there = moved(rest, self.learning_device)
+            return torch.cat([torch.stack(kept), there]) if kept else there
+
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
-            moved: SomeExperience = rollout.map(lambda tensor: tensor.to(self.learning_device, non_blocking=True))
+            learned: SomeExperience = rollout.map(move)
+            self._crossing.keep(False)
         # It has waited: the sampler may write its buffers again as soon as this returns.
-        self.counters.bytes_copied += rollout.num_bytes
-        self.counters.seconds_copying += timer.seconds
-        return moved
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds)
+        return learned
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What `load_state` takes: tensors by name, and what JSON can hold."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.placements.base import Placement
+from hybridppo.placements.crossing import available_device
 from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
@@ -13,32 +14,73 @@ KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, 
 PLACEMENT_NAMES = ("cpu", "cuda", "migrate", "hybrid", "overlap", "auto")
 
 
-def make_placement(name: str, *, sampling_device: str = "cpu", learning_device: str = "cuda") -> Placement:
-    """The placement that the command line calls `name`; the devices fill in those that take two.
+TAKE_DEVICES = ("migrate", "hybrid", "overlap")
+"""The names of placements whose two devices can be chosen."""
+
+
+def make_placement(name: str, *, sampling_device: str | None = None, learning_device: str | None = None) -> Placement:
+    """The placement that the command line calls `name`.
+
+    Args:
+        name: one of `PLACEMENT_NAMES`.
+        sampling_device: of a placement in `TAKE_DEVICES`; None for the CPU.
+        learning_device: likewise; None for CUDA.
 
     Raises:
-        ConfigurationError: for an unknown name, and for `auto`, which is no placement but chooses one.
-        DeviceError: where a device is not there.
+        ConfigurationError: for an unknown name, for `auto`, which is no placement but chooses one, and for a device
+            that the placement does not take.
+        DeviceError: if a device is not there.
     """
+    if name not in PLACEMENT_NAMES:
+        raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
+    require_devices(name, sampling_device=sampling_device, learning_device=learning_device)
+    if name == "auto":
+        raise ConfigurationError(f"placement {name!r} must be measured first: pass its name or Auto() to train")
     if name in ("cpu", "cuda"):
         return SingleDevice(name)
+    devices = sampling_device or "cpu", learning_device or "cuda"
     if name == "migrate":
-        return Migrating(sampling_device, learning_device)
+        return Migrating(*devices)
     if name == "hybrid":
-        return Mirrored(sampling_device, learning_device)
-    if name == "overlap":
-        try:
-            return Mirrored(sampling_device, learning_device, max_lag=1)
-        except DeviceError as error:
-            raise DeviceError(
-                f"{error}; or let two CPU cores overlap: --learning-device cpu (Mirrored('cpu', 'cpu', max_lag=1))"
-            ) from None
-    if name in PLACEMENT_NAMES:
-        raise ConfigurationError(f"placement {name!r} must be measured first: pass its name or Auto() to train")
-    raise ConfigurationError(f"unknown placement {name!r}: use one of {', '.join(PLACEMENT_NAMES)}")
+        return Mirrored(*devices)
+    try:
+        return Mirrored(*devices, max_lag=1)
+    except DeviceError as error:
+        raise DeviceError(
+            f"{error}; or let two CPU cores overlap: --learning-device cpu (Mirrored('cpu', 'cpu', max_lag=1))"
+        ) from None
+
+
+def require_devices(placement: str | None, **devices: str | None) -> None:
+    """Check the devices that were chosen, by the names of their options; None for one that was not.
+
+    Args:
+        placement: its name; None for the placement that a run has already.
+        **devices: by the names of their options.
+
+    Raises:
+        DeviceError: if a device is not there.
+        ConfigurationError: if the placement does not take devices.
+    """
+    for option, device in devices.items():
+        if device is None:
+            continue
+        available_device(device)
+        if placement not in TAKE_DEVICES:
+            whose = "the placement that the run has" if placement is None else f"placement {placement}"
+            raise ConfigurationError(
+                f"{option}={device!r} cannot be used with {whose}: leave it out, or use placement migrate, hybrid or "
+                "overlap"
+            )
 
 
 def placement_from_settings(settings: dict[str, Any]) -> Placement:
     """The placement whose `settings()` these are."""
     arguments = dict(settings)
     return KINDS[arguments.pop("name")](**arguments)
+
+
+def settings_of_result(settings: dict[str, Any]) -> dict[str, Any]:
+    """Of a placement's settings, those that can change the result of a seed, rounding aside, for any kind of it."""
+    usual = {name: value for kind in KINDS.values() for name, value in kind.changes_result.items()}
+    return {name: settings.get(name, value) for name, value in usual.items()}

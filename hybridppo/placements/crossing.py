@@ -1,8 +1,10 @@
 """What crosses between devices, counted and timed."""
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 
 from hybridppo.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
 from hybridppo.errors import DeviceError, shown
+
+_COUNTING = Lock()
 
 
 @dataclass
@@ -25,6 +29,15 @@ class Counters:
     """Spent on it: the host's, or the GPU's where a GPU copies."""
     seconds_crossing: float = 0.0
     """Of these, on single observations and what the actor makes of them: within a rollout."""
+
+    def add(self, *, num_bytes: int, seconds: float, within_rollout: bool = False, publishes: int = 0) -> None:
+        """Count a crossing. A sampler's thread and the learner's may count at once."""
+        with _COUNTING:
+            self.publishes += publishes
+            self.bytes_copied += num_bytes
+            self.seconds_copying += seconds
+            if within_rollout:
+                self.seconds_crossing += seconds
 
     @property
     def seconds_between_rollouts(self) -> float:
@@ -89,18 +102,38 @@ def wait_for(*devices: torch.device) -> None:
         accelerator_of(device).wait()
 
 
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. A host tensor is copied from page-locked memory, so that nobody waits for the copy.
+
+    Until the device has made the copy, the tensor must stay as it is.
+    """
+    accelerator = accelerator_of(device)
+    if accelerator.is_asynchronous and tensor.device.type == "cpu" and not accelerator.is_page_locked(tensor):
+        tensor = accelerator.page_locked(tensor)
+    return tensor.to(device, non_blocking=True)
+
+
 class CopyTimer:
     """Seconds of the copies within it, which are over when it ends.
 
     On a GPU they are those between two events in its stream: what the GPU still had to do before is not theirs, though
     the host waits for it too.
+
+    Args:
+        devices: between which is copied.
+        waits: whether its end waits for the copies. If not, `seconds` are to be read when something else has waited.
     """
 
-    def __init__(self, *devices: torch.device) -> None:
-        self.seconds = 0.0
-        self._devices = devices
+    def __init__(self, *devices: torch.device, waits: bool = True) -> None:
+        self._seconds = 0.0
+        self._devices, self._waits = devices, waits
         accelerators = map(accelerator_of, devices)
         self._gpu = next((accelerator for accelerator in accelerators if accelerator.is_asynchronous), None)
+
+    @property
+    def seconds(self) -> float:
+        """That the copies took; the device must have made them."""
+        return self._seconds if self._gpu is None else 1e-3 * self._begun.elapsed_time(self._ended)
 
     def __enter__(self) -> "CopyTimer":
         if self._gpu is None:
@@ -110,14 +143,15 @@ class CopyTimer:
             self._begun.record(self._gpu.current_stream())
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._gpu is None:
-            wait_for(*self._devices)
-            self.seconds = time.perf_counter() - self._start
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        if kind is not None:  # a device that has failed would raise a second error, in place of the first
             return
-        self._ended.record(self._gpu.current_stream())
-        wait_for(*self._devices)
-        self.seconds = 1e-3 * self._begun.elapsed_time(self._ended)
+        if self._gpu is not None:
+            self._ended.record(self._gpu.current_stream())
+        if self._waits:
+            wait_for(*self._devices)
+        if self._gpu is None:
+            self._seconds = time.perf_counter() - self._start
 
 
 class Crossing:
@@ -129,6 +163,7 @@ class Crossing:
         self._stream: Any = None
         self.takes_tensors = False
         """Whether actors are called with tensors of the device, from which nothing then has to cross."""
+        self._kept: dict[int, Tensor] | None = None
 
     def use_a_stream_of_its_own(self) -> None:
         """From now on, so that what is done within `queue` waits for nothing else on the device."""
@@ -145,21 +180,57 @@ class Crossing:
             return tensor
         start = time.perf_counter()
         tensor = tensor.to(self._device)
-        self._count(tensor.nbytes, start)
+        self._count(tensor.nbytes, time.perf_counter() - start)
         return tensor
 
     def to_host(self, tensor: Tensor) -> NDArray[Any]:
         """The tensor as an array on the host."""
         if self._device.type == "cpu":
             return tensor.numpy()
-        wait_for(self._device)  # the host needs the result: computing it is not the crossing's time
+        wait_for(self._device)  # computing it is not the crossing's time
         start = time.perf_counter()
         array = tensor.cpu().numpy()
-        self._count(tensor.nbytes, start)
+        self._count(tensor.nbytes, time.perf_counter() - start)
         return array
 
-    def _count(self, num_bytes: int, start: float) -> None:
-        seconds = time.perf_counter() - start
-        self._counters.bytes_copied += num_bytes
-        self._counters.seconds_copying += seconds
-        self._counters.seconds_crossing += seconds
+    def _count(self, num_bytes: int, seconds: float) -> None:
+        self._counters.add(num_bytes=num_bytes, seconds=seconds, within_rollout=True)
+
+    def through(self, compute: Callable[[Tensor], Tensor], observations: NDArray[Any], into: Tensor | None) -> Tensor:
+        """Observations to the device, and back what `compute` makes of them there. The host waits once.
+
+        Args:
+            compute: takes observations on the device, and gives the actor's outputs there.
+            observations: `[N, obs]`.
+            into: what the last call returned, which is written again if it is of the right shape; else None.
+        """
+        rows = torch.from_numpy(observations)
+        if self._device.type == "cpu":
+            return compute(rows)
+        with CopyTimer(self._device, waits=False) as there:
+            moved = rows.to(self._device, non_blocking=True)
+        if self._kept is not None:
+            self._kept[rows.data_ptr()] = moved
+        outputs = compute(moved)
+        if into is None or into.shape != outputs.shape:
+            into = accelerator_of(self._device).page_locked(torch.empty(outputs.shape, dtype=outputs.dtype))
+        with CopyTimer(self._device) as back:
+            into.copy_(outputs, non_blocking=True)
+        self._count(moved.nbytes + outputs.nbytes, there.seconds + back.seconds)
+        return into
+
+    def keep(self, keeps: bool) -> None:
+        """Whether the observations of the calls from now on stay on the device, for `kept`; earlier ones are let go."""
+        self._kept = {} if keeps and self._device.type != "cpu" else None
+
+    def kept(self, rows: Tensor) -> list[Tensor]:
+        """The first of some rows, as far as an actor was given them: on the device, from where the host has them."""
+        found: list[Tensor] = []
+        if self._kept and rows.device.type == "cpu" and len(rows):
+            step = rows.stride(0) * rows.itemsize
+            while len(found) < len(rows):
+                row = self._kept.get(rows.data_ptr() + len(found) * step)
+                if row is None or row.shape != rows.shape[1:]:
+                    break
+                found.append(row)
+        return found

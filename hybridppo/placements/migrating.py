@@ -45,8 +45,7 @@ class Migrating(Placement):
         with CopyTimer(self.sampling_device, self.learning_device) as timer:
             for tensor in tensors:
                 bind(tensor, tensor.data.to(self.sampling_device, copy=True))
-        self._count(homes, timer)
-        self.counters.publishes += 1
+        self._count(homes, timer, publishes=1)
         try:
             yield sampling_actor(agent.actor, self._crossing, agent.version)
         finally:  # also when sampling raised: an agent is never left scattered
@@ -57,9 +56,9 @@ class Migrating(Placement):
                     tensor.grad = gradient
             self._count(homes, timer)
 
-    def _count(self, tensors: list[Tensor], timer: CopyTimer) -> None:
-        self.counters.bytes_copied += sum(tensor.nbytes for tensor in tensors)
-        self.counters.seconds_copying += timer.seconds
+    def _count(self, tensors: list[Tensor], timer: CopyTimer, publishes: int = 0) -> None:
+        num_bytes = sum(tensor.nbytes for tensor in tensors)
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=publishes)
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         return {**super().settings(), "force_copy": self.force_copy}

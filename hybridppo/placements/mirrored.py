@@ -1,9 +1,9 @@
 """The actor has a replica where it samples."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Mirrored(Placement):
     """
 
     name = "hybrid"
+    changes_result: ClassVar[Mapping[str, Any]] = {"publish_every": 1, "max_lag": 0}
 
     def __init__(
         self,
@@ -123,9 +124,7 @@ class Mirrored(Placement):
             for theirs, ours in self._pairs(agent):
                 theirs.copy_(ours, non_blocking=True)
                 num_bytes += ours.nbytes
-        self.counters.publishes += 1
-        self.counters.bytes_copied += num_bytes
-        self.counters.seconds_copying += timer.seconds
+        self.counters.add(num_bytes=num_bytes, seconds=timer.seconds, publishes=1)
         self._published = agent.version
         if self.verify:
             self._verify(agent)

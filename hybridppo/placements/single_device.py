@@ -21,6 +21,12 @@ class SingleDevice(Placement):
 
     @contextmanager
     def sampling(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        self._crossing.keep(True)  # what the actor is given is learned from where it is
+        yield sampling_actor(agent.actor, self._crossing, agent.version)
+
+    @contextmanager
+    def evaluating(self, agent: Agent) -> Iterator[SamplingActor]:  # noqa: D102 - as in the base
+        self._crossing.keep(False)
         yield sampling_actor(agent.actor, self._crossing, agent.version)
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base

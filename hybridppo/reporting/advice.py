@@ -1,4 +1,4 @@
-"""What the last metrics of a training tell that its return does not, and what to try."""
+"""What the last metrics of a training show that its return does not, and what to try."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,47 +6,45 @@ from typing import Any
 
 LITTLE_EXPLAINED = 0.1
 """Of the variance of returns: below, the critic is next to no help."""
+LARGE_ERROR = 10.0
+"""Root of the mean squared error of values, above which its gradient leaves the actor's next to no room."""
 ITERATIONS_TO_LEARN = 20
 """Before so many, that is no wonder."""
-ALIKE = 0.01
-"""Returns whose range is a smaller part of them leave a critic nothing to explain."""
+ENOUGH_EPISODES = 5
+"""Means over fewer differ by chance."""
 
 
 def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float] | None = None) -> list[str]:
-    """Sentences for whoever has trained, none where all is well.
+    """Sentences for whoever has trained. What is not certain is left out.
 
     Args:
         metrics: of the last iteration.
         config: of the agent.
-        evaluation: returns of episodes with the most probable actions, where there were such.
+        evaluation: returns of episodes with the most probable actions, if there were such.
     """
     found = []
-    explained = metrics.get("explained_variance", math.nan)
+    explained, error = metrics.get("explained_variance", math.nan), metrics.get("value_loss", math.nan)
     is_long = metrics.get("iteration", 0) >= ITERATIONS_TO_LEARN
-    if explained < LITTLE_EXPLAINED and is_long and not _are_alike(evaluation):
+    # If the returns hardly vary, as those of a solved task, there is nothing to explain, and no error either.
+    if is_long and explained < LITTLE_EXPLAINED and error > 0.5 * LARGE_ERROR**2:
         remedies = {
             "normalize_rewards=True (--normalize-rewards)": not config.normalize_rewards,
-            "clip_range_vf=None (--clip-range-vf None), where returns are large": config.clip_range_vf is not None,
-            "normalize_observations=True (--normalize-observations)": not config.normalize_observations,
-            "a larger learning rate for the critic (critic_learning_rate)": config.critic_learning_rate is None,
+            "clip_range_vf=None (--clip-range-vf None)": config.clip_range_vf is not None,
         }
-        what = "; ".join([remedy for remedy, is_left in remedies.items() if is_left][:2])
-        found.append(
-            f"the critic explains next to nothing of the returns (explained_variance {explained:.2f}), and without it "
-            f"PPO learns slowly. Try {what or 'more steps'}"
-        )
-    sampled = metrics.get("episode_return_mean", math.nan)
-    if evaluation and math.isfinite(sampled):
-        mean = sum(evaluation) / len(evaluation)
-        if sampled - mean > 0.5 * max(abs(sampled), abs(mean), 1e-9):
+        if what := "; ".join(remedy for remedy, is_left in remedies.items() if is_left):
             found.append(
-                f"the most probable actions give {mean:.1f}, where sampled ones gave {sampled:.1f}: the policy still "
-                "needs its randomness. Train for more steps, or evaluate and act with deterministic=False "
-                "(--no-deterministic)"
+                f"the critic explains next to nothing of the returns (explained_variance {explained:.2f}), and is off "
+                f"by {math.sqrt(2.0 * error):.0f} (root mean square): the returns are large. Try {what}"
+            )
+    sampled = metrics.get("episode_return_mean", math.nan)
+    if evaluation and len(evaluation) >= ENOUGH_EPISODES and math.isfinite(sampled):
+        mean = sum(evaluation) / len(evaluation)
+        variance = sum((value - mean) ** 2 for value in evaluation) / (len(evaluation) - 1)
+        gap = sampled - mean
+        if gap > max(0.5 * max(abs(sampled), abs(mean), 1e-9), 3.0 * math.sqrt(variance / len(evaluation))):
+            found.append(
+                f"the most probable actions give {mean:.1f}, where sampled ones gave {sampled:.1f} during training. "
+                f"Evaluate with deterministic=False (--no-deterministic): if that gives about {sampled:.1f}, the "
+                "policy still needs its randomness, so train for more steps or act with deterministic=False"
             )
     return found
-
-
-def _are_alike(returns: Sequence[float] | None) -> bool:
-    """As those of an agent that always reaches the most there is to have."""
-    return returns is not None and len(returns) > 0 and max(returns) - min(returns) <= ALIKE * max(map(abs, returns))

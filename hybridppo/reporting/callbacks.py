@@ -11,8 +11,8 @@ Trackers, loggers, `on_iteration` and `target_return` are callbacks too. What on
 draws: every random number has an owner, and no callback is one.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,11 @@ from typing import Any
 from hybridppo.errors import CallbackError, ConfigurationError, shown
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.reporting.throttling import ThrottledWarning
+
+Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
+"""Functions of each iteration's metrics: one, or several."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Callback:
     """Override what you want to be told of; each method does nothing else.
 
     Methods are called between two iterations, in the order in which the callbacks were given. An error in one ends the
-    training, with a checkpoint of where it was.
+    training, with a checkpoint of where it was. An error in `on_end` is warned of: the result is there already.
     """
 
     def on_start(self, run: TrainingRun) -> None:
@@ -137,8 +142,6 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
         self.run = run
-        self.rescue: Callable[[], object] = lambda: None
-        """Called when a callback has failed, before its error goes on: nothing is to be lost."""
         self._callbacks = callbacks
         self._has_failed = False
         self._started: list[Callback] = []
@@ -167,22 +170,20 @@ class Callbacks:
         try:
             self.start()
             yield
-        except BaseException:
-            with contextlib.suppress(CallbackError):  # what ended the training is what there is to say
-                self.end()
-            raise
-        self.end()
+        finally:
+            self.end()
 
     def end(self) -> None:
-        """The training has ended. All are told, also where one fails; the first error is raised then."""
-        errors: list[BaseException] = []
+        """The training has ended. All are told; an error in one is warned of, for the result is there already."""
         while self._started:
+            callback = self._started.pop(0)
             try:
-                self._call(self._started.pop(0), "on_end")
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+                callback.on_end(self.run)
+            except Exception:
+                logger.warning(
+                    "the callback %s failed in on_end, after iteration %d",
+                    name_of(callback), self.run.iteration, exc_info=True,
+                )  # fmt: skip
 
     def _tell(self, hook: str, *arguments: Any) -> None:
         if self._has_failed:  # what is saved on the way out is nobody's business
@@ -195,15 +196,11 @@ class Callbacks:
             getattr(callback, hook)(self.run, *arguments)
         except Exception as error:
             self._has_failed = True
-            saved = ""
-            if hook != "on_start":  # before which nothing was done
-                self.rescue()
-                saved = "" if self.run.run_dir is None else f"; the training up to here is saved in {self.run.run_dir}"
             if isinstance(callback, OnIteration):
                 raise
             raise CallbackError(
                 f"the callback {name_of(callback)} failed in {hook}, after iteration {self.run.iteration}: "
-                f"{type(error).__name__}: {error}{saved}"
+                f"{type(error).__name__}: {error}"
             ) from error
 
 
@@ -213,13 +210,26 @@ def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     Raises:
         ConfigurationError: where one of them is none.
     """
-    found = (callbacks,) if isinstance(callbacks, Callback) else tuple(callbacks)
+    found = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for callback in found:
         if not isinstance(callback, Callback):
             raise ConfigurationError(
                 f"callbacks must be objects of classes derived from hybridppo.Callback, got {shown(callback)}: a "
                 "function of the metrics is for on_iteration=... or loggers=[...]"
             )
+    return found
+
+
+def require_functions(loggers: Any) -> tuple[Callable[[Metrics], object], ...]:
+    """The functions of the metrics that somebody gave, one or several.
+
+    Raises:
+        ConfigurationError: if one of them is no function.
+    """
+    found = tuple(loggers) if isinstance(loggers, Iterable) and not callable(loggers) else (loggers,)
+    for logger in found:
+        if not callable(logger):
+            raise ConfigurationError(f"loggers must be functions of the metrics, as print is, got {shown(logger)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Pictures of a run; needs matplotlib (`pip install hybridppo[plot]`)."""
+"""Pictures of a run; needs matplotlib (the extra `plot`)."""
 
 import json
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,30 @@ from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_rows
 
 Array = NDArray[Any]
+
+Layout = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and type of named arrays."""
+
+_ALIGNMENT = 64  # a cache line, so that processes writing neighbouring arrays do not slow each other down
+
+
+def size_of(layout: Layout) -> int:
+    """How many bytes the arrays of a layout take, one after the other."""
+    return sum(_padded(shape, dtype) for shape, dtype in layout.values())
+
+
+def arrays_in(memory: NDArray[np.uint8], layout: Layout) -> dict[str, Array]:
+    """The arrays of a layout, one after the other in `size_of(layout)` bytes."""
+    arrays, offset = {}, 0
+    for name, (shape, dtype) in layout.items():
+        arrays[name] = np.ndarray(shape, dtype, buffer=memory, offset=offset)
+        offset += _padded(shape, dtype)
+    return arrays
+
+
+def _padded(shape: tuple[int, ...], dtype: str) -> int:
+    return -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+
 
 FinalObservations = list[tuple[int, int, Array]]
 """Step, environment and observation `[obs]` of truncated episodes whose final observation is not the step's next."""

@@ -25,7 +25,7 @@ def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[s
         RunDirectoryError: where the disk will not take it; what was there stays.
     """
     host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    header = {_KEY: json.dumps({"format_version": FORMAT_VERSION, **description})}
+    header = {_KEY: json.dumps({"format_version": FORMAT_VERSION, **description}, allow_nan=False)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_synced(path, safetensors.torch.save(host, header))

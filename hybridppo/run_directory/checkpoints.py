@@ -30,6 +30,9 @@ from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_he
 
 logger = logging.getLogger(__name__)
 
+_NUMBER = "not finite"
+"""The only key of an object that stands for a number which JSON has not: "nan", "inf" or "-inf"."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -51,7 +54,7 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
         OSError: where the disk will not take it; nothing is left of it then.
     """
     data = serialized(tensors)
-    _require_json(state, "state")
+    state = _as_json_has_it(state, "state")
     header: Header = {
         "format_version": FORMAT_VERSION,
         "tensors_sha256": hashlib.sha256(data).hexdigest(),
@@ -110,15 +113,14 @@ def judge(folder: Path, evaluation: dict[str, Any]) -> None:
     _read_header(folder)
     path = folder / "state.json"
     header = {name: value for name, value in json.loads(path.read_bytes()).items() if name != "sha256"}
-    header["evaluation"] = evaluation
-    _require_json(evaluation, "evaluation")
+    header["evaluation"] = _as_json_has_it(evaluation, "evaluation")
     header["sha256"] = _checksum(header)
     replace_synced(path, _written(header))
 
 
 def _written(header: Header) -> bytes:
     """On one line: Python indents a state of many environments ten times as slowly as it writes it."""
-    return json.dumps(header).encode()
+    return json.dumps(header, allow_nan=False).encode()
 
 
 def _read_header(folder: Path) -> Header:
@@ -136,7 +138,7 @@ def _read_header(folder: Path) -> Header:
         expected = header.pop("sha256")
         if _checksum(header) != expected:
             raise ValueError("its checksum is not the one written with it")
-        header = upgraded_header(header, found)
+        header = upgraded_header(_as_it_was(header), found)
         if not isinstance(header["state"], dict):
             raise TypeError("its state is no object")
         if not (header["score"] is None or math.isfinite(header["score"])):
@@ -226,21 +228,37 @@ def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
 
 
 def _checksum(header: Header) -> str:
-    return hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+    # Of earlier releases, whose numbers may be NaN and Infinity, as they wrote it.
+    return hashlib.sha256(json.dumps(header, sort_keys=True, allow_nan=True).encode()).hexdigest()
 
 
-def _require_json(value: Any, name: str) -> None:
-    """Refuse what JSON would refuse, and keys that it would make text of without a word."""
+def _as_json_has_it(value: Any, name: str) -> Any:
+    """The value, with an object in place of each number that is not finite.
+
+    Raises:
+        CheckpointError: for what JSON would refuse, and for keys that it would make text of without a word.
+    """
     if isinstance(value, dict):
-        for key, item in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise CheckpointError(f"{name} has the key {key!r}: a checkpoint's keys must be text, as in JSON")
-            _require_json(item, f"{name}.{key}")
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _require_json(item, f"{name}[]")
-    elif not (value is None or isinstance(value, (bool, int, float, str))):
+        return {key: _as_json_has_it(item, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json_has_it(item, f"{name}[]") for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_NUMBER: str(float(value))}
+    if not (value is None or isinstance(value, (bool, int, float, str))):
         raise CheckpointError(f"{name} is a {type(value).__name__}: a checkpoint's state must be such as JSON can hold")
+    return value
+
+
+def _as_it_was(value: Any) -> Any:
+    """What `_as_json_has_it` was given, of what it gave."""
+    if isinstance(value, dict):
+        if value.keys() == {_NUMBER}:
+            return float(value[_NUMBER])
+        return {key: _as_it_was(item) for key, item in value.items()}
+    return [_as_it_was(item) for item in value] if isinstance(value, list) else value
 
 
 def _reason(error: Exception) -> str:

@@ -7,6 +7,7 @@ evaluations.jsonl  a line per evaluation during training
 checkpoints/     the newest few and the best, see `hybridppo.run_directory.checkpoints`
 trace.json       of a few iterations, where the run was profiled
 result.json      at the end
+lock             held by the process that trains in it; lock.json says which that is
 
 A disk that fails while training goes on costs what could not be written, and is told of; it never ends the training.
 """
@@ -17,17 +18,19 @@ import json
 import math
 import os
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command
 from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.lines import append, as_json, cut, finite
+from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 
 WhichCheckpoint = Literal["latest", "best"]
@@ -44,10 +47,11 @@ class RunDirectory:
         self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
         self._made: list[Path] = []
+        self._lock: FolderLock | None = None
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
-        """A new run directory.
+        """A new run directory, which is this process's until it is closed.
 
         Raises:
             RunDirectoryError: where there is one already, or a file; nothing is ever overwritten.
@@ -55,20 +59,43 @@ class RunDirectory:
         path = Path(path)
         directory = cls(path, config)
         try:
-            if path.exists() and not _is_as_good_as_empty(path):
-                raise RunDirectoryError(
-                    f"{path} exists already and is not empty: name another folder, or go on with "
-                    f"`hybridppo resume {path}`"
-                )
             folder = path / "checkpoints"
-            directory._made = [each for each in (folder, *folder.parents) if not each.exists()]
-            path.mkdir(parents=True, exist_ok=True)
+            parents = [each for each in folder.parents if not each.exists()]
+            if not path.is_file():
+                path.mkdir(parents=True, exist_ok=True)
+            _require_empty(path)
+            directory._lock = FolderLock(path)
+            _require_empty(path)  # another may have begun, and ended, between the two
+            directory._made = [folder, *parents]  # from here on, all that lies there is this process's
             files.remove_leftovers(path)
             files.replace_synced(path / "config.json", as_json(config).encode())
             folder.mkdir()
         except OSError as error:
             directory.discard()
             raise RunDirectoryError(f"the run directory {path} cannot be made: {error}") from error
+        except RunDirectoryError:
+            directory.close()
+            raise
+        return directory
+
+    @classmethod
+    def open_to_train(cls, path: str | Path) -> "RunDirectory":
+        """A run directory that exists, which is this process's until it is closed.
+
+        Raises:
+            RunDirectoryError: as `open`; and if another process trains in it.
+        """
+        cls.open(path)  # what is no run directory is left as it is
+        try:
+            lock = FolderLock(Path(path))
+        except OSError as error:
+            raise RunDirectoryError(f"{path} cannot be locked: {error}") from error
+        try:
+            directory = cls.open(path)  # another process may have changed it before
+        except BaseException:
+            lock.release()
+            raise
+        directory._lock = lock
         return directory
 
     @classmethod
@@ -254,26 +281,36 @@ class RunDirectory:
         return True
 
     def discard(self) -> None:
-        """Remove what `create` made, as long as nothing has come of the run; else do nothing."""
+        """Remove what `create` made, as long as nothing has come of the run; and close."""
+        is_untouched = not ((self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")))
+        if self._made and self._lock is not None and is_untouched:
+            with contextlib.suppress(OSError):
+                for name in ("config.json", "placements.json"):
+                    (self.path / name).unlink(missing_ok=True)
+                self._made[0].rmdir()
+            self._lock.remove()
+            with contextlib.suppress(OSError):
+                for folder in self._made[1:]:  # the deepest first
+                    folder.rmdir()
         self.close()
-        if not self._made or (self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")):
-            return
-        with contextlib.suppress(OSError):
-            for name in ("config.json", "placements.json"):
-                (self.path / name).unlink(missing_ok=True)
-            for folder in self._made:  # the deepest first
-                folder.rmdir()
 
     def close(self) -> None:
-        """Close the metrics; a second call does nothing."""
+        """Close the metrics, and let others have the folder; a second call does nothing."""
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
+        if self._lock is not None:
+            self._lock.release()
 
 
-def _is_as_good_as_empty(path: Path) -> bool:
-    """Whether nothing lies there but what a process killed at its start may have left."""
-    return path.is_dir() and all(each.match(".config.json.*.tmp") for each in path.iterdir())
+def _require_empty(path: Path) -> None:
+    """Refuse a folder with anything but what a process that was killed at its start may have left."""
+    names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
+    if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
+        raise RunDirectoryError(
+            f"{path} exists already and is not empty: name another folder, or go on with "
+            f"`{command('hybridppo', 'resume', path)}`"
+        )
 
 
 def fresh_path(env_id: str, seed: int) -> Path:

@@ -18,7 +18,7 @@ def append(file: io.FileIO, value: dict[str, Any]) -> None:
     Raises:
         OSError: where the disk will not take it.
     """
-    line = (json.dumps(finite(value)) + "\n").encode()
+    line = as_json(value, indent=None).encode()
     end = file.seek(0, os.SEEK_END)
     try:
         if file.write(line) != len(line):
@@ -63,6 +63,11 @@ def finite(value: Any) -> Any:
     return value
 
 
-def as_json(value: dict[str, Any]) -> str:
-    """For a file that people read."""
-    return json.dumps(value, indent=1) + "\n"
+def as_json(value: Any, indent: int | None = 1) -> str:
+    """As JSON has it, for files and other programs: what is not a finite number becomes null.
+
+    Args:
+        value: what JSON can hold.
+        indent: for people to read; None for one line.
+    """
+    return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"

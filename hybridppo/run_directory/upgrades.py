@@ -1,13 +1,18 @@
 """What earlier format versions of a checkpoint called otherwise, or did not have: a function for each step.
 
+And what settings of earlier runs are called now, for `config.json`, whose format version is the same.
+
 1: the first. 2: with a score. 3: the arrays of a rollout under way are its buffer, and what is restarted is a
 sub-environment.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
+
+logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 3
 """Of what is written now."""
@@ -23,6 +28,21 @@ def upgraded_header(header: Header, version: int) -> Header:
     for step in range(version, FORMAT_VERSION):
         header = _STEPS[step](header)
     return header
+
+
+def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What `config.json` of an earlier run says, as it would be written now; what has changed is logged."""
+    of_agent = config.get("config")
+    num_envs = of_agent.get("num_envs") if isinstance(of_agent, dict) else None
+    if config.get("vectorization") != "async" or num_envs is None:
+        return config
+    num_workers = config.get("num_workers") or num_envs
+    logger.warning(
+        "the run was begun with vectorization='async', which is now num_workers=%s; num_workers=0 (--num-workers 0) "
+        "steps its environments in one process",
+        num_workers,
+    )
+    return {**config, "vectorization": "sync", "num_workers": num_workers}
 
 
 def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

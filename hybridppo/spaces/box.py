@@ -1,6 +1,8 @@
 """`Box`: vectors of numbers, images of bytes, and actions that are numbers."""
 
 import math
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError
 from hybridppo.spaces.base import FromJson, Json, Kind, KindOf, UnsupportedSpaceError
-from hybridppo.spaces.checks import as_numbers, require_finite, reshaped
+from hybridppo.spaces.checks import as_numbers, can_be_scaled_to, require_finite, reshaped
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.images import ImageLayout
 
@@ -65,7 +67,8 @@ class BoxKind(Kind[gym.spaces.Box]):
         return array
 
     def bounds(self) -> tuple[Array, Array]:  # noqa: D102 - as in the base
-        low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
+        with np.errstate(over="ignore"):  # what float32 cannot hold is no bound
+            low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
         return low, high
 
     def distribution(self, *, squash: bool) -> DiagonalGaussian:
@@ -79,12 +82,19 @@ class BoxKind(Kind[gym.spaces.Box]):
             raise UnsupportedSpaceError(self.space, self.path)
         if not squash:
             return DiagonalGaussian(low, high, dtype)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            reason = "squash_actions=True (--squash-actions) scales actions to finite bounds, and some of its bounds "
+        if not can_be_scaled_to(low, high):
             raise UnsupportedSpaceError(
-                self.space, self.path, f"{reason}are infinite: give the space finite ones, or leave squash_actions out"
+                self.space,
+                self.path,
+                "squash_actions=True (--squash-actions) scales actions to finite bounds, and some of its bounds are "
+                "infinite, or too large for float32: give the space other ones, or leave squash_actions out",
             )
         return SquashedGaussian(low, high, dtype)
+
+    @property
+    def each(self) -> Callable[[Any], Iterable[Any]]:
+        """Arrays, also if they have no axis: iteration makes numbers of those."""
+        return iter if self.space.shape else partial(map, np.asarray)
 
     def flat_mask(self, mask: Any) -> Array:
         """Nothing: numbers cannot be forbidden, so their mask is None, as gymnasium has it."""
@@ -106,7 +116,7 @@ class BoxKind(Kind[gym.spaces.Box]):
     @classmethod
     def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
         dtype = np.dtype(json["dtype"])
-        number = int if np.issubdtype(dtype, np.integer) else float
+        number: Any = {"f": dtype.type, "b": "True".__eq__}.get(dtype.kind, int)
         shape = tuple(json["shape"])
         if math.prod(shape) > MOST_NUMBERS:
             raise ConfigurationError(f"a space may have {MOST_NUMBERS} numbers, and one of shape {shape} has more")

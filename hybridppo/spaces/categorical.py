@@ -19,15 +19,21 @@ ROW_OF_A_VECTOR, FEW = 16, 512
 
 
 class Categorical:
-    """`n` choices numbered from `start`, for `Discrete` spaces. Outputs are logits `[..., n]`."""
+    """`n` choices numbered from `start`, for `Discrete` spaces. Outputs are logits `[..., n]`.
+
+    Args:
+        n: how many there are.
+        start: the number of the first.
+        dtype: of the space.
+    """
 
     action_shape: tuple[int, ...] = ()
     action_dtype = np.int64
     free_size = 0
 
-    def __init__(self, n: int, start: int = 0) -> None:
+    def __init__(self, n: int, start: int = 0, dtype: Any = np.int64) -> None:
         self.output_size = self.noise_size = self.mask_size = n
-        self.start = start
+        self.start, self.dtype = start, np.dtype(dtype)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Standard Gumbel noise, `[*shape, n]`."""
@@ -44,8 +50,9 @@ class Categorical:
         return actions
 
     def to_env(self, actions: Array) -> Array:
-        """Count from the space's own first number."""
-        return actions + self.start if self.start else actions
+        """Count from the space's own first number, and give back its type."""
+        found = actions + self.start if self.start else actions
+        return found if found.dtype is self.dtype else found.astype(self.dtype)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
         """`log p[a]`."""

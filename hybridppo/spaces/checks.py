@@ -23,6 +23,11 @@ def finite_test(size: int, dtype: Any = np.float32) -> Callable[[Array], Any]:
     return np.full(size, 2.0**-20, dtype).dot
 
 
+def can_be_scaled_to(low: Array, high: Array) -> bool:
+    """Whether actions of float32 can be scaled to these bounds."""
+    return bool((np.maximum(np.abs(low), np.abs(high)) <= np.finfo(np.float32).max).all())
+
+
 def require_finite(name: str, values: Array) -> None:
     """Refuse an array, or a number, that holds what is no finite number.
 

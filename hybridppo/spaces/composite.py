@@ -1,6 +1,7 @@
 """`Dict` and `Tuple`: spaces made of others."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -9,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.errors import BadValueError, shown
+from hybridppo.errors import BadValueError, ConfigurationError, shown
 from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf, UnsupportedSpaceError
 from hybridppo.spaces.joint import JointDistribution
 
@@ -98,11 +99,12 @@ class DictKind(CompositeKind):
         return dict(zip(self._parts, parts, strict=True))
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
-        return {"spaces": [[key, {"type": part.type_name, **part.to_json()}] for key, part in self._parts.items()]}
+        parts = self._parts.items()
+        return {"spaces": [[_key_to_json(key), {"type": part.type_name, **part.to_json()}] for key, part in parts]}
 
     @classmethod
     def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.Dict([(key, from_json(part)) for key, part in json["spaces"]])
+        return gym.spaces.Dict([(_key_from_json(key), from_json(part)) for key, part in json["spaces"]])
 
 
 class TupleKind(CompositeKind):
@@ -121,3 +123,23 @@ class TupleKind(CompositeKind):
     @classmethod
     def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
         return gym.spaces.Tuple([from_json(part) for part in json["spaces"]])
+
+
+def _key_to_json(key: Any) -> Any:
+    """A key as JSON can hold it: tuples are lists there.
+
+    Raises:
+        ConfigurationError: for a key of another kind.
+    """
+    if isinstance(key, tuple):
+        return [_key_to_json(part) for part in key]
+    key = key.item() if isinstance(key, np.generic) else key
+    if not isinstance(key, (str, int)) and not (isinstance(key, float) and math.isfinite(key)):
+        raise ConfigurationError(
+            f"the key {shown(key)} of a Dict space cannot be saved: use text, numbers, or tuples of those"
+        )
+    return key
+
+
+def _key_from_json(key: Any) -> Any:
+    return tuple(map(_key_from_json, key)) if isinstance(key, list) else key

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.errors import EnvError
+from hybridppo.spaces.checks import can_be_scaled_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,9 +182,9 @@ def deterministic_actions(space: gym.Space[Any], *, std: float) -> Deterministic
     wanted = "a deterministic actor (DDPG, TD3) needs a Box of floating-point numbers"
     if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise EnvError(f"the action space {space} is not supported: {wanted}. Use PPO for other spaces")
-    if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+    if not can_be_scaled_to(space.low, space.high):
         raise EnvError(
-            f"the action space {space} is not supported: {wanted} between finite bounds, to which its actions are "
-            "scaled. Give the space finite ones (gymnasium.wrappers.RescaleAction), or use PPO"
+            f"the action space {space} is not supported: {wanted} between finite bounds, which float32 can hold: "
+            "its actions are scaled to them. Give the space such (gymnasium.wrappers.RescaleAction), or use PPO"
         )
     return DeterministicActions(space.low, space.high, space.dtype, std=std)

@@ -58,7 +58,7 @@ class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
         return np.asarray(int(number))
 
     def distribution(self, *, squash: bool) -> Categorical:  # noqa: D102 - as in the base
-        return Categorical(self.size, self._start)
+        return Categorical(self.size, self._start, self.space.dtype)
 
     @property
     def mask_parts(self) -> list[tuple[str, int]]:  # noqa: D102 - as in the base
@@ -71,8 +71,11 @@ class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
         return as_truths(mask, (self.size,), f"its action mask{self.path}", "one for each action")
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base
-        return {"n": self.size, "start": self._start}
+        dtype = np.dtype(self.space.dtype)
+        return {"n": self.size, "start": self._start, **({} if dtype == np.int64 else {"dtype": str(dtype)})}
 
     @classmethod
     def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:  # noqa: D102 - as in the base
-        return gym.spaces.Discrete(json["n"], start=json["start"])
+        # Older releases of gymnasium have no argument `dtype`.
+        own: dict[str, Any] = {"dtype": np.dtype(json["dtype"])} if "dtype" in json else {}
+        return gym.spaces.Discrete(json["n"], start=json["start"], **own)

@@ -75,8 +75,9 @@ class TensorEncoder:
         layout = self._encode.layout
         if not layout.images:
             return rows
-        if layout.is_one_image:
-            return rows.new_empty((*rows.shape[:-3], 0), dtype=torch.float32)
+        if not layout.num_numbers:
+            leading = rows.shape[: -len(layout.shape)]
+            return rows.new_empty((*leading, 0), dtype=torch.float32)
         # A copy: bytes are float32 only where each row begins at a multiple of four of them.
         return rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
 
@@ -135,7 +136,8 @@ class TensorActions:
                 self._starts[id(leaf)] = torch.as_tensor(leaf.start, device=device)
             if isinstance(leaf, DiagonalGaussian):
                 squashing = (leaf.center, leaf.half_width) if isinstance(leaf, SquashedGaussian) else ()
-                found = (np.asarray(array, np.float32) for array in (leaf.low, leaf.high, *squashing))
+                with np.errstate(over="ignore"):  # what float32 cannot hold is no bound
+                    found = [np.asarray(array, np.float32) for array in (leaf.low, leaf.high, *squashing)]
                 self._bounds[id(leaf)] = tuple(torch.as_tensor(array, device=device) for array in found)
 
     def noise(self, words: Tensor) -> Tensor:

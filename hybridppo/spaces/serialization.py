@@ -5,11 +5,12 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.errors import ConfigurationError, shown
+from hybridppo.spaces.base import UnsupportedSpaceError
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import KINDS, kind_of
 
-__all__ = ["MOST_NUMBERS", "space_from_json", "space_to_json"]
+__all__ = ["MOST_NUMBERS", "are_same", "space_from_json", "space_to_json"]
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
@@ -21,6 +22,14 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
         return {"type": "MaskedObservation", "observation": observation, "action": space_to_json(space.action)}
     kind = kind_of(space)  # others were refused when the agent was made
     return {"type": kind.type_name, **kind.to_json()}
+
+
+def are_same(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
+    """Whether two spaces have the same members, also if gymnasium tells them apart: `MultiBinary(3)` and of `[3]`."""
+    try:
+        return one == other or space_to_json(one) == space_to_json(other)
+    except UnsupportedSpaceError:
+        return False
 
 
 def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:

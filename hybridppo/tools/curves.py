@@ -4,9 +4,12 @@ Of seeds, the interquartile mean and a bootstrap band are drawn, after Agarwal e
 the Edge of the Statistical Precipice", 2021: a few seeds have outliers, which a mean follows and a median wastes.
 """
 
+import functools
+import itertools
 import json
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +18,9 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.settings import settings_of_result
+
+logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 Axis = Literal["steps", "seconds"]
@@ -23,6 +29,8 @@ COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}
 """Of `metrics.jsonl`, what a curve is drawn over."""
 NUM_POINTS = 200
 """Where a group is looked at."""
+MOST_IN_LABEL = 3
+"""Settings that a label names, if they are all that groups differ in; else those by which they can be told apart."""
 RESAMPLES = 2000
 """Of the runs, with replacement, for a band."""
 
@@ -37,6 +45,8 @@ class Run:
     """Of `metrics.jsonl`."""
     policy: str = ""
     """Whose it is, where several were trained together."""
+    label: str = ""
+    """What somebody called it."""
 
     @property
     def env_id(self) -> str:
@@ -44,11 +54,20 @@ class Run:
         env_id = str(self.config["env_id"])
         return f"{env_id}, {self.policy}" if self.policy else env_id
 
-    @property
+    @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """What one run may differ in from another, but for the seed and how it was saved."""
-        options = {name: self.config.get(name) for name in ("num_workers", "vectorization", "action_masks", "own")}
-        return {**self.config["config"], "placement": self.config["placement"], **options}
+        """All settings but the seed that can change the result; each of `env_kwargs` is one of its own."""
+        settings = settings_of_result(self.config)
+        flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
+        of_dicts = [(name, value) for name, value in settings.items() if isinstance(value, dict)]
+        return {**flat, **{f"{name}.{key}": each for name, value in of_dicts for key, each in value.items()}}
+
+    @property
+    def alike(self) -> str:
+        """A text that is the same for runs of the same settings, whatever their seeds and environments."""
+        return json.dumps(
+            {name: value for name, value in self.settings.items() if value is not None}, sort_keys=True, allow_nan=True
+        )
 
     def curve(self, by: Axis) -> tuple[Array, Array]:
         """Where on the axis, and the mean return of the last 100 episodes there; `[n]` each."""
@@ -65,6 +84,9 @@ class Group:
     env_id: str
     label: str
     runs: list[Run]
+    """One of each seed: the one that has come farthest."""
+    left_out: list[Run] = field(default_factory=list)
+    """Others of the same seeds, which would count one result twice."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +100,7 @@ class Band:
     high: Array
 
 
-def read_run(path: str | Path) -> Run:
+def read_run(path: str | Path, label: str = "") -> Run:
     """A run, finished or not.
 
     Raises:
@@ -88,16 +110,16 @@ def read_run(path: str | Path) -> Run:
     lines = read_lines(directory.path / "metrics.jsonl")
     if not lines:
         raise RunDirectoryError(f"{path} has no metrics yet: wait for its first iteration")
-    return Run(directory.path, directory.config, lines)
+    return Run(directory.path, directory.config, lines, label=label)
 
 
-def read_policies(path: str | Path) -> list[Run]:
+def read_policies(path: str | Path, label: str = "") -> list[Run]:
     """A run as one for each of its policies: itself, where there is but one.
 
     Raises:
         RunDirectoryError: as `read_run`.
     """
-    run = read_run(path)
+    run = read_run(path, label)
     return [policy_of(run, name) for name in names_of(run.config)] or [run]
 
 
@@ -113,7 +135,7 @@ def policy_of(run: Run, name: str) -> Run:
         {key.removeprefix(start): value for key, value in line.items() if key.startswith(start) or "/" not in key}
         for line in run.lines
     ]
-    return Run(run.path, {**run.config, "config": run.config["policies"][name]}, lines, name)
+    return Run(run.path, {**run.config, "config": run.config["policies"][name]}, lines, name, run.label)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -158,25 +180,91 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     return unique
 
 
+def labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
+    """The runs with labels, one for each configuration, in the order in which they come.
+
+    Raises:
+        ConfigurationError: if there are more or fewer configurations.
+    """
+    alike = list(dict.fromkeys(run.alike for run in runs))
+    if len(labels) != len(alike):
+        raise ConfigurationError(
+            "there must be one label for each folder that is named, or one for each configuration among the runs "
+            f"({len(alike)}), got {len(labels)}: {', '.join(labels)}"
+        )
+    return [replace(run, label=labels[alike.index(run.alike)]) for run in runs]
+
+
 def groups_of(runs: Sequence[Run]) -> list[Group]:
-    """Runs of one environment and the same settings together, labelled by the settings in which groups differ."""
-    together: dict[tuple[str, str], list[Run]] = {}
+    """Runs of one environment, one label and the same settings together; labelled by what they differ in as well."""
+    together: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        together.setdefault((run.env_id, json.dumps(run.settings, sort_keys=True)), []).append(run)
+        together.setdefault((run.env_id, run.label, run.alike), []).append(run)
+    labels = _labels([members[0] for members in together.values()])
     groups = []
-    for (env_id, _), members in together.items():
-        others = [found[0].settings for (env, _), found in together.items() if env == env_id]
-        mine = members[0].settings
-        names = [name for name in mine if any(other.get(name) != mine[name] for other in others)]
-        label = ", ".join(f"{name} {_shown(mine[name])}" for name in names)
-        groups.append(Group(env_id, label or env_id, members))
+    for label, members in zip(labels, together.values(), strict=True):
+        farthest = sorted(members, key=lambda run: -int(run.lines[-1]["env_steps"]))
+        of_seeds = {run.config["seed"]: run for run in reversed(farthest)}
+        kept = [run for run in members if of_seeds[run.config["seed"]] is run]
+        left_out = [run for run in members if run not in kept]
+        for run in left_out:
+            logger.warning(
+                "%s is left out: %s is of the same seed and settings, and one result does not count twice; labels tell "
+                "such runs apart",
+                run.path,
+                of_seeds[run.config["seed"]].path,
+            )
+        groups.append(Group(members[0].env_id, label, kept, left_out))
     return groups
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):  # a placement, or what is of one's own
-        return " ".join(str(part) for part in value.values() if part not in (None, False)) or "none"
-    return "x".join(map(str, value)) if isinstance(value, list) else str(value)
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """A label for each run: its own, and what it differs in from the others of its environment that have the same."""
+    labels = []
+    for mine in runs:
+        others = [run.settings for run in runs if (run.env_id, run.label) == (mine.env_id, mine.label)]
+        label = ", ".join(filter(None, (mine.label, _differences(mine.settings, others))))
+        labels.append(label or mine.env_id)
+    return labels
+
+
+def _differences(mine: dict[str, Any], others: list[dict[str, Any]]) -> str:
+    """What settings differ in from others, themselves among them, in a few words."""
+    agents = {other["agent"] for other in others}
+    others = [other for other in others if other["agent"] == mine["agent"]]  # other agents have other settings
+    pairs = list(itertools.combinations(others, 2))
+    every = {name: None for other in others for name in other}
+    names = [name for name in every if any(_differs(name, *pair) for pair in pairs)]
+    shown = names if len(names) <= MOST_IN_LABEL else _telling_apart(pairs, names)
+    texts = [_shown(name, mine.get(name)) for name in shown if name in mine or "." in name]
+    more = [f"and {len(names) - len(shown)} more"] if len(shown) < len(names) else []
+    return ", ".join([*([mine["agent"]] if len(agents) > 1 else []), *texts, *more])
+
+
+def _telling_apart(pairs: list[tuple[dict[str, Any], dict[str, Any]]], names: list[str]) -> list[str]:
+    """A few of the names, such that pairs of settings that differ in any of them differ in one of the few."""
+    found: list[str] = []
+    left = [pair for pair in pairs if any(_differs(name, *pair) for name in names)]
+    while left:
+        found.append(max(names, key=lambda name: sum(_differs(name, *pair) for pair in left)))
+        left = [pair for pair in left if not _differs(found[-1], *pair)]
+    return found
+
+
+def _differs(name: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two runs differ in a setting that both have; one of `env_kwargs` may be given to one alone."""
+    return one.get(name) != other.get(name) and ((name in one and name in other) or "." in name)
+
+
+def _shown(name: str, value: Any) -> str:
+    short = name.rpartition(".")[2]
+    if value is None and "." in name:
+        return f"{short} not given"
+    if name == "start_from" and value is not None:
+        return f"{short} {Path(value).name}"
+    if isinstance(value, bool):
+        return short if value else f"no {short}"
+    return f"{short} {'x'.join(map(str, value)) if isinstance(value, list) else value}"
 
 
 def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:

@@ -6,7 +6,6 @@ Every check is a case as the acceptance has them (`hybridppo/acceptance/`), but 
 machine than about the library. They share one process: `--thorough` gives each a process of its own.
 """
 
-import json
 import shutil
 import tempfile
 import time
@@ -45,7 +44,7 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.reporting.figures import shown_seconds
 from hybridppo.run_directory.files import replace_synced
-from hybridppo.run_directory.lines import finite
+from hybridppo.run_directory.lines import as_json, finite
 from hybridppo.threads import cpu_cores, limit_threads
 
 MOST_SECONDS = 110.0
@@ -110,7 +109,7 @@ def diagnose(
 def write(diagnosis: Diagnosis, path: Path) -> None:
     """A diagnosis as a file of JSON, to attach to a report."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_synced(path, (json.dumps(diagnosis.to_json(), indent=1) + "\n").encode())
+    replace_synced(path, as_json(diagnosis.to_json()).encode())
 
 
 def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:

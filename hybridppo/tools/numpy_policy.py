@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 FORBIDDEN = np.float32(-1e8)
 
 
@@ -34,7 +34,7 @@ class Policy:
         with np.load(path, allow_pickle=False) as file:
             self._arrays = {name: file[name] for name in file.files}
         self.about: dict[str, Any] = json.loads(self._arrays.pop("about").tobytes().decode())
-        """What it is: spaces, layers, the run it came from."""
+        """What it is: the parts of an observation and of an action, by name and in order, with their spaces; layers."""
         if self.about["format"] != FORMAT:
             raise ValueError(f"{path} has format {self.about['format']}, and this module reads {FORMAT}: take its own")
 
@@ -128,19 +128,39 @@ class Policy:
         return new + update * (state - new)
 
     def _action(self, outputs: Any) -> Any:
-        action = self.about["action"]
-        shape = action["shape"]
-        if action["kind"] == "choices":
-            ends = np.cumsum(action["sizes"])
-            best = [part.argmax() for part in np.split(outputs, ends[:-1])]
-            return (np.asarray(best) + np.asarray(action["start"])).reshape(shape)
-        mean = outputs[: math.prod(shape)].reshape(shape)
-        low, high = self._arrays["low"], self._arrays["high"]
-        if action["squashed"]:
-            mean = self._arrays["center"] + self._arrays["half_width"] * np.tanh(mean)
-        return np.clip(mean, low, high)
+        parts = enumerate(self.about["action"])
+        return _joined(self.about["action_space"], iter([self._part(i, part, outputs) for i, part in parts]))
+
+    def _part(self, number: int, part: "dict[str, Any]", outputs: Any) -> Any:
+        own, space, arrays = outputs[part["start"] : part["stop"]], part["space"], self._arrays
+        if part["kind"] == "choices":
+            ends = np.cumsum(part["sizes"])
+            best = [choice.argmax() for choice in np.split(own, ends[:-1])]
+            dtype = space.get("dtype", "int8" if space["type"] == "MultiBinary" else "int64")
+            return (np.asarray(best) + np.asarray(part["first"])).reshape(_shape_of(space)).astype(dtype)
+        mean = own.reshape(_shape_of(space))
+        if part["squashed"]:
+            mean = arrays[f"center_{number}"] + arrays[f"half_width_{number}"] * np.tanh(mean)
+        return np.asarray(np.clip(mean, arrays[f"low_{number}"], arrays[f"high_{number}"])).astype(space["dtype"])
 
 
 def _sigmoid(numbers: Any) -> Any:
     # By tanh: no exponential that overflows.
     return np.float32(0.5) * (np.tanh(np.float32(0.5) * numbers) + np.float32(1.0))
+
+
+def _joined(space: "dict[str, Any]", parts: Any) -> Any:
+    """An action of a space, from its parts in order."""
+    if space["type"] == "Dict":
+        return {_key(key): _joined(of_key, parts) for key, of_key in space["spaces"]}
+    if space["type"] == "Tuple":
+        return tuple(_joined(each, parts) for each in space["spaces"])
+    return next(parts)
+
+
+def _key(key: Any) -> Any:
+    return tuple(map(_key, key)) if isinstance(key, list) else key
+
+
+def _shape_of(space: "dict[str, Any]") -> Any:
+    return space["shape"] if "shape" in space else np.shape(space.get("nvec", 0))

@@ -4,6 +4,7 @@ The first line of the standard input is a `RunAsked` as JSON. When that input is
 stopped or by its death, the run is saved and ends with 130.
 """
 
+import base64
 import json
 import os
 import signal
@@ -13,9 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
+
 from hybridppo.errors import HybridPPOError
 
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
+SECONDS_TO_WAIT = 60.0
+"""For a process that trains in the run directory still: one whose parent has died saves the run, and ends."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,16 @@ class RunAsked:
     config: dict[str, Any]
     """The fields of the agent's configuration."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of `train`: those that a run may change, when it is gone on with, are taken then, too."""
+    """Further arguments of `train`, with a placement as its name or settings: those that a run may change, when it is
+    gone on with, are taken then, too."""
+    packed: str = ""
+    """The function that makes the environment, where no id does: as `pack` of `environments/pickling.py` and Base64."""
 
     def to_line(self) -> str:
         """As a line of JSON."""
-        return json.dumps(asdict(self)) + "\n"
+        from hybridppo.run_directory.lines import as_json
+
+        return as_json(asdict(self), indent=None)
 
 
 def main() -> int:
@@ -45,25 +55,37 @@ def main() -> int:
     # After the thread is there: a parent that dies while all this is imported ends it, too.
     from hybridppo.agents.registry import config_from_json
     from hybridppo.options import changeable_names
+    from hybridppo.placements.by_name import placement_from_settings
     from hybridppo.resuming import resume
+    from hybridppo.run_directory.lock import wait_until_free
     from hybridppo.training import train
 
+    # Packed by the process that began this one.
+    source = cloudpickle.loads(base64.b64decode(asked.packed))["source"] if asked.packed else None
     try:
         if (Path(asked.run_dir) / "config.json").exists():
+            wait_until_free(Path(asked.run_dir), SECONDS_TO_WAIT)
             changes = {name: asked.options[name] for name in changeable_names() if name in asked.options}
             result = resume(
-                asked.run_dir, total_steps=asked.total_steps, progress=False, on_interrupt="return", **changes
+                asked.run_dir,
+                env=source,
+                total_steps=asked.total_steps,
+                progress=False,
+                on_interrupt="return",
+                **changes,
             )
         else:
+            placement = asked.options.get("placement", "auto")
+            named = placement if isinstance(placement, str) else placement_from_settings(placement)
             result = train(
-                asked.env_id,
+                asked.env_id if source is None else source,
                 total_steps=asked.total_steps,
                 seed=asked.seed,
                 config=config_from_json(asked.agent, asked.config),
                 run_dir=asked.run_dir,
                 progress=False,
                 on_interrupt="return",
-                **asked.options,
+                **{**asked.options, "placement": named},
             )
     except HybridPPOError as error:
         print(error, file=sys.stderr)

@@ -2,7 +2,7 @@
 
     hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
 
-Videos are gymnasium's `RecordVideo`, which needs moviepy (`pip install hybridppo[video]`).
+Videos are gymnasium's `RecordVideo`, which needs moviepy (the extra `video`).
 """
 
 import tempfile
@@ -17,17 +17,18 @@ import gymnasium as gym
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
 from hybridppo.environments.frame_stack import FrameStack
-from hybridppo.environments.making import require_single, with_arguments
+from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.named import make_env
+from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel
-from hybridppo.errors import ConfigurationError, EnvError
+from hybridppo.errors import ConfigurationError, EnvError, pip_install
 from hybridppo.loading import load
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.settings import Settings
 from hybridppo.several_policies import settings_of
-from hybridppo.tools.acting import Played, Together, act_in
+from hybridppo.tools.acting import FirstOfTensors, Played, Together, act_in
 from hybridppo.validation import require_whole
 
 MOST_STEPS = 3000
@@ -57,7 +58,8 @@ def record_video(
         deterministic: take the most probable actions.
         checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
         most_steps: after which the video ends, wherever the episode is.
-        env: as for `hybridppo.resume`; a function makes an environment with `render_mode="rgb_array"`.
+        env: as for `hybridppo.resume`; a function makes an environment with `render_mode="rgb_array"`. Of an
+            environment of tensors, the first is shown, by its `render()`.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
 
@@ -70,7 +72,7 @@ def record_video(
     if output.suffix.lower() != ".mp4":
         raise ConfigurationError(f"the video must end with .mp4, got {output.name!r}")
     if find_spec("moviepy") is None:
-        raise ConfigurationError("videos need moviepy: pip install hybridppo[video]")
+        raise ConfigurationError(f"videos need moviepy: {pip_install('video')}")
     player_of, settings = _players(directory, checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "rgb_array")
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -132,17 +134,21 @@ def _players(
 def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "gym.Env[Any, Any]":
     what = "draws no pictures" if render_mode == "rgb_array" else "has no window"
     remedy = f"it must take render_mode={render_mode!r}"
-    source = require_single(source, "playing")
+    owns = not is_tensor_env(source)
     try:
-        if isinstance(source, Definition):
-            made: Any = source(render_mode=render_mode)
-        elif callable(source):
-            made = with_arguments(source, 1, options)()
-        else:
+        made: Any = source
+        if isinstance(source, str):
             env_kwargs = {**(options.env_kwargs or {}), "render_mode": render_mode}
-            made = make_env(source, imports=options.imports, **env_kwargs)
+            made = make_new(make_env, source, imports=options.imports, **env_kwargs)
+        elif isinstance(source, Definition):
+            made = source(render_mode=render_mode)
+        elif owns and callable(source):
+            made = with_arguments(source, 1, options)()
     except (gym.error.Error, TypeError) as error:  # TypeError: of one that takes no render_mode
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
+    if is_tensor_env(made):
+        remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
+        made = FirstOfTensors(made, render_mode, owns)
     is_drawn = getattr(made, "render_mode", None) == render_mode
     if is_drawn and is_parallel(made):
         if options.frame_stack > 1:

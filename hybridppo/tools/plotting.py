@@ -1,4 +1,4 @@
-"""Pictures of several runs; needs matplotlib (`pip install hybridppo[plot]`).
+"""Pictures of several runs; needs matplotlib (the extra `plot`).
 
 hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
 """
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from hybridppo.errors import ConfigurationError
-from hybridppo.tools.curves import Axis, Group, band_of, find_runs, groups_of, read_policies
+from hybridppo.errors import ConfigurationError, pip_install
+from hybridppo.tools.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
 SUFFIXES = (".png", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -18,18 +18,26 @@ LINES = ("-", "--", "-.", ":")
 
 
 def plot_runs(
-    run_dirs: Sequence[str | Path], output: str | Path, *, by: Axis = "steps", confidence: float = 0.95
+    run_dirs: Sequence[str | Path],
+    output: str | Path,
+    *,
+    by: Axis = "steps",
+    confidence: float = 0.95,
+    labels: Sequence[str] = (),
 ) -> list[Group]:
     """Draw the returns of runs, a panel for each environment and a line for each group of seeds.
 
-    Runs of one environment and the same settings are a group: a line at their interquartile mean, and a bootstrap band
-    around it. Groups are labelled by the settings in which they differ.
+    Runs of one environment that differ in nothing that can change a result but in their seeds are a group: a line at
+    their interquartile mean, and a bootstrap band around it. Groups are labelled by the settings in which they differ.
+    Of runs that have the same seed, too, the one that has come farthest is drawn, and the others are warned of.
 
     Args:
         run_dirs: run directories, or folders of such.
         output: the picture; `.png` or `.svg`.
         by: what returns are drawn over: environment `steps`, or `seconds` of training.
         confidence: of the band.
+        labels: one for each of `run_dirs`, and runs of different labels are different groups; or one for each
+            configuration among the runs, in the order in which they come.
 
     Returns:
         The groups that were drawn.
@@ -49,8 +57,8 @@ def plot_runs(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigurationError("pictures need matplotlib: pip install hybridppo[plot]") from None
-    groups = groups_of([run for path in find_runs(run_dirs) for run in read_policies(path)])
+        raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}") from None
+    groups = groups_of(_runs(run_dirs, labels))
     env_ids = list(dict.fromkeys(group.env_id for group in groups))
     columns = min(3, len(env_ids))
     rows = -(-len(env_ids) // columns)
@@ -64,6 +72,15 @@ def plot_runs(
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=150)
     return groups
+
+
+def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:
+    paths = find_runs(run_dirs)
+    if len(labels) != len(run_dirs):
+        runs = [run for path in paths for run in read_policies(path)]
+        return labelled(runs, labels) if labels else runs
+    names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
+    return [run for path in paths for run in read_policies(path, names[path])]
 
 
 def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor, MaskedActor
@@ -15,29 +16,29 @@ from hybridppo.networks.mlp import ACTIVATIONS
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
+from hybridppo.spaces.base import Distribution, Kind
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
+from hybridppo.spaces.joint import Factor, JointDistribution
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import kind_of
+from hybridppo.spaces.serialization import space_to_json
 from hybridppo.spaces.state_dependent import StateDependentGaussian
 
 Array = NDArray[Any]
 
 
 class TorchPolicy(nn.Module):
-    """The policy as a module: `(observation[, action_mask][, state]) -> (action, outputs[, next_state])`.
+    """The policy as a module: a tuple of inputs to a tuple of outputs, as `input_names` and `output_names` have them.
 
-    A batch of observations, `[B, *Box]` of a `Box` and `[B, row]` of other spaces; `action_mask` `[B, n]` and `state`
-    `[B, state_size]`, zeros where an episode starts, where there are such.
+    An observation is `[B, *Box]` of a `Box`, and `[B, numbers]` of other spaces. Images beside anything else are inputs
+    of their own, `[B, *image]` of bytes. `action_mask` is `[B, n]` and `state` `[B, state_size]`, zeros at the start of
+    an episode.
 
     Raises:
-        ConfigurationError: for spaces whose rows or actions are no plain arrays.
+        ConfigurationError: for actions that have no such form.
     """
-
-    low: Tensor
-    high: Tensor
-    center: Tensor
-    half_width: Tensor
 
     def __init__(self, agent: PPO) -> None:
         super().__init__()
@@ -51,72 +52,141 @@ class TorchPolicy(nn.Module):
         self.space = space.observation if isinstance(space, MaskedObservation) else space
         self.encode = ObservationEncoder(self.space)
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
-        if self.encode.layout.images and (self.mask_size or not self.encode.layout.is_one_image):
-            raise ConfigurationError("a policy of images together with numbers or masks cannot be exported")
-        if not isinstance(self.distribution, (Categorical, MultiCategorical, DiagonalGaussian)):
-            raise ConfigurationError(f"a policy of composite actions, {agent.action_space}, cannot be exported")
-        if isinstance(self.distribution, DiagonalGaussian):
-            for name in ("low", "high", "half_width", "center"):
-                if hasattr(self.distribution, name):
-                    bound = torch.as_tensor(getattr(self.distribution, name), dtype=torch.float32)
-                    self.register_buffer(name, bound, persistent=False)
+        self.is_one_array = self.encode.is_array and not (self.encode.layout.images and self.mask_size)
+        """Whether an observation is one input, in its own shape, and all that rows hold."""
+        parts: list[tuple[Any, slice]] = [] if self.is_one_array else self.encode.parts
+        self.images = [(leaf, at) for leaf, at in parts if leaf.image is not None]
+        """The images that are inputs of their own, and where each is in a row of bytes."""
+        self.action_space = agent.action_space
+        self.actions = list(zip(kind_of(agent.action_space).leaves, _factors(self.distribution), strict=True))
+        """The parts of an action: the space and how it is drawn."""
+        for number, (leaf, factor) in enumerate(self.actions):
+            part = factor.distribution
+            if not isinstance(part, (Categorical, MultiCategorical, DiagonalGaussian)):
+                raise ConfigurationError(f"a policy of actions in {leaf.space} cannot be exported")
+            for name, array in _bounds_of(part).items():
+                with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
+                    bound = torch.from_numpy(np.array(array, np.float32))
+                self.register_buffer(f"{name}_{number}", bound, persistent=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one observation as it is passed."""
-        return tuple(self.space.shape or ()) if self.encode.is_array else self.encode.shape
+        """Of the input `observation`, without the batch."""
+        return tuple(self.space.shape or ()) if self.is_one_array else (self.encode.layout.num_numbers,)
 
     @property
     def input_names(self) -> list[str]:
-        """Of the arguments."""
-        return ["observation", *(["action_mask"] if self.mask_size else []), *(["state"] if self.state_size else [])]
+        """Of the inputs."""
+        numbers = ["observation"] if self.is_one_array or self.encode.layout.num_numbers else []
+        images = [f"observation{leaf.path}" for leaf, _ in self.images]
+        return [
+            *numbers, *images, *(["action_mask"] if self.mask_size else []), *(["state"] if self.state_size else [])
+        ]  # fmt: skip
+
+    @property
+    def output_names(self) -> list[str]:
+        """Of the outputs: the parts of an action, what the network gives, and the next state of a memory."""
+        actions = [f"action{leaf.path}" for leaf, _ in self.actions]
+        return [*actions, "outputs", *(["next_state"] if self.state_size else [])]
 
     def example(self, size: int) -> tuple[Tensor, ...]:
-        """Arguments of a batch of so many."""
-        dtype = torch.uint8 if self.encode.layout.images else torch.float32
-        mask = [torch.ones(size, self.mask_size)] if self.mask_size else []
-        state = [torch.zeros(size, self.state_size)] if self.state_size else []
-        return torch.zeros((size, *self.shape), dtype=dtype), *mask, *state
+        """Inputs of a batch of so many."""
+        numbers: dict[str, tuple[int, ...]] = {
+            "observation": self.shape, "action_mask": (self.mask_size,), "state": (self.state_size,)
+        }  # fmt: skip
+        found = {name: torch.zeros(size, *shape) for name, shape in numbers.items()}
+        if self.is_one_array:
+            dtype = torch.uint8 if self.encode.layout.images else torch.float32
+            found["observation"] = torch.zeros(size, *self.shape, dtype=dtype)
+        for leaf, _ in self.images:
+            found[f"observation{leaf.path}"] = torch.zeros(size, *leaf.image.shape, dtype=torch.uint8)
+        return tuple(found[name] for name in self.input_names)
 
     def inputs(self, observation: Any, action_mask: Any, state: Array | None) -> list[Array]:
-        """The arguments for one observation of the environment, a batch of one each."""
-        dtype: Any = np.uint8 if self.encode.layout.images else np.float32
-        found = np.asarray(observation, dtype) if self.encode.is_array else self.encode.one(observation)
-        arrays = [found[None]]
+        """The inputs for one observation of the environment, a batch of one each."""
+        arrays: list[Array] = []
+        if self.is_one_array:
+            arrays.append(self.encode(np.asarray(observation)[None]).reshape(1, *self.shape))
+        else:
+            row = self.encode.one(observation).reshape(-1)
+            if self.encode.layout.num_numbers:
+                arrays.append(self.encode.layout.numbers(row)[None])
+            arrays += [row[at].reshape(1, *leaf.image.shape) for leaf, at in self.images]
         if self._masked is not None:
-            arrays.append(self._masked.row(observation, action_mask)[None, -self.mask_size :])
+            mask = self._masked.layout.numbers(self._masked.row(observation, action_mask))[-self.mask_size :]
+            arrays.append(mask[None])
         if self.state_size:
             arrays.append(np.zeros((1, self.state_size), np.float32) if state is None else state)
         return arrays
 
-    def forward(self, observation: Tensor, second: Tensor | None = None, third: Tensor | None = None) -> Any:
-        """As the class says, of as many arguments as `input_names` has; the exporter wants no `*arguments`."""
-        rows = observation if self.encode.layout.images else observation.flatten(1)
-        state = second
-        if self.mask_size:
-            assert second is not None
-            rows, state = torch.cat((rows, second), dim=-1), third
-        if state is None:
-            outputs = self.actor(rows)
-            return self.action(outputs), outputs
-        starts = torch.zeros_like(state[:, 0], dtype=torch.bool)
-        outputs, states = self.actor(rows.unsqueeze(0), state, starts.unsqueeze(0))
-        return self.action(outputs[0]), outputs[0], states[0]
+    def parts_of(self, action: Any) -> list[Array]:
+        """The parts of one action of the environment, in the order of `actions`."""
+        return [np.asarray(part) for part in kind_of(self.action_space).values(action)]
 
-    def action(self, outputs: Tensor) -> Tensor:
-        """The most probable, `[B, *space]`: choices of int64, numbers of float32."""
-        distribution = self.distribution
-        if isinstance(distribution, Categorical):
-            return outputs.argmax(-1) + distribution.start
-        if isinstance(distribution, MultiCategorical):
-            best = [part.argmax(-1) for part in torch.split(outputs, distribution.sizes, dim=-1)]
-            chosen = torch.stack(best, dim=-1).reshape(-1, *distribution.shape)
-            return chosen if distribution.start is None else chosen + torch.as_tensor(distribution.start)
-        assert isinstance(distribution, DiagonalGaussian)
-        mean = outputs[:, : distribution.size].reshape(-1, *distribution.shape)
-        if isinstance(distribution, SquashedGaussian):
-            mean = self.center + self.half_width * mean.tanh()
-        return torch.minimum(torch.maximum(mean, self.low), self.high)
+    def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """As the class says."""
+        given = dict(zip(self.input_names, inputs, strict=True))
+        size = inputs[0].shape[0]
+        numbers = [given["action_mask"]] if self.mask_size else []
+        if self.is_one_array and self.encode.layout.images:
+            rows = given["observation"]
+        else:
+            if self.is_one_array or self.encode.layout.num_numbers:
+                numbers = [given["observation"].reshape(size, self.encode.layout.num_numbers), *numbers]
+            images = [given[f"observation{leaf.path}"].flatten(1).float() for leaf, _ in self.images]
+            rows = torch.cat((*numbers, *images), dim=-1)
+        if not self.state_size:
+            outputs = self.actor(rows)
+            return *self._action(outputs), outputs
+        starts = torch.zeros_like(given["state"][:, 0], dtype=torch.bool)
+        outputs, states = self.actor(rows.unsqueeze(0), given["state"], starts.unsqueeze(0))
+        return *self._action(outputs[0]), outputs[0], states[0]
+
+    def _action(self, outputs: Tensor) -> list[Tensor]:
+        """The most probable, a part each, `[B, *space]`: choices of int64, numbers of float32."""
+        return [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
+
+    def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
+        part, own = factor.distribution, outputs[:, factor.outputs]
+        if isinstance(part, Categorical):
+            return own.argmax(-1) + part.start
+        if isinstance(part, MultiCategorical):
+            best = [choice.argmax(-1) for choice in torch.split(own, part.sizes, dim=-1)]
+            chosen = torch.stack(best, dim=-1).reshape(own.shape[0], *part.shape)
+            return chosen if part.start is None else chosen + torch.as_tensor(part.start)
+        assert isinstance(part, DiagonalGaussian)
+        bounds = {name: getattr(self, f"{name}_{number}") for name in ("low", "high")}
+        mean = own.reshape(own.shape[0], *part.shape)
+        if isinstance(part, SquashedGaussian):
+            mean = getattr(self, f"center_{number}") + getattr(self, f"half_width_{number}") * mean.tanh()
+        return torch.minimum(torch.maximum(mean, bounds["low"]), bounds["high"])
+
+    def about(self) -> dict[str, Any]:
+        """What the inputs and outputs mean, as JSON can hold it: by name and in order, the parts of each."""
+        observation = []
+        for leaf, at in self.encode.parts:
+            is_input = leaf.image is not None
+            own = "observation" if self.is_one_array or not is_input else f"observation{leaf.path}"
+            place = {} if is_input else {"start": at.start, "stop": at.stop}
+            observation.append({"name": leaf.path, "input": own, **place, "space": space_to_json(leaf.space)})
+        choices = kind_of(self.action_space).mask_parts if self.mask_size else []
+        return {
+            "hybridppo": __version__,
+            "observation": observation,
+            "action_mask": [{"name": name, "size": size} for name, size in choices],
+            "action_space": space_to_json(self.action_space),
+            "action": [self._about_part(leaf, factor) for leaf, factor in self.actions],
+        }
+
+    def _about_part(self, leaf: Kind[Any], factor: Factor) -> dict[str, Any]:
+        part: Any = factor.distribution
+        place = {"start": factor.outputs.start, "stop": factor.outputs.stop}
+        found = {"name": leaf.path, "output": f"action{leaf.path}", **place, "space": space_to_json(leaf.space)}
+        if isinstance(part, DiagonalGaussian):
+            return {**found, "kind": "numbers", "squashed": isinstance(part, SquashedGaussian)}
+        sizes = [part.mask_size] if isinstance(part, Categorical) else part.sizes
+        start = np.broadcast_to(0 if part.start is None else part.start, leaf.space.shape)
+        return {**found, "kind": "choices", "sizes": sizes, "first": start.ravel().tolist()}
 
 
 def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -126,7 +196,7 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         ConfigurationError: for networks that it has no form of.
     """
     arrays: dict[str, Array] = {}
-    about: dict[str, Any] = {"memory": None, "memory_size": 0, "state_size": policy.state_size}
+    about: dict[str, Any] = {**policy.about(), "memory": None, "memory_size": 0, "state_size": policy.state_size}
     network: nn.Module = policy.actor
     if isinstance(network, NormalizedNetwork):
         moments = network.normalizer.moments
@@ -166,20 +236,23 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
                 "export it as .onnx"
             )
     about |= {"observation_size": policy.encode.size, "mask_size": policy.mask_size}
-    distribution = policy.distribution
-    if isinstance(distribution, DiagonalGaussian):
-        squashed = isinstance(distribution, SquashedGaussian)
-        about["action"] = {"kind": "numbers", "shape": list(distribution.shape), "squashed": squashed}
-        arrays |= {name: _host(buffer) for name, buffer in policy.named_buffers(recurse=False)}
-    elif isinstance(distribution, Categorical):
-        about["action"] = {"kind": "choices", "shape": [], "sizes": [distribution.mask_size]}
-        about["action"]["start"] = [distribution.start]
-    else:
-        assert isinstance(distribution, MultiCategorical)
-        start = np.zeros(len(distribution.sizes), np.int64) if distribution.start is None else distribution.start
-        about["action"] = {"kind": "choices", "shape": list(distribution.shape), "sizes": distribution.sizes}
-        about["action"]["start"] = start.ravel().tolist()
+    for number, (_, factor) in enumerate(policy.actions):
+        arrays |= {f"{name}_{number}": array for name, array in _bounds_of(factor.distribution).items()}
     return about, arrays
+
+
+def _factors(distribution: Distribution) -> list[Factor]:
+    """The independent parts of a distribution; itself if it has none."""
+    if isinstance(distribution, JointDistribution):
+        return distribution.factors
+    end = distribution.output_size - distribution.free_size
+    return [Factor(distribution, slice(0, end), slice(end, None), slice(0, None), slice(0, None))]
+
+
+def _bounds_of(distribution: Distribution) -> dict[str, Array]:
+    """What clips and squashes actions that are numbers."""
+    names = ("low", "high", "half_width", "center")
+    return {name: getattr(distribution, name) for name in names if hasattr(distribution, name)}
 
 
 def _host(tensor: Tensor) -> Array:

@@ -7,14 +7,16 @@ import base64
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from hybridppo.agents.registry import config_of_run
+from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
+from hybridppo.options import GROUPS, fields_of
 from hybridppo.run_directory.files import replace_synced
+from hybridppo.settings import settings_of_result
 from hybridppo.tools.curves import Run, names_of, policy_of, read_run
 from hybridppo.tools.svg import line_chart, stacked_bar
 
@@ -161,7 +163,8 @@ def _placement(run: Run) -> str:
     table = _read(run.path / "placements.json")
     if not table:
         return text
-    text += f"<p>auto: {escape(str(table['line']))}</p>"
+    line = table.get("line", table["chosen"])  # which earlier releases left out if nothing was measured
+    text += f"<p>auto: {escape(str(line))}</p>"
     predictions: list[dict[str, Any]] = table.get("predictions") or []
     if not predictions:
         return text
@@ -190,10 +193,9 @@ def _result(run: Run) -> str:
 
 
 def _environment(run: Run) -> str:
-    names = ("env_id", "vectorization", "num_workers", "autoreset_mode", "on_env_error", "action_masks")
     spaces = {name: _space(run.config[name]) for name in ("observation_space", "action_space")}
     versions = ", ".join(f"{name} {version}" for name, version in run.config["versions"].items())
-    return _pairs({**{name: run.config.get(name) for name in names}, **spaces, "versions": versions})
+    return _pairs({"env_id": run.config["env_id"], **spaces, "versions": versions})
 
 
 def _space(space: dict[str, Any]) -> str:
@@ -204,20 +206,31 @@ def _space(space: dict[str, Any]) -> str:
 
 
 def _settings(run: Run) -> str:
-    options = ("total_steps", "total_episodes", "seed", "evaluation_episodes", "checkpoint_seconds", "keep_checkpoints")
-    policies = names_of(run.config)
-    tables = [f"<h3>{escape(name)}</h3>{_agent_settings(policy_of(run, name))}" for name in policies]
-    of_run = _table(("option", "value"), [(name, _text(run.config.get(name))) for name in options])
-    return '<p class="soft">Bold: other than the default.</p>' + "".join(tables or [_agent_settings(run)]) + of_run
+    """What can change the result, by which `plot` tells runs apart, of each policy; then all other options."""
+    of_policies = [policy_of(run, name) for name in names_of(run.config)] or [run]
+    deciding = [settings_of_result(each.config) for each in of_policies]
+    tables = []
+    for each, settings in zip(of_policies, deciding, strict=True):
+        title = ", ".join(filter(None, (each.policy, "what can change the result")))
+        tables.append(f"<h3>{escape(title)}</h3>{_with_defaults(settings)}")
+    options = {name: run.config.get(name) for name in fields_of(*GROUPS) if name not in deciding[0]}
+    for each, settings in zip(of_policies, deciding, strict=True):
+        fields = {name: value for name, value in each.config["config"].items() if name not in settings}
+        options |= {f"{each.policy}, {name}" if each.policy else name: value for name, value in fields.items()}
+    others = _pairs(options)
+    return f'<p class="soft">Bold: other than the default.</p>{"".join(tables)}<h3>Other options</h3>{others}'
 
 
-def _agent_settings(run: Run) -> str:
-    config = run.config["config"]
-    default = {field.name: field.default for field in fields(config_of_run(run.config.get("agent", "ppo"), config))}
-    changed = {name for name, value in config.items() if _plain(value) != _plain(default.get(name))}
-    rows = [(name, _text(value)) for name, value in config.items()]
-    strong = {number for number, (name, _) in enumerate(rows) if name in changed}
-    return _table(("setting", "value"), rows, strong=strong)
+def _with_defaults(settings: dict[str, Any]) -> str:
+    """A table of settings, those other than their defaults in bold."""
+    kind = AGENTS[settings["agent"]].config
+    default = {
+        name: _plain(option.default)
+        for name, option in fields_of(kind, *GROUPS).items()
+        if option.default is not MISSING
+    }
+    changed = {at for at, (name, value) in enumerate(settings.items()) if value != default.get(name, value)}
+    return _table(("setting", "value"), [(name, _text(value)) for name, value in settings.items()], strong=changed)
 
 
 def _plain(value: Any) -> Any:

@@ -1,24 +1,37 @@
-"""Settings for an environment, searched for with optuna (`pip install hybridppo[tune]`).
+"""Settings for an environment, searched for with optuna (the extra `tune`).
 
 hybridppo.tune("MyEnv-v0", total_steps=100_000, trials=50)
 """
 
+import base64
 import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
-from hybridppo.errors import ConfigurationError, HybridPPOError
+from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.agents.registry import make_agent
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
+from hybridppo.environments.pickling import pack
+from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
+from hybridppo.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
+from hybridppo.placements.auto.auto import Auto
+from hybridppo.placements.auto.named import PlacementChoice, resolve_placement
+from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.lock import locked
+from hybridppo.settings import name_of_source
+from hybridppo.starting import start_from
 from hybridppo.threads import cpu_cores
 from hybridppo.tools.one_run import RunAsked
 from hybridppo.tools.side_by_side import POLL_SECONDS, RunningRun, run_all
-from hybridppo.tools.suites import EVALUATION_EPISODES, PLACEMENT, result_of
+from hybridppo.tools.suites import EVALUATION_EPISODES, result_of
 from hybridppo.tools.tuning import Entry, write_entry
 from hybridppo.validation import require_whole
 
@@ -50,6 +63,11 @@ UNJUDGED = 5
 FINALISTS = 3
 """Trials that are trained again, on further seeds: the best of many has been lucky, too."""
 FINAL_SEEDS = 3
+NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
+"""Of what is searched, that on which the form of the networks depends."""
+TAKEN = (*fields_of(EnvironmentOptions), "start_from")
+"""The options of `train` that a search takes: a trial's length, seed and evaluations are the search's own, and what can
+change no result, as worker processes, is not needed where trials run side by side."""
 
 
 @dataclass
@@ -59,8 +77,9 @@ class _Underway:
     seen: int = 0
 
 
+@takes_options(TAKEN)
 def tune(
-    env_id: str,
+    env: EnvSource,
     *,
     total_steps: int = 100_000,
     trials: int = 50,
@@ -68,8 +87,9 @@ def tune(
     jobs: int | None = None,
     seed: int = 0,
     fixed: dict[str, Any] | None = None,
-    env_kwargs: dict[str, Any] | None = None,
+    placement: PlacementChoice = "cpu",
     progress: bool = True,
+    **options: Any,
 ) -> Entry:
     """Search for settings of PPO, and train the best ones again on further seeds.
 
@@ -81,54 +101,104 @@ def tune(
     again, it goes on, trials that were under way included.
 
     Args:
-        env_id: the environment.
+        env: the environment's id, or a function that makes it, as for `train`; each trial gets it in a process.
         total_steps: of each trial.
         trials: how many, those that were given up included.
         output: the folder.
         jobs: runs at once; None for as many as there are cores.
         seed: of the search and of the runs.
         fixed: fields of `PPOConfig` that are not searched.
-        env_kwargs: arguments of the environment.
+        placement: of every trial, as for `train`. `auto` is refused: it would measure trials beside one another.
         progress: whether to show a progress bar.
+        **options: replaced by the options of `TAKEN`.
 
     Returns:
-        The best settings with what they have reached, as `hybridppo.tuned(env_id, file=...)` reads them.
+        The best settings with what they have reached, as `hybridppo.tuned(env_id, file=...)` reads them; the name of a
+        function stands for the id.
 
     Raises:
         ConfigurationError: where optuna is missing, an argument cannot be meant, or `output` is of another search.
+        EnvError: where the environment cannot be made, or not be sent to a process.
         HybridPPOError: where no trial could be trained.
     """
     try:
         import optuna
         from optuna.storages import journal
     except ImportError:
-        raise ConfigurationError("tuning needs optuna: pip install hybridppo[tune]") from None
-    total_steps, trials = require_whole("total_steps", total_steps), require_whole("trials", trials)
+        raise ConfigurationError(f"tuning needs optuna: {pip_install('tune')}") from None
+    trials = require_whole("trials", trials)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     output, fixed = Path(output), {**FIXED, **(fixed or {})}
-    config_from({**{name: values[0] for name, values in SPACE.items()}, "learning_rate": 1e-3}, fixed)  # can it be?
-    asked = {"env_id": env_id, "total_steps": total_steps, "fixed": fixed, "env_kwargs": env_kwargs, "seed": seed}
-    output.mkdir(parents=True, exist_ok=True)
-    _require_same(output / "search.json", asked)
-    study = _study(output, env_id, seed, optuna, journal)
-    options = {**PLACEMENT, "evaluation_episodes": EVALUATION_EPISODES}
-    if env_kwargs:
-        options["env_kwargs"] = env_kwargs
+    environment = made(EnvironmentOptions, options)
+    run = RunOptions(total_steps, seed=seed, start_from=options.get("start_from"))
+    total_steps, seed = run.total_steps, require_whole("seed", seed, 0, below=LARGEST_SEED - FINAL_SEEDS)
+    where = resolve_placement(placement)
+    if isinstance(where, Auto):
+        raise ConfigurationError("placement auto would measure trials beside one another: name a placement")
+    config = config_from({**{name: values[0] for name, values in SPACE.items()}, "learning_rate": 1e-3}, fixed)
+    _require_trainable(env, environment, config, run, fixed)
+    packed = "" if isinstance(env, str) else base64.b64encode(pack({"source": env}, "")).decode()
+    if not is_held_by_json(environment.env_kwargs):
+        raise ConfigurationError(
+            f"env_kwargs of a search must be what JSON can hold, got {shown(environment.env_kwargs)}: pass a function "
+            "that makes the environment with them"
+        )
+    name = name_of_source(env)
+    chosen = {**asdict(environment), "start_from": run.start_from, "placement": where.settings()}
+    asked = {"env_id": name, "total_steps": total_steps, "fixed": fixed, "seed": seed, **chosen}
+    with locked(output):
+        _require_same(output / "search.json", asked)
+        study = _study(output, name, seed, optuna, journal)
 
-    def begin(trial: Any) -> RunAsked:
-        folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"
-        trial.set_user_attr("run_dir", folder)
-        config = config_from(suggested(trial, fixed), fixed).to_json()
-        looks = {"evaluate_every": max(1, total_steps // LOOKS), "evaluate_episodes": EVALUATION_EPISODES // 2}
-        return RunAsked(str(output / folder), env_id, total_steps, seed, "ppo", config, {**options, **looks})
+        def asked_for(folder: str, seed: int, config: dict[str, Any], **further: Any) -> RunAsked:
+            every = {**chosen, "evaluation_episodes": EVALUATION_EPISODES, **further}
+            return RunAsked(str(output / folder), name, total_steps, seed, "ppo", config, every, packed)
 
-    _take_up_again(study, optuna)
-    if not study.trials:
-        study.enqueue_trial({name: value for name, value in _nearest(PPOConfig()).items() if name not in fixed})
-    _search(study, optuna, begin, trials, jobs, progress)
-    entry = _best_of(_finals(study, optuna, output, seed, options), jobs, trials, progress)
-    write_entry(output / "tuned.json", env_id, entry)
-    return entry
+        def begin(trial: Any) -> RunAsked:
+            folder = trial.user_attrs.get("run_dir") or f"trials/{trial.number:04d}"
+            trial.set_user_attr("run_dir", folder)
+            config = config_from(suggested(trial, fixed), fixed).to_json()
+            looks = {"evaluate_every": max(1, total_steps // LOOKS), "evaluate_episodes": EVALUATION_EPISODES // 2}
+            return asked_for(folder, seed, config, **looks)
+
+        def final_run(trial: Any, seed: int) -> RunAsked:
+            tried = json.loads((output / trial.user_attrs["run_dir"] / "config.json").read_text(encoding="utf-8"))
+            return asked_for(f"finals/{trial.number:04d}-seed{seed}", seed, tried["config"])
+
+        _take_up_again(study, optuna)
+        if not study.trials:
+            study.enqueue_trial({name: value for name, value in _nearest(PPOConfig()).items() if name not in fixed})
+        _search(study, optuna, begin, trials, jobs, progress)
+        finals = {
+            trial.number: [final_run(trial, seed + 1 + number) for number in range(FINAL_SEEDS)]
+            for trial in _best_trials(study, optuna, output)
+        }
+        entry = _best_of(finals, jobs, trials, progress)
+        write_entry(output / "tuned.json", name, entry)
+        return entry
+
+
+def _require_trainable(
+    env: EnvSource, environment: EnvironmentOptions, config: PPOConfig, run: RunOptions, fixed: dict[str, Any]
+) -> None:
+    """Refuse what no trial could train, before anything is written.
+
+    Raises:
+        HybridPPOError: as `train` would.
+    """
+    if run.start_from is not None and not {*NETWORKS} <= fixed.keys():
+        raise ConfigurationError(
+            f"start_from needs networks of one form in all trials: give {', '.join(NETWORKS)} in fixed, as the first "
+            "run had them"
+        )
+    environments = make_environments(env, 1, environment)
+    try:
+        environments.reset(run.seed or 0)
+        agent = make_agent(PPO, environments.observation_space, environments.action_space, config, seed=0)
+        if run.start_from is not None:
+            start_from(agent, run.start_from)
+    finally:
+        environments.close()
 
 
 def _study(output: Path, env_id: str, seed: int, optuna: Any, journal: Any) -> Any:
@@ -144,7 +214,8 @@ def _study(output: Path, env_id: str, seed: int, optuna: Any, journal: Any) -> A
         pruner=optuna.pruners.MedianPruner(n_startup_trials=UNJUDGED),
     )
     # A search that goes on does not begin with the same suggestions again.
-    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), multivariate=True, constant_liar=True)
+    start = (seed + len(study.trials)) % 2**32  # optuna's, which are NumPy's, are below that
+    study.sampler = optuna.samplers.TPESampler(seed=start, multivariate=True, constant_liar=True)
     return study
 
 
@@ -191,12 +262,12 @@ def _require_same(path: Path, asked: dict[str, Any]) -> None:
     if path.exists():
         there = json.loads(path.read_text(encoding="utf-8"))
         for name, value in asked.items():
-            if there.get(name) != json.loads(json.dumps(value)):
+            if name in there and there[name] != json.loads(as_json(value)):
                 raise ConfigurationError(
-                    f"{path.parent} holds a search with {name} {there.get(name)!r}, not {value!r}: name another output "
+                    f"{path.parent} holds a search with {name} {there[name]!r}, not {value!r}: name another output "
                     "folder"
                 )
-    path.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+    path.write_text(as_json(asked), encoding="utf-8")
 
 
 def _take_up_again(study: Any, optuna: Any) -> None:
@@ -266,8 +337,8 @@ def _is_hopeless(one: _Underway) -> bool:
     return bool(lines) and bool(one.trial.should_prune())
 
 
-def _finals(study: Any, optuna: Any, output: Path, seed: int, options: dict[str, Any]) -> dict[int, list[RunAsked]]:
-    """The best trials by their numbers, each with its runs on further seeds.
+def _best_trials(study: Any, optuna: Any, output: Path) -> list[Any]:
+    """The finalists, the best first.
 
     Raises:
         HybridPPOError: where no trial came to its end.
@@ -275,18 +346,7 @@ def _finals(study: Any, optuna: Any, output: Path, seed: int, options: dict[str,
     complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not complete:
         raise HybridPPOError(f"none of the trials in {output} came to its end")
-    best = sorted(complete, key=lambda trial: float(trial.value or 0.0), reverse=True)[:FINALISTS]
-    return {
-        trial.number: [_final_run(trial, output, seed + 1 + number, options) for number in range(FINAL_SEEDS)]
-        for trial in best
-    }
-
-
-def _final_run(trial: Any, output: Path, seed: int, options: dict[str, Any]) -> RunAsked:
-    """The settings of a trial on another seed."""
-    tried = json.loads((output / trial.user_attrs["run_dir"] / "config.json").read_text(encoding="utf-8"))
-    folder = output / "finals" / f"{trial.number:04d}-seed{seed}"
-    return RunAsked(str(folder), tried["env_id"], tried["total_steps"], seed, "ppo", tried["config"], options)
+    return sorted(complete, key=lambda trial: float(trial.value or 0.0), reverse=True)[:FINALISTS]
 
 
 def _best_of(runs: dict[int, list[RunAsked]], jobs: int, trials: int, progress: bool) -> Entry:

@@ -4,7 +4,6 @@ Whoever asks for them can be stopped, or die: each run is then saved and ends, a
 """
 
 import contextlib
-import os
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.errors import HybridPPOError
+from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.tools.one_run import EXIT_DONE, RunAsked
 from hybridppo.tools.watching import Tail
 
@@ -38,11 +38,10 @@ class RunningRun:
         apart: dict[str, Any] = {"creationflags": group} if on_windows else {"start_new_session": True}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hybridppo.tools.one_run"],
+                command_of("hybridppo.tools.one_run"),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 **apart,
             )
         assert self._process.stdin is not None

@@ -15,6 +15,8 @@ from tqdm.auto import tqdm
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.lock import locked
 from hybridppo.threads import cpu_cores
 from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
 from hybridppo.tools.one_run import RunAsked
@@ -111,17 +113,19 @@ def run_benchmark(
     cases = cases_of(suite, settings, total_steps)
     runs = {case.name: [_asked(case, seed, output) for seed in range(seeds)] for case in cases}
     asked = [run for of_a_case in runs.values() for run in of_a_case]
-    for run in asked:
-        _require_same(run)
-    missing = [run for run in asked if result_of(run) is None]
-    with tqdm(total=sum(run.total_steps for run in missing), unit="step", unit_scale=True, disable=not progress) as bar:
-        done_before = len(asked) - len(missing)
-        run_all(missing, jobs=jobs, told=_shown_in(bar, done_before, len(asked)))
-    rows = [_row(case, runs[case.name]) for case in cases]
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "benchmark.json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", "utf-8")
-    (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
-    _draw(asked, output)
+    with locked(output):
+        for run in asked:
+            _require_same(run)
+        missing = [run for run in asked if result_of(run) is None]
+        with tqdm(
+            total=sum(run.total_steps for run in missing), unit="step", unit_scale=True, disable=not progress
+        ) as bar:
+            done_before = len(asked) - len(missing)
+            run_all(missing, jobs=jobs, told=_shown_in(bar, done_before, len(asked)))
+        rows = [_row(case, runs[case.name]) for case in cases]
+        (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
+        (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
+        _draw(asked, output)
     return rows
 
 
@@ -197,7 +201,7 @@ def _require_same(run: RunAsked) -> None:
     there = json.loads(path.read_text(encoding="utf-8"))
     expected = {"env_id": run.env_id, "total_steps": run.total_steps, "seed": run.seed, "config": run.config}
     for name, value in expected.items():
-        if json.loads(json.dumps(value)) != there.get(name):
+        if json.loads(as_json(value)) != there.get(name):
             raise ConfigurationError(
                 f"{run.run_dir} is a run of another {name}: name another output folder, or remove that one"
             )

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.agents import PPOConfig
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, command
+from hybridppo.run_directory.lines import as_json
 
 FILE = Path(__file__).with_name("tuned.json")
 
@@ -62,7 +63,7 @@ def tuned_entry(env_id: str, file: str | Path | None = None) -> Entry:
     if env_id not in entries:
         raise ConfigurationError(
             f"there are no tuned settings for {env_id!r}, but for: {', '.join(entries)}. Leave tuned out, give "
-            f"settings of your own, or search for some: hybridppo tune {env_id}"
+            f"settings of your own, or search for some: {command('hybridppo', 'tune', env_id)}"
         )
     found = dict(entries[env_id])
     try:
@@ -96,7 +97,7 @@ def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
     entries = known_environments(path) if path.exists() else {}
     fields = {name: value for name, value in vars(entry).items() if name != "config"}
     entries[env_id] = {**fields, "config": entry.config.to_json()}
-    path.write_text(json.dumps({"environments": entries}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(as_json({"environments": entries}), encoding="utf-8")
 
 
 @cache

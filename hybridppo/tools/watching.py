@@ -35,7 +35,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self.lines: deque[Metrics] = deque(maxlen=MOST_LINES)
-        self._path, self._end = path, 0
+        self._path, self._end, self._last = path, 0, b""
 
     def read(self) -> bool:
         """Read what is new; whether anything is.
@@ -45,11 +45,11 @@ class Tail:
         """
         try:
             with self._path.open("rb") as file:
-                size = file.seek(0, 2)
-                if size < self._end:  # cut by `resume`
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
                     self.lines.clear()
-                    self._end = 0
-                file.seek(self._end)
+                    self._end, self._last = 0, b""
+                    file.seek(0)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
             return False
@@ -59,7 +59,9 @@ class Tail:
             except ValueError as error:
                 raise RunDirectoryError(f"{self._path} is damaged: {error}") from error
             self.lines.append(metrics)
-        self._end += len(whole) + len(newline)
+        if newline:
+            self._end += len(whole) + len(newline)
+            self._last = whole.rpartition(b"\n")[2] + newline
         return bool(newline)
 
 

@@ -1,5 +1,6 @@
 """Evaluation beside the training: the trainer's side of a process that runs episodes with NumPy's form of the actor."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from hybridppo.environments.making import to_send
@@ -24,6 +25,7 @@ class Beside:
         source: what environments of its own are made from.
         num_envs: how many.
         options: how they are made.
+        spaces: that they must have, `observation_space` and `action_space`.
         distribution: of actions.
         form: of the actor.
         episodes: in an evaluation.
@@ -41,6 +43,7 @@ class Beside:
         source: EnvSource,
         num_envs: int,
         options: EnvironmentOptions,
+        spaces: SimpleNamespace,
         distribution: Distribution,
         form: NumpyForm,
         *,
@@ -56,6 +59,7 @@ class Beside:
             "source": to_send(source),
             "num_envs": num_envs,
             "options": options,
+            "spaces": spaces,
             "distribution": distribution,
             "form": form,
             "episodes": episodes,
@@ -83,13 +87,18 @@ class Beside:
         # What there is of such a network on the CPU.
         assert isinstance(actor, OwnActor | NormalizingActor)
         if not self._is_ready:
-            self._pool.wait_until_ready([0])
+            try:
+                self._pool.wait_until_ready([0])
+            except Stopped:  # which `result` raises
+                return
             self._arrays.unlink()
             self._is_ready = True
         self._pool.send(0, ("evaluate", list(actor.parameters)))
 
     def result(self) -> Evaluation:
         """As in `Evaluator`."""
+        if not self._is_ready:
+            raise Stopped
         ((_, answer),) = self._pool.answers([0])
         if isinstance(answer, EnvError):
             raise answer

@@ -1,12 +1,12 @@
 """Evaluation in between two iterations, in this process."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.memory import MemoryLayout
-from hybridppo.runners.evaluation import Evaluation, evaluate
+from hybridppo.runners.evaluation import Evaluation, evaluate, made_for
 from hybridppo.spaces.distributions import Distribution
 
 
@@ -17,6 +17,7 @@ class InBetween:
         source: what environments of its own are made from.
         num_envs: how many.
         options: how they are made.
+        spaces: that they must have, `observation_space` and `action_space`.
         distribution: of actions.
         episodes: in an evaluation.
         seed: of every evaluation.
@@ -31,6 +32,7 @@ class InBetween:
         source: EnvSource,
         num_envs: int,
         options: EnvironmentOptions,
+        spaces: SimpleNamespace,
         distribution: Distribution,
         *,
         episodes: int,
@@ -38,7 +40,7 @@ class InBetween:
         should_stop: Callable[[], bool],
         memory: MemoryLayout | None = None,
     ) -> None:
-        self._environments = make_environments(source, num_envs, options)
+        self._environments = made_for(spaces, source, num_envs, options)
         self._distribution, self._episodes, self._seed = distribution, episodes, seed
         self._should_stop, self._memory = should_stop, memory
         self._result: Evaluation | None = None

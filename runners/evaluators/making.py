@@ -1,6 +1,7 @@
 """Which evaluator a placement calls for."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from hybridppo.environments.making import is_tensor_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -57,16 +58,19 @@ def make_evaluator(
         has = "networks that NumPy has not (one's own, or with layer_norm, a3c or impala convolutions)"
         why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"
         raise ConfigurationError(f"evaluate_beside needs a policy that acts in NumPy, on the CPU: {why}. Leave it out")
+    spaces = SimpleNamespace(observation_space=agent.observation_space, action_space=agent.action_space)
     if form is not None and (placement.max_lag > 0 if beside is None else beside):
         process = Beside(
-            source, num_envs, options, agent.distribution, form, episodes=episodes, seed=seed, memory=agent.memory
-        )
+            source, num_envs, options, spaces, agent.distribution, form,
+            episodes=episodes, seed=seed, memory=agent.memory,
+        )  # fmt: skip
         interruption.tell(process.request_stop)
         return process
     return InBetween(
         source,
         num_envs,
         options,
+        spaces,
         agent.distribution,
         episodes=episodes,
         seed=seed,

@@ -4,27 +4,27 @@ Started by `Beside` as `python -m hybridppo.runners.evaluators.process ADDRESS`,
 signals, errors and the trainer's end are its own. It loads no torch.
 """
 
-import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
-from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.interruption import Stopped
-from hybridppo.runners.evaluation import evaluate
+from hybridppo.runners.evaluation import evaluate, made_for
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.seeds import seed_globals
 
 
 def serve(connection: "Connection[Any, Any]") -> None:
     """Make the environments that the first message describes; then an evaluation per message."""
-    sys.path[:] = connection.recv()
     connection.recv()  # what tells workers from each other: there is one
     setup = cloudpickle.loads(connection.recv_bytes())
     source = source_here(setup["source"], setup["options"].imports)
-    environments = make_environments(source, setup["num_envs"], setup["options"])
+    seed_globals(setup["seed"], "making environments")
+    environments = made_for(setup["spaces"], source, setup["num_envs"], setup["options"])
+    seed_globals(setup["seed"], "stepping environments")
     try:
         arrays = SharedArrays(setup["layout"], setup["path"])
         stop, steps = arrays["stop"], arrays["steps"]

@@ -23,7 +23,15 @@ from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.stepping import Flag, StepperState
-from hybridppo.runners.samplers.under_way import RolloutUnderWay, require_like, require_rollout_of, rows_that_matter
+from hybridppo.runners.samplers.under_way import (
+    RolloutUnderWay,
+    finals_of,
+    remembered_of,
+    require_like,
+    require_rollout_of,
+    rows_that_matter,
+    saved_finals,
+)
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_row
@@ -71,15 +79,14 @@ class BaseSampler(ABC):
         self._buffers, self._turn = buffers, 0
         self.num_steps, self.num_envs = buffers[0].rewards.shape
         self.statistics = EpisodeStatistics(self.num_envs)
-        self.env_steps = 0
-        self.env_restarts = 0
-        """How often an environment was restarted."""
-        self._lost = 0
-        self._distribution, self._encode = distribution, encode
-        self._noise, self._has_warned = noise, False
-        self._skips_row_after_end = skips_row_after_end
+        self.env_steps = self._lost = self.env_restarts = 0
+        """The last: how often an environment was restarted."""
+        self._distribution, self._encode, self._noise = distribution, encode, noise
+        self._has_warned, self._skips_row_after_end = False, skips_row_after_end
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
         self._under_way: RolloutUnderWay | None = None
+        self.failure: str | None = None
+        """Why the environments were given up, if they were."""
 
     def collect(self, actor: SamplingActor) -> Rollout:
         """The next `T` steps of every environment, or what is left of them where they are under way."""
@@ -117,6 +124,10 @@ class BaseSampler(ABC):
                 self._wait_for(self._under_way)
             finally:
                 self._stop[0] = 0
+
+    def give_up(self, reason: str) -> None:
+        """Drop the rollout under way: the environments have failed, and their state is not saved any more."""
+        self._under_way, self.failure = None, f"they had failed: {reason}"
 
     def finish(self) -> Rollout:
         """Wait for the rollout that was begun.
@@ -295,6 +306,8 @@ class BaseSampler(ABC):
             "resetting": self._resetting.tolist(),
         }
         try:
+            if self.failure is not None:
+                raise EnvStateError(self.failure)
             states, observation, remembered = self._stepper_state()
         except EnvStateError as error:  # a rollout that is under way is lost with them: nothing could go on with it
             return {}, {**state, "environments": {"not_saved": str(error)}}
@@ -311,11 +324,8 @@ class BaseSampler(ABC):
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
         parts = self._rows_that_matter(under_way.buffer, under_way.filled).items()
         tensors = {f"buffer.{name}": torch.from_numpy(array[rows]) for name, (array, rows) in parts}
-        finals = under_way.finals
-        if finals:
-            tensors["final_observations"] = torch.from_numpy(np.stack([observation for _, _, observation in finals]))
-        final_rows = [[step, env] for step, env, _ in finals]
-        return tensors, {"version": under_way.version, "filled": under_way.filled, "final_rows": final_rows}
+        of_finals, final_rows = saved_finals(under_way.finals)
+        return tensors | of_finals, {"version": under_way.version, "filled": under_way.filled, "final_rows": final_rows}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """Go on from a saved state.
@@ -354,11 +364,7 @@ class BaseSampler(ABC):
         require_like("observation", tensors["observation"], self._no_row(self.num_envs))
         if not np.isfinite(self._encode.layout.numbers(observation)).all():
             raise ValueError("the saved observations are no finite numbers")
-        remembered = np.zeros((self.num_envs, 0), np.float32)
-        if self._memory is not None:
-            remembered = np.zeros((self.num_envs, self._memory.state_size + 2), np.float32)
-            require_like("memory", tensors["memory"], remembered)
-            remembered = tensors["memory"].numpy()
+        remembered = remembered_of(tensors, self.num_envs, self._memory)
         try:
             self._load_stepper_state(environments["states"], observation, remembered)
         except EnvStateError as error:
@@ -382,13 +388,7 @@ class BaseSampler(ABC):
                 continue
             require_like(f"buffer.{name}", tensors[f"buffer.{name}"], array[rows])
             array[rows] = tensors[f"buffer.{name}"].numpy()
-        finals: FinalObservations = []
-        for i, (step, env) in enumerate(state["final_rows"]):
-            final = tensors["final_observations"][i]
-            require_like("a final observation", final, self._no_row(1)[0])
-            if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < self.num_envs):
-                raise ValueError(f"there is no step {step} of environment {env}")
-            finals.append((step, env, final.numpy()))
+        finals = finals_of(state["final_rows"], tensors, filled, self._no_row(self.num_envs))
         self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, finals)
 
     def check(self, rollout: Rollout) -> None:

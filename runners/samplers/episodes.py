@@ -21,11 +21,12 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.in_process import allocate
+from hybridppo.runners.samplers.in_process import allocate_for
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.checks import require_finite
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
 from hybridppo.spaces.state_dependent import exploration_of, noise_rows
 from hybridppo.validation import whole
@@ -72,7 +73,7 @@ class EpisodeSampler(BaseSampler):
         memory: MemoryLayout | None = None,
     ) -> None:
         self._sub_env = _only_one(environments)
-        self._allocate = partial(allocate, environments, distribution, pin_for=pin_for, memory=memory)
+        self._allocate = partial(allocate_for, environments, distribution, pin_for=pin_for, memory=memory)
         # With a thread, one to fill while the other is learned from.
         buffers = [self._allocate(FIRST_CAPACITY) for _ in range(1 + in_thread)]
         encode = environments.encode
@@ -91,7 +92,7 @@ class EpisodeSampler(BaseSampler):
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         # A vector is written as it is, and so is a row: at a few microseconds a step, encoding it shows.
         is_row = self._shape is None or len(self._shape) == 1
-        self._to_row: Callable[[Any], Array] = np.asarray if is_row else self._encode_one
+        self._to_row: Callable[[Any], Array] = np.asarray if is_row else partial(_encoded, encode)
         self._only_action = first_of(environments.action_space)
         self._sum = encode.finite_test(1)
         self._num_episodes, self._env_seed = num_episodes, env_seed
@@ -105,13 +106,12 @@ class EpisodeSampler(BaseSampler):
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         self._rollout_noise = np.random.default_rng(self._noise_seed)
         # As many episodes have begun as have ended and been counted: each ends in the rollout in which it begins.
-        fill = partial(self._fill, buffer, actor, self._env_seed + self.statistics.episodes)
-        self._wait: Callable[[], tuple[RolloutBuffer, int, FinalObservations]] = fill
-        if self._thread is not None:
-            self._wait = self._thread.submit(fill).result
+        self._work = buffer, actor, self._env_seed + self.statistics.episodes
+        self._filling = None if self._thread is None else self._thread.submit(self._fill, *self._work)
 
     def _end(self) -> tuple[int, FinalObservations]:
-        self._filled_buffer, self._num_rows, finals = self._wait()
+        filled = self._fill(*self._work) if self._filling is None else self._filling.result()
+        self._filled_buffer, self._num_rows, finals = filled
         return self._num_rows, finals
 
     def _is_complete(self, filled: int) -> bool:
@@ -157,6 +157,9 @@ class EpisodeSampler(BaseSampler):
                 exploration.before(t, actor)
             output = actor(buffer.observations[t] if frames is None else row[None])
             action = sample(output, noise[t] if exploration is None else exploration.of(actor))
+            # Stored before the environment gets it, perhaps as a view, which it may write to.
+            outputs[t] = output
+            actions[t] = action
             try:
                 observation, reward, terminated, truncated, _ = sub_env.step(only(to_env(action)))
                 if shape is not None and observation.shape != shape:
@@ -170,14 +173,12 @@ class EpisodeSampler(BaseSampler):
                     require_finite("its reward", reward)
             except Exception as error:
                 # Raises, but where the environment is to be restarted: then the episode begins anew, and its rows.
-                when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(action)))
+                when = in_step(t + 1 - began, self.env_steps + t + 1, only(to_env(actions[t])))
                 row, t = encode(sub_env.recover(when, error, t - began)), began
                 buffer.write_first(t, row[None], frames)
                 if memory is not None:
                     memory.restart()
                 continue
-            outputs[t] = output
-            actions[t] = action
             t += 1
             if memory is not None:
                 memory.after(np.array([terminated or truncated], np.bool_), {})
@@ -197,10 +198,6 @@ class EpisodeSampler(BaseSampler):
         buffer.restarted[t - 1] = sub_env.times_restarted - restarted_before
         self._seconds = time.perf_counter() - start
         return buffer, t, finals
-
-    def _encode_one(self, observation: Any) -> Array:
-        row: Array = self._environments.encode(np.asarray(observation)[None])[0]
-        return row
 
     def _prepared(self, buffer: RolloutBuffer, start: int, end: int) -> RolloutBuffer:
         """The buffer with noise drawn and flags cleared for rows `start` to `end`; a larger one if need be."""
@@ -247,7 +244,14 @@ class EpisodeSampler(BaseSampler):
         self.request_stop()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
+        self._filling = None  # it keeps its error, if it has one, and the error this sampler
         self._environments.close()
+
+
+def _encoded(encode: ObservationEncoder, observation: Any) -> Array:
+    """One observation, encoded."""
+    row: Array = encode(np.asarray(observation)[None])[0]
+    return row
 
 
 def _only_one(environments: Environments) -> SubEnvironment:

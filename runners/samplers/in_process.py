@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybridppo.accelerator import accelerator_of
-from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.base import Environments, EnvState, closed
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.page_locking import allocate
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.spaces.distributions import Distribution
@@ -49,7 +49,7 @@ class Sampler(BaseSampler):
         memory: MemoryLayout | None = None,
     ) -> None:
         # With a thread, one to fill while the other is learned from.
-        buffers = [allocate(environments, distribution, num_steps, pin_for, memory) for _ in range(1 + in_thread)]
+        buffers = [allocate_for(environments, distribution, num_steps, pin_for, memory) for _ in range(1 + in_thread)]
         skips_row_after_end = environments.skips_row_after_end
         super().__init__(
             bytearray(1),
@@ -63,6 +63,7 @@ class Sampler(BaseSampler):
             clips_rewards=environments.clips_rewards,
         )
         self._environments = environments
+        self._wait: Callable[[], tuple[int, FinalObservations]] = closed
         self._stepper = Stepper(environments, distribution, env_seed, memory)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler") if in_thread else None
 
@@ -73,7 +74,7 @@ class Sampler(BaseSampler):
     def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         fill = partial(self._stepper.fill, buffer, actor, self._stop, first)
         if self._thread is None:
-            self._wait: Callable[[], tuple[int, FinalObservations]] = partial(on_one_thread, fill)
+            self._wait = partial(on_one_thread, fill)
         else:
             self._wait = self._thread.submit(fill).result
 
@@ -97,6 +98,7 @@ class Sampler(BaseSampler):
         self.request_stop()
         if self._thread is not None:
             self._thread.shutdown(wait=True)
+        self._wait = closed  # an error in a thread is kept by whoever waits for it, and keeps this sampler alive
         self._environments.close()
 
 
@@ -108,7 +110,7 @@ def on_one_thread(fill: Callable[[], tuple[int, FinalObservations]]) -> tuple[in
         return fill()
 
 
-def allocate(
+def allocate_for(
     environments: Environments,
     distribution: Distribution,
     num_steps: int,
@@ -117,9 +119,4 @@ def allocate(
 ) -> RolloutBuffer:
     """Arrays for one rollout, page-locked where they are for a device that copies faster from there."""
     layout = RolloutBuffer.layout(num_steps, environments.num_envs, environments.encode, distribution, memory)
-
-    def empty(shape: tuple[int, ...], dtype: str) -> Array:
-        array = torch.from_numpy(np.empty(shape, dtype))
-        return (array if pin_for is None else accelerator_of(pin_for).page_locked(array)).numpy()
-
-    return RolloutBuffer(**{name: empty(shape, dtype) for name, (shape, dtype) in layout.items()})
+    return allocate(layout, pin_for)

@@ -273,6 +273,8 @@ class TensorSampler(BaseSampler):
             "noise": self._noise.bit_generator.state,
         }
         try:
+            if self.failure is not None:
+                raise EnvStateError(self.failure)
             environment = self._environments.tensors_of_state()
         except EnvStateError as error:  # a rollout that is under way is lost with them: nothing could go on with it
             number = self._number - (self._under_way is not None)

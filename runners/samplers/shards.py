@@ -61,12 +61,17 @@ class ShardsSampler(BaseSampler):
     def collect(self, actor: SamplingActor) -> Rollout:
         """The next `T` steps of every environment of this process; statistics are of all."""
         rollout = self._join([sampler.collect(actor) for sampler in self._samplers])
-        own = json.dumps([sampler.latest for sampler in self._samplers]).encode()
+        own = json.dumps([sampler.latest for sampler in self._samplers], allow_nan=False).encode()
         for part in self._gather(own):
             for latest in json.loads(part):
                 self.statistics.add_ended(*latest)
         self.env_steps += self.num_steps * self.num_envs
         return rollout
+
+    def give_up(self, reason: str) -> None:  # noqa: D102 - as in the base
+        super().give_up(reason)
+        for sampler in self._samplers:
+            sampler.give_up(reason)
 
     def request_stop(self) -> None:
         """Nothing: a rollout that has begun is ended, for others would wait for this one's part."""
@@ -95,12 +100,14 @@ class ShardsSampler(BaseSampler):
             own, state = sampler.state()
             tensors |= {f"shard{self._shard + i}.{name}": tensor for name, tensor in own.items()}
             states.append(state)
-        shards = [state for part in self._gather(json.dumps(states).encode()) for state in json.loads(part)]
-        return self._gather_tensors(tensors), {
-            "env_steps": self.env_steps,
-            "statistics": self.statistics.state(),
-            "shards": shards,
-        }
+        of_all = {"env_steps": self.env_steps, "statistics": self.statistics.state()}
+        if self.failure is not None:  # the others are not met any more, and nothing is known of theirs
+            before, after = self._shard, self._num_shards - self._shard - len(states)
+            return {}, {**of_all, "shards": [*[None] * before, *states, *[None] * after]}
+        shards = [
+            state for part in self._gather(json.dumps(states, allow_nan=False).encode()) for state in json.loads(part)
+        ]
+        return self._gather_tensors(tensors), {**of_all, "shards": shards}
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:
         """As in the base, of a run of as many shards, however they were divided."""
@@ -110,9 +117,13 @@ class ShardsSampler(BaseSampler):
             raise ValueError(f"it has {found} shards, and there are {self._num_shards}: resume with as many")
         self.env_steps = whole(state, "env_steps")
         self.statistics.load_state(state["statistics"])
-        reasons = []
+        reasons: list[str | None] = []
         for i, sampler in enumerate(self._samplers):
             number = self._shard + i
+            if shards[number] is None:
+                sampler.restart(env_seed + number)
+                reasons.append("they had failed, or others that train with them")
+                continue
             own = {
                 name.removeprefix(f"shard{number}."): tensor
                 for name, tensor in tensors.items()

@@ -14,7 +14,7 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.samplers.in_process import allocate
+from hybridppo.runners.samplers.in_process import allocate_for
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.spaces.distributions import Distribution
 
@@ -68,7 +68,7 @@ class SharedSampler(BaseSampler):
         size = environments.num_envs
         self._shares = [slice(i * size, (i + 1) * size) for i in range(num_processes)]
         self._mine = self._shares[rank]
-        self._own = allocate(environments, distribution, num_steps, None, memory)
+        self._own = allocate_for(environments, distribution, num_steps, None, memory)
         self._first = self._mine.start // environments.num_agents  # an environment has a column for each of its agents
         self._stepper = Stepper(environments, distribution, env_seed + self._first, memory)
 
@@ -112,7 +112,7 @@ class SharedSampler(BaseSampler):
             own: dict[str, Any] = {"states": states}
         except EnvStateError as error:
             own = {"not_saved": str(error)}
-        found = [json.loads(part) for part in self._gather(json.dumps(own).encode())]
+        found = [json.loads(part) for part in self._gather(json.dumps(own, allow_nan=False).encode())]
         for each in found:  # where one fails, all do
             if "not_saved" in each:
                 raise EnvStateError(each["not_saved"])

@@ -151,9 +151,10 @@ class Stepper:
                 exploration.before(t, actor)
             outputs = actor(buffer.observations[t] if frames is None else rows)
             actions = sample(outputs, buffer.noise[t] if exploration is None else exploration.of(actor))
-            observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
+            # Stored before the environments get them, perhaps as views, which they may write to.
             buffer.outputs[t] = outputs
             buffer.actions[t] = actions
+            observations, rewards, terminated, truncated, final_envs, final_observations = step(to_env(actions))
             buffer.observations[t + 1] = observations if frames is None else frames.newest(observations)
             rows = observations
             buffer.rewards[t] = rewards

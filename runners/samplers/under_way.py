@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -47,6 +48,48 @@ def require_like(name: str, tensor: Tensor, array: Array) -> None:
     if tuple(tensor.shape) != array.shape or tensor.numpy().dtype != array.dtype:
         message = f"{name} is of shape {list(tensor.shape)} and type {tensor.dtype}"
         raise ValueError(f"{message}, not {list(array.shape)} and {array.dtype}")
+
+
+def saved_finals(finals: FinalObservations) -> tuple[dict[str, Tensor], list[list[int]]]:
+    """Final observations as a tensor, if there are any, and the step and environment of each; see `finals_of`."""
+    tensors = {}
+    if finals:
+        tensors["final_observations"] = torch.from_numpy(np.stack([observation for _, _, observation in finals]))
+    return tensors, [[step, env] for step, env, _ in finals]
+
+
+def finals_of(rows: Any, tensors: dict[str, Tensor], filled: int, like: Array) -> FinalObservations:
+    """The final observations of what `saved_finals` gave, of a rollout with `filled` rows.
+
+    Args:
+        rows: the step and environment of each.
+        tensors: with the observations.
+        filled: how many rows the rollout has.
+        like: a row for each environment.
+
+    Raises:
+        ValueError: for an observation of another kind, and for a step or an environment that is not there.
+    """
+    finals: FinalObservations = []
+    for i, (step, env) in enumerate(rows):
+        final = tensors["final_observations"][i]
+        require_like("a final observation", final, like[0])
+        if not (type(step) is type(env) is int and 0 <= step < filled and 0 <= env < len(like)):
+            raise ValueError(f"there is no step {step} of environment {env}")
+        finals.append((step, env, final.numpy()))
+    return finals
+
+
+def remembered_of(tensors: dict[str, Tensor], num_envs: int, memory: MemoryLayout | None) -> Array:
+    """What the actor remembered in each environment; no columns without a memory.
+
+    Raises:
+        ValueError: if it is of another shape.
+    """
+    if memory is None:
+        return np.zeros((num_envs, 0), np.float32)
+    require_like("memory", tensors["memory"], np.zeros((num_envs, memory.state_size + 2), np.float32))
+    return tensors["memory"].numpy()
 
 
 def require_rollout_of(

@@ -30,7 +30,8 @@ class Meanwhile:
 
     Args:
         work: what it is started for.
-        environments: all of them, made in this process and not stepped yet; they are the caller's to close.
+        environments: all of them, made in this process and not stepped yet; closed when the worker takes over. The
+            caller closes them, too.
     """
 
     def __init__(self, work: Work, environments: Environments) -> None:
@@ -139,4 +140,5 @@ class Meanwhile:
             )
         self._here = None
         self._thread.shutdown()
+        self._environments.close()
         return True

@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
-from pathlib import Path
 from typing import Any, cast
 
-import hybridppo
 from hybridppo.errors import EnvError
+from hybridppo.interruption import give_up_if_stopped
+from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
-
-_PACKAGE_ROOT = Path(hybridppo.__file__).resolve().parent.parent
 
 SECONDS_TO_CLOSE = 5.0
 """How long workers may take to end in good order before they are killed."""
@@ -36,8 +35,9 @@ class _Starting:
 
     listener: Listener
     address: str
-    key: bytes
     env_seed: int
+    since: float
+    """When it was started."""
 
 
 class WorkerPool:
@@ -83,42 +83,53 @@ class WorkerPool:
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")))),
         }
         address = _address_without_a_file()
         listener = Listener(address, authkey=key)
         address = address or str(listener.address)
-        command = [sys.executable, "-m", self._module, address.replace("\0", "@")]
+        command = command_of(self._module, address.replace("\0", "@"))
         try:
             with signals_blocked():
                 self._processes[worker] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
         except BaseException:
             listener.close()
             raise
-        self._starting[worker] = _Starting(listener, address, key, env_seed)
+        self._starting[worker] = _Starting(listener, address, env_seed, time.monotonic())
 
-    def _connect(self, worker: int, starting: "_Starting") -> None:
+    def _connect(self, worker: int, starting: _Starting) -> None:
         """Wait for a worker to connect, and tell it what to do. It answers when its environments are made."""
-        with starting.listener as listener:
-            connection = self._accept(worker, listener, starting.address, starting.key)
-        self._connections[worker] = connection
-        try:
-            connection.send(sys.path)
-            connection.send({"worker": worker, "envs": self._envs[worker], "seed": starting.env_seed})
-            connection.send_bytes(self._setup)
-        except OSError as error:
-            raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
+        process, timeout = self._processes[worker], self._seconds_to_start
+        with starting.listener as listener, ThreadPoolExecutor(1) as thread:
+            told = thread.submit(self._tell, worker, listener, starting.env_seed)
+            try:
+                while not told.done():
+                    if process.poll() is not None and not futures.wait([told], timeout=0.1).done:
+                        raise WorkerLostError(f"{self.name(worker)} ended at its start{self._how_it_ended(worker)}")
+                    if time.monotonic() - starting.since > timeout:
+                        raise WorkerLostError(
+                            f"{self.name(worker)} has not connected within {timeout:g} s of its start: Python hangs "
+                            "while it starts, or is slower than worker_timeout (--worker-timeout) allows"
+                        )
+                    give_up_if_stopped(self.name(worker))
+                    futures.wait([told], timeout=0.1)
+            except BaseException:  # the thread must end before this can be left
+                process.kill()
+                with contextlib.suppress(OSError):
+                    Client(starting.address).close()  # in the worker's place, who may never come
+                raise
+            try:
+                told.result()
+            except (EOFError, OSError, AuthenticationError) as error:
+                raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
 
-    def _accept(self, worker: int, listener: Listener, address: str, key: bytes) -> "Connection[Any, Any]":
-        """The connection of the worker started last, or an error where it ended before it connected."""
-        with ThreadPoolExecutor(1) as thread:
-            accepted = thread.submit(listener.accept)
-            while not accepted.done():
-                if self._processes[worker].poll() is not None and not accepted.done():
-                    Client(address, authkey=key).close()  # connects in its place, so that the thread ends
-                    raise WorkerLostError(f"{self.name(worker)} ended at its start{self._how_it_ended(worker)}")
-                futures.wait([accepted], timeout=0.1)
-            return accepted.result()
+    def _tell(self, worker: int, listener: Listener, env_seed: int) -> None:
+        connection = self._connections[worker] = listener.accept()
+        connection.send({"worker": worker, "envs": self._envs[worker], "seed": env_seed})
+        connection.send_bytes(self._setup)
+
+    @property
+    def _seconds_to_start(self) -> float:
+        return max(self._timeout, SECONDS_TO_START)
 
     def send(self, worker: int, message: tuple[str, Any]) -> None:
         """Send a message.
@@ -132,10 +143,10 @@ class WorkerPool:
             raise WorkerLostError(f"{self.name(worker)} has died{self._how_it_ended(worker)}") from error
 
     def answers(
-        self, workers: Sequence[int], timeout: float | None = None
+        self, workers: Sequence[int], *, at_start: bool = False
     ) -> "Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]":
         """What each worker answers, as they do; or how it was lost, if it died or makes no more steps."""
-        timeout = self._timeout if timeout is None else timeout
+        timeout = self._seconds_to_start if at_start else self._timeout
         waiting = {self._connections[worker]: worker for worker in workers}
         alive = {worker: (-1, time.monotonic()) for worker in workers}
         while waiting:
@@ -144,6 +155,8 @@ class WorkerPool:
                 yield worker, self._receive(worker)
             now = time.monotonic()
             for connection, worker in list(waiting.items()):
+                if at_start:
+                    give_up_if_stopped(self.name(worker))
                 rows, (rows_before, since) = self._rows_of(worker), alive[worker]
                 if rows != rows_before:
                     alive[worker] = rows, now
@@ -171,7 +184,8 @@ class WorkerPool:
         """Wait until those that were started have loaded what they need, and tell them what to do.
 
         Raises:
-            WorkerLostError: where one of them is lost meanwhile.
+            WorkerLostError: if one of them is lost meanwhile.
+            Stopped: if a stop was requested, and one of them does not come.
         """
         for worker in workers:
             if worker in self._starting:
@@ -181,10 +195,11 @@ class WorkerPool:
         """Likewise, and until their environments are made.
 
         Raises:
-            WorkerLostError: where one of them is lost meanwhile.
+            WorkerLostError: if one of them is lost meanwhile.
+            Stopped: if a stop was requested, and one of them does not come.
         """
         self.connect(workers)
-        for _, answer in self.answers(workers, max(self._timeout, SECONDS_TO_START)):
+        for _, answer in self.answers(workers, at_start=True):
             if isinstance(answer, WorkerLostError):
                 raise answer
 
@@ -232,6 +247,7 @@ class WorkerPool:
                 process.kill()
                 process.wait()
         self._connections, self._processes = {}, {}
+        self._rows_of = lambda worker: 0  # the owner's function would keep its owner alive
 
 
 def _address_without_a_file() -> str | None:

@@ -1,6 +1,6 @@
 """A worker process: steps its environments with its own actor, and writes its part of the rollout.
 
-Started by `WorkerSampler` as `python -m hybridppo.runners.workers.process ADDRESS`, with the key of the connection in
+Started by `WorkerSampler` as `hybridppo.runners.workers.process ADDRESS`, with the key of the connection in
 its environment. It loads neither torch nor the script that started the training. It ends when told to, or when the
 connection breaks, or when the trainer is gone while it steps: no worker outlives its trainer.
 """
@@ -89,7 +89,6 @@ def _signals() -> list[signal.Signals]:
 
 def serve(connection: "Connection[Any, Any]") -> None:
     """Make the environments that the first message describes; then a rollout per message."""
-    sys.path[:] = connection.recv()
     mine = connection.recv()
     setup = cloudpickle.loads(connection.recv_bytes())
     share = Share(setup, mine["envs"], mine["seed"])

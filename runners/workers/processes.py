@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.pickling import pack
 from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.page_locking import PageLock
 from hybridppo.runners.samplers.stepping import Flag
-from hybridppo.runners.workers.page_locking import PageLock
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.runners.workers.transport import Work, WorkerLostError

@@ -17,6 +17,7 @@ from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
+from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
@@ -45,9 +46,10 @@ class WorkerSampler(BaseSampler):
 
     Args:
         source: as for `make_environments`.
-        template: the `N` environments as made in this process, for their spaces and reset mode; not stepped.
+        template: environments as made in this process, for their spaces and reset mode; not stepped.
         distribution: of the action space.
         network: the actor, for the shapes of its parameters.
+        num_envs: how many environments there are; None for as many as in the template.
         num_workers: processes, at most as many as there are environments; these are divided as evenly as possible.
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
@@ -68,6 +70,7 @@ class WorkerSampler(BaseSampler):
         distribution: Distribution,
         network: nn.Module,
         *,
+        num_envs: int | None = None,
         num_workers: int,
         num_steps: int,
         env_seed: int,
@@ -78,12 +81,12 @@ class WorkerSampler(BaseSampler):
         transport: Callable[[Work], Transport] = Processes,
     ) -> None:
         agents = template.num_agents
-        num_envs = template.num_envs // agents
+        num_envs = num_envs if num_envs is not None else template.num_envs // agents
         options = options if options is not None else EnvironmentOptions()
         shares = _divided(num_envs, num_workers)
         # In columns: an environment's agents stay together.
         self._envs = [slice(share.start * agents, share.stop * agents) for share in shares]
-        layout = RolloutBuffer.layout(num_steps, template.num_envs, template.encode, distribution, memory)
+        layout = RolloutBuffer.layout(num_steps, num_envs * agents, template.encode, distribution, memory)
         form, arrays = _form_of(network), arrays_of(network)
         setup = {
             "source": to_send(source),
@@ -248,6 +251,8 @@ class WorkerSampler(BaseSampler):
                 self._transport.wait_until_ready([worker])
             except WorkerLostError as again:
                 error = again
+            except Stopped:  # there is no time for another
+                raise error from None
             else:
                 return
 

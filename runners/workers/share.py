@@ -12,6 +12,7 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvStateError
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag, Stepper
+from hybridppo.seeds import seed_globals
 
 Array = NDArray[Any]
 
@@ -25,7 +26,7 @@ class Share:
             of a rollout.
         envs: which of the environments.
         seed: of the first of them.
-        environments: those, where they are there already; None makes them.
+        environments: those, where they are there already; None makes them, and seeds this process.
 
     Raises:
         EnvError: where they cannot be made, or have other spaces.
@@ -35,8 +36,10 @@ class Share:
         if environments is None:
             source = source_here(setup["source"], setup["options"].imports)
             num_envs = envs.stop - envs.start
+            seed_globals(seed, "making environments")
             # One thread each: the processes are the parallelism.
             environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+            seed_globals(seed, "stepping environments")  # again, since what was made may have loaded torch
         self._environments = environments
         try:
             require_same_spaces(

@@ -3,18 +3,15 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.rollouts.buffer import Layout, arrays_in, size_of
+
 Array = NDArray[Any]
-
-Layout = Mapping[str, tuple[tuple[int, ...], str]]
-
-_ALIGNMENT = 64  # a cache line, so that processes writing neighbouring arrays do not slow each other down
 
 
 class SharedArrays:
@@ -30,10 +27,7 @@ class SharedArrays:
     """
 
     def __init__(self, layout: Layout, path: str | None = None) -> None:
-        offsets, size = {}, 0
-        for name, (shape, dtype) in layout.items():
-            offsets[name] = size
-            size += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // _ALIGNMENT) * _ALIGNMENT
+        size = size_of(layout)
         self._descriptor: int | None = None
         if path is None:
             self._descriptor = _make_nameless_file(size)
@@ -42,10 +36,7 @@ class SharedArrays:
         memory = np.memmap(self.path, dtype=np.uint8, mode="r+", shape=(size,))
         self.memory: Array | None = memory
         """All arrays' bytes, until closed."""
-        self._arrays: dict[str, Array] = {
-            name: np.ndarray(shape, dtype, buffer=memory, offset=offsets[name])
-            for name, (shape, dtype) in layout.items()
-        }
+        self._arrays = arrays_in(memory, layout)
 
     def __getitem__(self, name: str) -> Array:
         return self._arrays[name]

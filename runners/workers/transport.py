@@ -4,16 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
-from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.buffer import Layout, RolloutBuffer
+from hybridppo.rollouts.page_locking import allocate
 from hybridppo.runners.samplers.stepping import Flag
-from hybridppo.runners.workers.shared_arrays import Layout
 
 Array = NDArray[Any]
 
@@ -45,11 +43,7 @@ class Work:
 
     def allocate(self) -> RolloutBuffer:
         """Arrays for a rollout in this process, page-locked where that is wanted."""
-        return RolloutBuffer(**{name: self._zeros(*spec) for name, spec in self.layout.items()})
-
-    def _zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        array = torch.from_numpy(np.zeros(shape, dtype))
-        return (array if self.pin_for is None else accelerator_of(self.pin_for).page_locked(array)).numpy()
+        return allocate(self.layout, self.pin_for)
 
     def name(self, worker: int, role: str = "worker") -> str:
         """A worker, for messages."""

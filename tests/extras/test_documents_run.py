@@ -1,10 +1,15 @@
-"""What the documents show works: code is run, with fewer steps than it says; commands are read with all their flags."""
+"""Every fenced block of README.md and docs/ is run, with fewer steps than it says, or has a reason why not."""
 
+import configparser
 import functools
+import json
+import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
+import sys
+import textwrap
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +21,177 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import PPOConfig
-from hybridppo.commands.main import COMMANDS
+from hybridppo.commands.main import COMMANDS, main
 from hybridppo.commands.parsing import parse
 from hybridppo.commands.train import train_command
+from hybridppo.tensors import TorchCartPole
 
 pytestmark = pytest.mark.extras
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^( *)(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+SHELLS = ("console", "bash")
+DIRECTIVES = ("{toctree}", "{image}", "{eval-rst}")
+"""Blocks for Sphinx: test_site.py builds the pages."""
 STEPS = 600
 TINY = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
-
-EXCERPTS = (
-    "with placement.sampling(agent) as actor:",
-    "import hybridppo\n\nenv = hybridppo.tensors.Playground",
-    "from isaaclab.app import",
-)
-"""What blocks begin with that are a part of something, or need what no extra installs."""
+RUN = "runs/CartPole-v1-20260101-120000-seed0"
 
 
-def blocks_of(page: Path, language: str) -> list[str]:
-    return [code for found, code in BLOCK.findall(page.read_text(encoding="utf-8")) if found == language]
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences."""
+
+    page: Path
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """Of a console the lines behind a prompt, with the name of its machine; of a script every line."""
+        text = self.text.replace("\\\n", " ")
+        lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        if self.language == "bash":
+            return lines
+        return [line.removeprefix("$ ") for line in lines if re.match(r"\w*\$ ", line)]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [Block(page, (info.split() or [""])[0], textwrap.dedent(text)) for _, _, info, text in found]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something is not run, and what in its text shows that this is so."""
+
+    words: str
+    sign: str
+
+
+GPU = Reason("needs a GPU", r"--placement cuda|--thorough")
+MACHINES = Reason("needs other machines", r"10\.0\.0\.1|#SBATCH|--address auto|ray stop")
+INSTALLS = Reason("would change what is installed", r"^pip install")
+SERVES = Reason("goes on until it is ended", r"^tensorboard --logdir")
+WINDOW = Reason("opens a window", r"--window")
+REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) ")
+EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
+PACKAGES = Reason("needs what no extra installs", r"isaaclab|Playground")
+DRAWING = Reason("is a drawing", r"--rollouts-->")
+
+NOT_RUN = {
+    # What a block, or a command of one, begins with.
+    "make train": REPOSITORY,
+    "make test": REPOSITORY,
+    "python scripts/": REPOSITORY,
+    "python benchmarks/": REPOSITORY,
+    "pip install ": INSTALLS,
+    "hybridppo train CartPole-v1 --vectorization compiled --placement cuda": GPU,
+    "hybridppo doctor --thorough": GPU,
+    "hybridppo train LunarLander-v3 --distribution coarse:8 --address auto": MACHINES,
+    "first$  ": MACHINES,
+    "second$ ": MACHINES,
+    "#!/bin/bash\n#SBATCH": MACHINES,
+    "torchrun ": MACHINES,
+    "tensorboard ": SERVES,
+    f"hybridppo play {RUN} --window": WINDOW,
+    "with placement.sampling(agent) as actor:": EXCERPT,
+    "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
+    "from isaaclab.app import": PACKAGES,
+    "coarse:2    [environments, actor]": DRAWING,
+}
+"""All that is not run, with the reason."""
+
+
+def reason_for(text: str) -> Reason | None:
+    """Why a block or a command is not run; None if it is run."""
+    return next((reason for start, reason in NOT_RUN.items() if text.startswith(start)), None)
 
 
 COMMAND_LINES = [
-    pytest.param(line[2:], id=f"{page.name}: {line[2:70]}")
-    for page in PAGES
-    for block in blocks_of(page, "console")
-    for line in block.splitlines()
-    if line.startswith("$ hybridppo ")
+    pytest.param(command, id=f"{block.page.name}: {command[:70]}")
+    for block in BLOCKS
+    if block.language in SHELLS and reason_for(block.text) is None
+    for command in block.commands
+    if command.startswith("hybridppo ")
 ]
+
+
+def test_every_fence_is_found() -> None:
+    for page in PAGES:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        fences = [line for line in lines if line.lstrip().startswith(("```", "~~~"))]
+        assert len(fences) == 2 * len(blocks_of(page)), page.name
+
+
+def fault_of(block: Block) -> str | None:
+    """What is wrong with a block that is neither run nor has a reason; None if nothing is."""
+    if (reason := reason_for(block.text)) is not None:
+        return (
+            None if re.search(reason.sign, block.text) else f"it is not run because it {reason.words}: nothing shows it"
+        )
+    if block.language not in SHELLS:
+        is_known = block.language in ("python", "json", *DIRECTIVES)
+        return None if is_known else f"blocks of {block.language!r} are not run: give a reason in NOT_RUN"
+    for command in block.commands:
+        reason = reason_for(command)
+        if reason is None and not command.startswith("hybridppo "):
+            return f"it is not run: give a reason in NOT_RUN: {command}"
+        if reason is not None and not re.search(reason.sign, command):
+            return f"it is not run because it {reason.words}: nothing shows it: {command}"
+    return None if block.commands else "a console shows commands behind `$ `"
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"{block.page.name}: {block.text[:40]!r}")
+def test_every_block_is_run_or_has_a_reason(block: Block) -> None:
+    assert fault_of(block) is None
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "fault"),
+    [
+        ("yaml", "a: 1\n", "blocks of 'yaml' are not run"),
+        ("", "hybridppo train CartPole-v1\n", "blocks of '' are not run"),
+        ("console", "$ hybridppo doctor\n$ git status\n", "give a reason in NOT_RUN: git status"),
+        ("console", "hybridppo train CartPole-v1\n", "behind `$ `"),
+        ("console", "$ torchrun script.py\n", "needs other machines: nothing shows it: torchrun"),
+        ("python", "from isaaclab.app import that\n", None),
+        ("python", "import hybridppo\n", None),
+        ("bash", "# a word\nhybridppo doctor\n", None),
+    ],
+)
+def test_a_new_block_is_not_left_out_in_silence(language: str, text: str, fault: str | None) -> None:
+    found = fault_of(Block(ROOT / "README.md", language, text))
+    assert found is None if fault is None else found is not None and fault in found
+
+
+def test_every_reason_is_of_something() -> None:
+    texts = [block.text for block in BLOCKS]
+    texts += [command for block in BLOCKS if block.language in SHELLS for command in block.commands]
+    assert [start for start in NOT_RUN if not any(text.startswith(start) for text in texts)] == []
+
+
+def test_what_is_not_run_is_there() -> None:
+    """Extras of what is installed, scripts and targets of the repository."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    tried = 0
+    for command in (command for block in BLOCKS if block.language in SHELLS for command in block.commands):
+        words = shlex.split(command, comments=True)
+        if reason_for(command) is INSTALLS:
+            [extras] = re.findall(r"'\.\[(.*?)\]'", command)
+            assert set(extras.split(",")) <= set(setup["options.extras_require"]), command
+        elif reason_for(command) is REPOSITORY:
+            assert f"\n{words[1]}:" in makefile if words[0] == "make" else (ROOT / words[1]).is_file(), command
+        else:
+            continue
+        tried += 1
+    assert tried > 8
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES)
@@ -77,6 +222,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 gym.register("Maze-v0", entry_point=lambda size=4, **options: CartPoleEnv(**options))
 """
+CORRIDOR = next(block.text for block in BLOCKS if "class Corridor" in block.text)
 
 
 class AnyAgent:
@@ -86,15 +232,40 @@ class AnyAgent:
         return 0
 
 
+@pytest.fixture(scope="session")
+def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("documents") / "run"
+    config = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2)
+    hybridppo.train("CartPole-v1", total_steps=64, seed=0, config=config, run_dir=path, progress=False)
+    return path
+
+
 @pytest.fixture
-def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What a reader has by the time of reading: an environment, an agent, runs; and steps are few."""
+def folder(a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a reader is in, with environments and runs."""
     monkeypatch.chdir(tmp_path)
-    for run in ("runs/first", "runs/mine"):
-        hybridppo.train("CartPole-v1", total_steps=64, seed=0, config=TINY, run_dir=run, progress=False)
-    (tmp_path / "my_envs.py").write_text(MY_ENVS)
-    hybridppo.export("runs/mine", "policy.npz", check_steps=0)
+    for run in ("runs/first", "runs/mine", "runs/a", "runs/b", "runs/c", "runs/narrow", RUN):
+        shutil.copytree(a_run, tmp_path / run)
+    wide = tmp_path / "runs" / "wide"  # another configuration, for what tells configurations apart
+    shutil.copytree(a_run, wide)
+    config = json.loads((wide / "config.json").read_text(encoding="utf-8"))
+    config["config"]["hidden_sizes"] = [256, 256]
+    (wide / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    hybridppo.load("runs/mine").save("agent.safetensors")
+    (tmp_path / "my_envs.py").write_text(f"{MY_ENVS}\n{CORRIDOR}")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    sys.modules.pop("my_envs", None)
+    for env_id in ("Maze-v0", "Corridor-v0"):
+        gym.registry.pop(env_id, None)
+    return tmp_path
+
+
+@pytest.fixture
+def names(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a reader has by the time of reading: an environment, an agent, runs; and steps are few."""
+    hybridppo.export("runs/mine", "policy.npz", check_steps=0)
     train, resume = hybridppo.train, hybridppo.resume
 
     @functools.wraps(train)
@@ -106,6 +277,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         if isinstance(config, PPOConfig):
             steps = min(config.num_steps, 64)
             options["config"] = replace(config, num_steps=steps, num_minibatches=None, num_epochs=1)
+        if isinstance(options.get("distribution"), hybridppo.GPUOnly):  # on the CPU, in one process
+            one = hybridppo.GPUOnly(1, shards=options["distribution"].learners)
+            options |= {"distribution": one, "placement": "cpu", "config": replace(options["config"], num_envs=16)}
         return train(*arguments, **{"progress": False, **options})
 
     if not torch.cuda.is_available():
@@ -119,21 +293,114 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {
         "hybridppo": hybridppo, "PPOConfig": PPOConfig, "gym": gym, "np": np, "torch": torch, "MyEnv": MyEnv,
         "env": env, "observation": observation, "info": info, "agent": agent, "config": TINY, "run_dir": "runs/mine",
-        "__name__": "documents",
+        "__name__": "__main__",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page, "python")], ids=lambda page: page.name)
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-def test_code_runs(page: Path, names: dict[str, Any], tmp_path: Path) -> None:
+class TensorCartPole(TorchCartPole):
+    """An environment of tensors of the reader's."""
+
+    def __init__(self, num_envs: int, device: str) -> None:
+        super().__init__(num_envs, device)
+
+
+MORE: dict[str, dict[str, Any]] = {
     # It tells of many environments, and of an agent for each.
-    always = (
-        {"agent": AnyAgent(), "info": {"action_mask": np.ones(2, np.int8)}} if page.name == "environments.md" else {}
-    )
-    for number, block in enumerate(blocks_of(page, "python")):
-        if block.startswith(EXCERPTS):
+    "environments.md": {"agent": AnyAgent(), "info": {"action_mask": np.ones(2, np.int8)}},
+    "distribution.md": {"MyEnv": TensorCartPole},
+}
+
+
+@pytest.mark.parametrize(
+    "page", dict.fromkeys(block.page for block in BLOCKS if block.language == "python"), ids=lambda page: page.name
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_code_runs(page: Path, names: dict[str, Any], folder: Path) -> None:
+    blocks = [block.text for block in blocks_of(page) if block.language == "python"]
+    for number, text in enumerate(blocks):
+        if reason_for(text) is not None:
             continue
-        file = tmp_path / f"block_{number}.py"  # where what looks for a function's source finds it
-        file.write_text(block)
-        names.update(always)
-        exec(compile(block, str(file), "exec"), names)
+        file = folder / f"block_{number}.py"  # where what looks for a function's source finds it
+        file.write_text(text)
+        names.update(MORE.get(page.name, {}))
+        exec(compile(text, str(file), "exec"), names)
+
+
+# Commands: each with few steps, few episodes and small networks.
+
+SMALL = {"--num-envs": "2", "--num-steps": "16", "--num-minibatches": "1", "--num-epochs": "1"}
+SHORTER: dict[str, dict[str, str]] = {
+    "train": {"--total-steps": "128"},
+    "resume": {"--total-steps": "128"},
+    "evaluate": {"--episodes": "2"},
+    "placements": {"--total-steps": "2000", "--num-steps": "16", "--num-minibatches": "1", "--num-epochs": "1"},
+    "check": {"--steps": "50"},
+    "doctor": {"--seconds": "0.01"},
+    "play": {"--episodes": "1", "--most-steps": "20"},
+    "export": {"--check-steps": "5"},
+    "tune": {"--total-steps": "64", "--trials": "1"},
+    "benchmark": {"--total-steps": "10000", "--seeds": "1"},  # an episode of Acrobot is 500 steps long
+}
+SHORTER_WHERE_SAID = {"--evaluate-every": "64", "--evaluate-episodes": "1"}
+WITH_PROGRESS = ("train", "resume", "evaluate", "placements", "tune", "benchmark")
+LONG = (
+    "hybridppo benchmark",
+    "hybridppo tune",
+    "hybridppo doctor",
+    "hybridppo placements",
+    "hybridppo train LunarLander",
+)
+
+
+def shortened(command: str) -> list[str]:
+    """The arguments of a command, with less to do."""
+    name, *arguments = shlex.split(command, comments=True)[1:]
+    if "--help" in arguments:
+        return [name, *arguments]
+    arguments = ["CartPole-v1" if argument == "MyEnv-v0" else argument for argument in arguments]
+    options = dict(SHORTER.get(name, {}))
+    if name == "train" and "--agent" not in arguments:
+        options |= SMALL
+    options |= {flag: value for flag, value in SHORTER_WHERE_SAID.items() if flag in arguments}
+    for flag, value in options.items():
+        if flag in arguments:
+            arguments[arguments.index(flag) + 1] = value
+        else:
+            arguments += [flag, value]
+    return [name, *arguments, *(["--no-progress"] if name in WITH_PROGRESS else [])]
+
+
+def test_commands_are_shortened_and_otherwise_what_they_are() -> None:
+    found = shortened("hybridppo train MyEnv-v0 --total-steps 1000000 --agent td3 --seed 3     # a word")
+    assert found == ["train", "CartPole-v1", "--total-steps", "128", "--agent", "td3", "--seed", "3", "--no-progress"]
+    assert shortened("hybridppo plot runs --by seconds") == ["plot", "runs", "--by", "seconds"]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(
+            block,
+            id=f"{block.page.name}: {block.commands[0][:60]}",
+            marks=[pytest.mark.slow] if any(command.startswith(LONG) for command in block.commands) else [],
+        )
+        for block in BLOCKS
+        if block.language in SHELLS and reason_for(block.text) is None
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_commands_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for other in blocks_of(block.page):
+        if other.language == "json":
+            suites = json.loads(other.text)
+            (folder / "mine.json").write_text(other.text)
+            assert "mine.json" in block.page.read_text(encoding="utf-8")
+            assert all(gym.spec(suite["env_id"]) for suite in suites.values())
+    for command in block.commands:
+        if reason_for(command) is None:
+            arguments = shortened(command)
+            if "--run-dir" in arguments:  # pages make their runs anew
+                shutil.rmtree(arguments[arguments.index("--run-dir") + 1], ignore_errors=True)
+            with pytest.raises(SystemExit) as exited:
+                main(arguments)
+            assert exited.value.code in (None, 0), f"{command}: {capsys.readouterr().err}"

@@ -1,17 +1,31 @@
 """Settings that are searched for with optuna."""
 
 import json
+import re
+import shlex
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 
 import hybridppo
-from hybridppo import ConfigurationError, PPOConfig
+from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
 from hybridppo.commands.main import main
+from hybridppo.settings import settings_of_result
 
 pytestmark = pytest.mark.extras
 FIXED = {"num_steps": 16, "minibatch_size": 32, "num_envs": 2, "num_epochs": 1, "hidden_sizes": [8]}
+
+
+NETWORKS = {"hidden_sizes": [8], "activation": "tanh", "normalize_observations": True}
+
+
+def with_lock(lock: Any) -> Any:
+    return gym.make("CartPole-v1")
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +74,100 @@ def test_what_is_fixed_must_be_fields(tmp_path: Path) -> None:
         search(tmp_path, fixed={"width": 3})
     with pytest.raises(ConfigurationError, match="gamma"):
         search(tmp_path, fixed={"gamma": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": 2**128 - 1}, "seed must be below"),
+        ({"total_steps": 0}, "total_steps must be"),
+        ({"trials": 0}, "trials must be"),
+        ({"jobs": 0}, "jobs must be"),
+        ({"frame_stack": 0}, "frame_stack must be"),
+        ({"env_kwargs": {"size": 8}}, "size"),
+        ({"action_masks": True}, "action_mask"),
+        ({"placement": "auto"}, "name a placement"),
+        ({"placement": "nowhere"}, "unknown placement"),
+        ({"start_from": "runs/nothing"}, "needs networks of one form"),
+        ({"start_from": "nothing", "fixed": NETWORKS}, "nothing"),
+        ({"env": "CartPoel-v1"}, "CartPoel-v1"),
+        ({"env": partial(with_lock, threading.Lock())}, "cannot be sent to .* which cannot be pickled"),
+    ],
+    ids=lambda value: re.sub(r" at 0x\w+", "", str(value)),
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(options: Any, words: str, tmp_path: Path) -> None:
+    env = options.pop("env", "CartPole-v1")
+    # What an environment's own function raises is left as it is.
+    with pytest.raises((HybridPPOError, TypeError), match=words):
+        hybridppo.tune(env, output=tmp_path / "tune", **options)
+    assert not (tmp_path / "tune").exists()
+
+
+def test_large_seeds_are_taken(tmp_path: Path) -> None:
+    assert search(tmp_path, seed=2**40, trials=1).return_here is not None
+
+
+def settings_below(output: Path) -> list[dict[str, Any]]:
+    """All that can change the results of the trials and of the runs on further seeds."""
+    files = sorted(output.glob("*/*/config.json"))
+    assert len(files) == 1 + 3
+    return [settings_of_result(json.loads(file.read_text())) for file in files]
+
+
+def test_the_command_that_is_printed_trains_what_was_searched_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixed = {**FIXED, **NETWORKS}
+    config = PPOConfig(num_envs=2, num_steps=16, hidden_sizes=(8,))
+    environment = {"frame_stack": 2, "clip_rewards": False, "vectorization": "sync", "on_env_error": "restart"}
+    env_kwargs = {"sutton_barto_reward": True}
+    options = {**environment, "env_kwargs": env_kwargs, "placement": "cpu", "progress": False}
+    hybridppo.train("CartPole-v1", total_steps=32, config=config, run_dir=tmp_path / "a first run", **options)
+    flags = ["--env-kwargs", json.dumps(env_kwargs), "--start-from", tmp_path / "a first run"]
+    flags += [text for name, value in environment.items() for text in (f"--{name.replace('_', '-')}", value)]
+    flags += ["--placement", "overlap", "--learning-device", "cpu", "--fixed", json.dumps(fixed)]
+    flags += ["--total-steps", 400, "--trials", 1, "--output", tmp_path / "my tune", "--no-progress"]
+    with pytest.raises(SystemExit) as exited:
+        main(["tune", "CartPole-v1", *map(str, flags)])
+    assert exited.value.code == 0
+    printed = capsys.readouterr().out.partition("train with it: ")[2].strip()
+    _, *arguments = shlex.split(printed)
+    with pytest.raises(SystemExit) as exited:
+        main([*arguments, "--run-dir", str(tmp_path / "run"), "--no-progress"])
+    assert exited.value.code == 0
+    trained = settings_of_result(json.loads((tmp_path / "run" / "config.json").read_text()))
+    assert trained["env_kwargs"] == env_kwargs
+    assert trained["start_from"] == str(tmp_path / "a first run")
+    assert (trained["max_lag"], trained["frame_stack"], trained["clip_rewards"]) == (1, 2, False)
+    assert all(settings == trained for settings in settings_below(tmp_path / "my tune"))
+
+
+class Sized(gym.Wrapper[Any, Any, Any, Any]):
+    """CartPole, with the masks of a game whose size is asked for."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        self.size = size
+
+    def reset(self, **options: Any) -> Any:
+        observation, info = super().reset(**options)
+        return observation, {**info, "action_mask": np.ones(2, np.int8)}
+
+    def step(self, action: Any) -> Any:
+        *others, info = super().step(action)
+        return *others, {**info, "action_mask": np.ones(2, np.int8)}
+
+
+def test_functions_and_masks_are_searched_with(tmp_path: Path) -> None:
+    options = {"total_steps": 200, "jobs": 2, "fixed": FIXED, "progress": False, "output": tmp_path}
+    options |= {"env_kwargs": {"size": 3}, "action_masks": True}
+    entry = hybridppo.tune(Sized, trials=1, **options)
+    assert hybridppo.tuned("Sized", file=tmp_path / "tuned.json") == entry.config
+    for settings in settings_below(tmp_path):
+        assert (settings["env_kwargs"], settings["action_masks"]) == ({"size": 3}, True)
+    with pytest.raises(ConfigurationError, match="holds a search with action_masks True, not False"):
+        hybridppo.tune(Sized, trials=1, **{**options, "action_masks": False})
 
 
 def test_on_the_command_line_and_train_takes_the_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,9 @@
 
 import ast
 import contextlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import torch
 
 from hybridppo import Migrating, Mirrored, SingleDevice
 from hybridppo.accelerator import Cuda, Host, accelerator_of
+from hybridppo.errors import DeviceError
 from hybridppo.networks import precision
 from hybridppo.placements.crossing import available_device
 
@@ -70,10 +74,35 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Selected, "now", 0)
     monkeypatch.setattr(torch.cuda, "device", device)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: Selected.now)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_naming_a_device_does_not_wake_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wake() -> bool:
+        raise AssertionError("this initialises the driver, after which no process can be forked")
+
+    monkeypatch.setattr(torch.cuda, "is_available", wake)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert SingleDevice("cuda").learning_device == torch.device("cuda:0")
+    assert SingleDevice("cuda:1").learning_device == torch.device("cuda:1")
+    with pytest.raises(DeviceError, match="use cuda:0 to cuda:1"):
+        SingleDevice("cuda:2")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes are forked here")
+def test_a_process_that_has_named_a_device_can_be_forked() -> None:
+    script = (
+        "import os, sys, torch, hybridppo;"
+        "hybridppo.Mirrored('cpu', 'cuda');"
+        "child = os.fork();"
+        "sys.exit(int(torch.ones(1, device='cuda').item()) - 1) if child == 0 else None;"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from processes import run_python
 import hybridppo
 from hybridppo import PPOConfig
 from hybridppo.commands.main import main
+from hybridppo.errors import pip_install
 from hybridppo.reporting.pictures import has_matplotlib
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +80,14 @@ def test_train_writes_a_run_and_says_where(tmp_path: Path, capsys: pytest.Captur
     )
 
 
+def test_a_process_for_each_environment_is_refused_with_what_does_it_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", "--vectorization", "async") == 2
+    assert "got 'async': use num_workers (--num-workers) to step environments in processes" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_train_takes_a_fresh_folder_under_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):  # within the same second, too
@@ -124,7 +134,7 @@ def test_plot_without_matplotlib_says_so(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert train(tmp_path / "run", "--plot") == 0
-    assert "matplotlib is not installed (pip install hybridppo[plot])" in capsys.readouterr().out
+    assert f"matplotlib is not installed ({pip_install('plot')})" in capsys.readouterr().out
     assert not (tmp_path / "run" / "learning_curve.png").exists()
 
 
@@ -194,7 +204,7 @@ def test_a_picture_without_matplotlib_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run("placements", "CartPole-v1", "--plot", tmp_path / "placements.png", *QUIET) == 2
-    assert_is_one_message(capsys.readouterr().err, "--plot needs matplotlib: pip install hybridppo[plot]")
+    assert_is_one_message(capsys.readouterr().err, f"--plot needs matplotlib: {pip_install('plot')}")
 
 
 def test_auto_may_overlap_where_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,6 +272,48 @@ def test_a_missing_gpu_is_an_error(placement: str, tmp_path: Path, capsys: pytes
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("flag", ["--sampling-device", "--learning-device"])
+@pytest.mark.parametrize("placement", ["auto", "cpu", "cuda", "migrate", "hybrid", "overlap"])
+@pytest.mark.parametrize(
+    ("device", "part"), [("cuda:77", "'cuda:77' was asked for"), ("banana", "is no device: write")]
+)
+def test_a_device_that_is_not_there_is_an_error_with_every_placement(
+    placement: str, flag: str, device: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(tmp_path / "run", "--placement", placement, flag, device) == 1
+    assert_is_one_message(capsys.readouterr().err, part)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("flag", ["--sampling-device", "--learning-device"])
+def test_a_placement_that_takes_no_device_refuses_one(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for placement in ("auto", "cpu", "cuda"):
+        assert train(tmp_path / "run", "--placement", placement, flag, "cpu") == 2
+        option = flag.strip("-").replace("-", "_")
+        parts = f"{option}='cpu'", f"with placement {placement}:", "placement migrate, hybrid or overlap"
+        assert_is_one_message(capsys.readouterr().err, *parts)
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_refuses_devices_as_train_does(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    goal = ("--total-steps", 128, *QUIET)
+    assert run("resume", run_dir, "--learning-device", "cuda:77", *goal) == 1
+    assert_is_one_message(capsys.readouterr().err, "'cuda:77' was asked for")
+    assert run("resume", run_dir, "--placement", "cpu", "--sampling-device", "banana", *goal) == 1
+    assert_is_one_message(capsys.readouterr().err, "'banana' is no device")
+    assert run("resume", run_dir, "--sampling-device", "cpu", *goal) == 2
+    assert_is_one_message(capsys.readouterr().err, "sampling_device='cpu'", "placement migrate, hybrid or overlap")
+    assert num_iterations(run_dir) == 2
+    assert run("resume", run_dir, "--placement", "hybrid", "--learning-device", "cpu", *goal) == 0
+
+
+def test_lag_is_for_a_placement_that_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", "--max-lag", 1) == 2  # with placement cpu
+    assert_is_one_message(capsys.readouterr().err, "max_lag=1", "placement auto", "overlap")
+
+
 def test_an_error_of_somebody_elses_is_one_message_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,6 +373,11 @@ def test_impossible_settings_are_wrong_usage(
     assert not (tmp_path / "run").exists()
 
 
+def test_seconds_without_what_is_measured_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("placements", "CartPole-v1", "--seconds", 1) == 2
+    assert_is_one_message(capsys.readouterr().err, "--seconds is of --measure: give both, or neither")
+
+
 def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run"
     options = ("--total-steps", 64, "--run-dir", path, "--placement", "cpu", *SMALL, *QUIET)
@@ -367,6 +424,64 @@ def test_every_field_of_the_configuration_is_a_flag(command: str, capsys: pytest
     assert [flag for flag in flags if not re.search(rf"{flag}\b", text)] == []
 
 
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr() == (f"hybridppo {hybridppo.__version__}\n", "")
+
+
+WARN = """
+import os, pty, sys, warnings
+from gymnasium import logger
+from hybridppo.commands.main import main
+from hybridppo.commands.train import Train
+
+def run(self):
+    logger.warn("the motor is warm")
+    return 0
+
+Train.run = run
+if {in_terminal}:
+    pid, terminal = pty.fork()
+    if pid:
+        said = b""
+        try:
+            while text := os.read(terminal, 4096):
+                said += text
+        except OSError:  # how Linux says that the other side is closed
+            pass
+        os.waitpid(pid, 0)
+        sys.stdout.buffer.write(said)
+        sys.exit()
+main({arguments})
+"""
+"""The command line, in a terminal or not, with a command that warns as environments do: in colours."""
+
+
+@pytest.mark.parametrize("arguments", [["train", "--help"], ["train", "--no-such-flag"], ["train", "CartPole-v1"]])
+@pytest.mark.parametrize(
+    ("in_terminal", "variables", "has_colours"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
+    ],
+    ids=str,
+)
+def test_colours_are_for_terminals_whose_users_want_them(
+    arguments: list[str], in_terminal: bool, variables: dict[str, str], has_colours: bool
+) -> None:
+    if in_terminal:
+        pytest.importorskip("pty", reason="there are no pseudo-terminals here")
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    code = WARN.format(in_terminal=in_terminal, arguments=arguments)
+    process = run_python("-c", code, env={**env, "TERM": "xterm", **variables})
+    text = process.stdout + process.stderr
+    assert {"--help": "total-steps", "--no-such-flag": "helptext", "CartPole-v1": "motor"}[arguments[1]] in text
+    assert ("\x1b[" in text) == has_colours, text
+
+
 # As processes
 
 
@@ -387,9 +502,35 @@ def test_a_process_prints_its_error_on_stderr(tmp_path: Path) -> None:
     assert_is_one_message(process.stderr, "no_such_run is no run directory")
 
 
+SCRIPT = ROOT / "scripts" / "train_cartpole.py"
+
+
+def test_the_cartpole_script_trains_the_agent_that_is_asked_for(tmp_path: Path) -> None:
+    flags = ("--run-dir", tmp_path / "run", "--no-progress", "--placement", "cpu")
+    process = run_process(SCRIPT, "--agent", "td3", *flags, cwd=tmp_path)
+    assert process.returncode == 1, process.stderr
+    assert_is_one_message(process.stderr, "Discrete(2)", "Box")
+    assert not (tmp_path / "run").exists()
+    process = run_process(
+        SCRIPT, "Pendulum-v1", "--agent=td3", "--total-steps", 20, "--policy-delay", 3, *flags, cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    config = config_of(tmp_path / "run")
+    assert (config["agent"], config["config"]["policy_delay"], config["evaluation_episodes"]) == ("td3", 3, 20)
+
+
+def test_the_cartpole_script_takes_tuned_settings(tmp_path: Path) -> None:
+    flags = ("--tuned", "--total-steps", 256, "--gamma", 0.5, "--run-dir", tmp_path / "run", "--no-progress")
+    process = run_process(SCRIPT, *flags, "--placement", "cpu", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    config = config_of(tmp_path / "run")
+    assert PPOConfig(**config["config"]) == dataclasses.replace(hybridppo.tuned("CartPole-v1"), gamma=0.5)
+    assert (config["total_steps"], config["evaluation_episodes"]) == (256, 20)
+
+
 def test_the_cartpole_script(tmp_path: Path) -> None:
     flags = ("--total-steps", 2000, "--evaluation-episodes", 1, "--run-dir", tmp_path / "run", "--no-progress")
-    process = run_process(ROOT / "scripts" / "train_cartpole.py", *flags, cwd=tmp_path)
+    process = run_process(SCRIPT, *flags, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert f"run directory: {tmp_path / 'run'}" in process.stdout
     assert json.loads((tmp_path / "run" / "result.json").read_text())["env_steps"] >= 2000

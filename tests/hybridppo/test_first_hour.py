@@ -3,19 +3,26 @@
 import importlib
 import json
 import logging
+import math
 import os
+import signal
 import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
 from processes import run_python
+from toy_environments import IdentityDiscrete
 
 import hybridppo
-from hybridppo import CheckpointError, ConfigurationError, EnvError, RunDirectoryError
+from hybridppo import CheckpointError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
 from hybridppo.commands.tables import for_terminals
 
@@ -115,7 +122,7 @@ def test_an_environment_of_ones_own_by_its_module(name: str, placement: list[str
 def test_its_name_is_enough_for_check_and_in_processes(folder: Path) -> None:
     checked = hybridppo_in(folder, "check", "mazes_of_ones_own:Maze-v0", "--steps", 50)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    options = ("--total-steps", 64, "--placement", "cpu", "--vectorization", "async", "--run-dir", "run", *SMALL)
+    options = ("--total-steps", 64, "--placement", "cpu", "--num-workers", 2, "--run-dir", "run", *SMALL)
     trained = hybridppo_in(folder, "train", "mazes_of_ones_own:Maze-v0", *options)
     assert trained.returncode == 0, trained.stderr
 
@@ -143,11 +150,89 @@ def test_arguments_go_to_functions_too(folder: Path, monkeypatch: pytest.MonkeyP
     assert found.returns == (2.5, 2.5)
 
 
-def test_arguments_that_no_file_can_hold_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"env_kwargs must be a dict of what JSON can hold.*functools\.partial"
-    ):
-        train(env_kwargs={"function": print})
+class Kept(gym.Env[Any, Any]):
+    """Keeps the arguments that it was made with."""
+
+    observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (1,)), gym.spaces.Discrete(2)
+    made_with: ClassVar[list[dict[str, Any]]] = []
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.made_with.append(kwargs)
+        self._steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        return np.zeros(1, np.float32), 1.0, self._steps == 4, False, {}
+
+
+UNHELD: dict[str, dict[str, Any]] = {
+    "keys that are numbers": {"rewards": {0: 1.0}},
+    "a tuple": {"shape": (3, 4)},
+    "a number that is none": {"limit": math.nan},
+    "a function": {"reward": print},
+    "an array": {"start": np.zeros(3)},
+    "a member of an enumeration": {"level": signal.SIGINT},
+}
+
+
+@pytest.fixture
+def kept_id() -> Iterator[str]:
+    gym.register("Kept-v0", Kept)
+    yield "Kept-v0"
+    del gym.registry["Kept-v0"]
+
+
+@pytest.mark.parametrize("registered", [True, False])
+@pytest.mark.parametrize("what", UNHELD)
+def test_arguments_that_no_file_can_hold(
+    what: str, registered: bool, kept_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kwargs, run = {"size": 6, **UNHELD[what]}, tmp_path / "run"
+    source = kept_id if registered else Kept
+    Kept.made_with.clear()
+    train(source, env_kwargs=kwargs, run_dir=run, evaluation_episodes=1)
+    for made_with in Kept.made_with:
+        assert repr(made_with) == repr(kwargs)
+    config = json.loads((run / "config.json").read_text())
+    assert config["env_kwargs"] is None
+    assert config["env_kwargs_not_saved"] == repr(kwargs)
+
+    anew = [None, kept_id] if registered else [None]
+    for use in (partial(hybridppo.resume, progress=False), partial(hybridppo.evaluate, episodes=1, progress=False)):
+        for env in anew:
+            with pytest.raises(
+                hybridppo.RunDirectoryError, match=r"env_kwargs that config\.json cannot hold, \{'size'"
+            ):
+                use(run, env=env)
+    Kept.made_with.clear()
+    steps = [3 * BATCH, 4 * BATCH]
+    for total_steps in steps:  # what a resumed run writes is as honest
+        hybridppo.resume(run, env=partial(Kept, **kwargs), total_steps=total_steps, progress=False)
+    hybridppo.evaluate(run, env=partial(Kept, **kwargs), episodes=1, progress=False)
+    assert all(repr(made_with) == repr(kwargs) for made_with in Kept.made_with)
+    assert "must make them so by itself" in caplog.text
+    assert json.loads((run / "config.json").read_text())["env_kwargs_not_saved"] == repr(kwargs)
+
+
+def test_arguments_that_a_file_can_hold_are_handed_over_as_they_are(kept_id: str, tmp_path: Path) -> None:
+    kwargs = {"rewards": {"0": [1.0, 2, True, None, "text"]}}
+    Kept.made_with.clear()
+    train(kept_id, env_kwargs=kwargs, run_dir=tmp_path / "run")
+    hybridppo.resume(tmp_path / "run", total_steps=3 * BATCH, progress=False)
+    assert all(repr(made_with) == repr(kwargs) for made_with in Kept.made_with)
+    assert "env_kwargs_not_saved" not in json.loads((tmp_path / "run" / "config.json").read_text())
+
+
+def test_arguments_that_cannot_be_sent_are_named() -> None:
+    with pytest.raises(EnvError, match=r"options\.env_kwargs\['lock'\] is a lock, which cannot be pickled"):
+        train(lambda lock: IdentityDiscrete(), env_kwargs={"lock": threading.Lock()}, num_workers=2)
+
+
+def test_arguments_that_are_no_json_are_refused_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["train", "CartPole-v1", "--env-kwargs", "size=6"])
     assert exited.value.code == 2

@@ -147,7 +147,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
     "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
     "two workers": {"num_workers": 2},
-    "a process each": {"vectorization": "async"},
 }
 
 

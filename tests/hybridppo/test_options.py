@@ -1,21 +1,28 @@
 """An option is declared once: what follows from its field is the same everywhere."""
 
+import functools
 import inspect
 import json
 import re
-from dataclasses import asdict
+import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, RunDirectoryError
-from hybridppo.commands.main import main
+from hybridppo import ConfigurationError, DDPGConfig, PPOConfig, RunDirectoryError, TD3Config
+from hybridppo.agents.registry import AGENTS
+from hybridppo.commands.main import main, parse_command
+from hybridppo.commands.parsing import flags_of
+from hybridppo.distribution.policies import distribution_of
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.options import GROUPS, RunOptions, changeable_names, fields_of, helps
+from hybridppo.options import GROUPS, RunOptions, can_change_result, changeable_names, fields_of, helps
+from hybridppo.placements.by_name import KINDS
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.settings import Settings
 
@@ -52,12 +59,119 @@ SOME: dict[str, Any] = {
 """A value for every option. A further one is a line here."""
 
 
+CHANGES_RESULT = {
+    RunOptions: "total_steps total_episodes seed target_return start_from distribution",
+    EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
+        clip_rewards episodic_life""",
+    PPOConfig: """num_envs num_steps episodes_per_rollout pool_size num_epochs num_minibatches learning_rate
+        critic_learning_rate anneal_learning_rate gamma gae_lambda clip_range anneal_clip_range clip_range_vf
+        entropy_coef value_coef max_grad_norm target_kl normalize_advantage normalize_observations normalize_rewards
+        squash_actions hidden_sizes activation encoder_sizes layer_norm shared_trunk orthogonal_init log_std_init
+        use_sde sde_sample_freq convolutions recurrent recurrent_size sequence_length precision""",
+    TD3Config: """num_envs train_frequency gradient_steps batch_size buffer_size learning_starts steps_per_iteration
+        learning_rate critic_learning_rate gamma n_steps tau exploration exploration_std ou_theta hidden_sizes
+        activation policy_delay target_noise_std target_noise_clip""",
+}
+"""Options and settings that can change what a seed gives. A further one is a name here or in the next."""
+SAME_RESULT: dict[type, dict[str, Any]] = {
+    RunOptions: {
+        "num_workers": 2,
+        "evaluation_episodes": 1,
+        "evaluate_every": 16,
+        "evaluate_episodes": 1,
+        "evaluate_beside": False,
+        "track": None,
+        "checkpoint_seconds": 0.0,
+        "keep_checkpoints": 1,
+        "address": "auto",
+    },
+    EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0},
+    PPOConfig: {"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
+    TD3Config: {
+        **{"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
+        **{"buffer_on": "host"},
+    },
+}
+"""Those that cannot, with a value to try; None for those that need what is not always installed."""
+
+
 def train(**options: Any) -> hybridppo.TrainResult:
     return hybridppo.train("CartPole-v1", **{"placement": "cpu", "config": CONFIG, "progress": False, **options})
 
 
 def test_there_is_a_value_for_every_option() -> None:
     assert SOME.keys() == OPTIONS.keys()
+
+
+@pytest.mark.parametrize("group", CHANGES_RESULT)
+def test_every_option_says_whether_it_can_change_a_result(group: type) -> None:
+    options = fields_of(group)
+    can, cannot = set(CHANGES_RESULT[group].split()), set(SAME_RESULT[group])
+    assert can | cannot == options.keys()
+    with_a_target = {"evaluate_every", "evaluate_episodes", "evaluate_beside"} & cannot
+    assert {name for name, option in options.items() if can_change_result(option, {})} == can
+    found = {name for name, option in options.items() if can_change_result(option, {"target_return": 1.0})}
+    assert found == can | with_a_target
+
+
+def test_no_agent_is_forgotten() -> None:
+    configs = {kind.config for kind in AGENTS.values()}
+    assert {*GROUPS, *configs} == {*CHANGES_RESULT, DDPGConfig}  # whose fields are TD3's, too
+
+
+@functools.cache
+def parameters(config: Any, name: str = "", value: Any = None) -> torch.Tensor:
+    """Of an agent trained for two iterations, with another value of an option where one is named."""
+    env_id = "CartPole-v1" if isinstance(config, PPOConfig) else "Pendulum-v1"
+    changes = {name: value} if name in fields_of(type(config)) else {}
+    options = {name: value} if name and not changes else {}
+    with tempfile.TemporaryDirectory() as folder:
+        options |= {"total_steps": 2 * 32, "run_dir": Path(folder) / "run", "seed": 3}
+        result = hybridppo.train(
+            env_id, config=replace(config, **changes), placement="cpu", vectorization="sync", progress=False, **options
+        )
+    return result.agent.parameters.values.detach().clone()
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value"),
+    [
+        (config, name, value)
+        for config in (
+            ppo_config(num_envs=2, num_steps=16, hidden_sizes=(4,)),
+            TD3Config(num_envs=2, steps_per_iteration=32, learning_starts=8, batch_size=8, hidden_sizes=(8,)),
+        )
+        for group in (type(config), *GROUPS)
+        for name, value in SAME_RESULT[group].items()
+        if value is not None
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, PPOConfig | TD3Config) else str(value),
+)
+def test_what_cannot_change_a_result_does_not(config: Any, name: str, value: Any) -> None:
+    torch.testing.assert_close(parameters(config, name, value), parameters(config), rtol=1e-4, atol=1e-5)
+
+
+def test_every_setting_of_a_placement_says_whether_it_can_change_a_result() -> None:
+    """Devices, and what proves or forces a copy, cannot; a further argument is a name here or in its class."""
+    same = {"device", "sampling", "learning", "verify", "force_copy"}
+    for kind in KINDS.values():
+        assert set(inspect.signature(kind).parameters) - same == kind.changes_result.keys()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_alike"),
+    [
+        ("local", "multi:2", True),
+        ("coarse:2", "fine:3", True),
+        ("gpu:2", "gpu:1:2", True),
+        ("gpu:2", "gpu:2:4", False),
+        ("central:2", "central:2:1", True),
+        ("central:2", "central:3", False),
+        ("local", "gpu:1", False),
+    ],
+)
+def test_what_of_a_distribution_can_change_a_result(one: str, other: str, is_alike: bool) -> None:
+    assert (distribution_of(one).part_in_result() == distribution_of(other).part_in_result()) == is_alike
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +193,12 @@ def test_every_option_is_an_argument_a_flag_and_a_line_of_the_configuration(
     assert re.search(rf"--{name.replace('_', '-')}[ ,]", capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_flags_of_every_option_are_read_back_as_they_were_written(name: str) -> None:
+    parsed: Any = parse_command(["train", "CartPole-v1", *flags_of({name: SOME[name]})])
+    assert {**asdict(parsed.options), **asdict(parsed.environment)}[name] == SOME[name]
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_has_a_sentence_of_help(group: type) -> None:
     assert helps(group).keys() == fields_of(group).keys()
@@ -97,7 +217,7 @@ def test_resuming_takes_what_may_change_and_nothing_else(run_dir: Path) -> None:
     assert {"total_steps", "num_workers", "worker_timeout"} <= set(changeable_names())
     assert not {"seed", "vectorization", "action_masks"} & set(changeable_names())
     with pytest.raises(TypeError, match="unexpected keyword argument 'vectorization'"):
-        hybridppo.resume(run_dir, vectorization="async")
+        hybridppo.resume(run_dir, vectorization="sync")
     result = hybridppo.resume(run_dir, total_steps=64, keep_checkpoints=1, progress=False)
     assert result.metrics["env_steps"] >= 64
     assert len([path for path in (run_dir / "checkpoints").iterdir() if path.name.isdigit()]) == 1
@@ -138,14 +258,13 @@ WRONG = [
     (RunOptions, {"total_steps": 1, "track": "tensorbord"}, "track must name .* did you mean tensorboard"),
     (RunOptions, {"total_steps": 1, "track": 3}, "track must name trackers, with commas between, got 3"),
     (RunOptions, {"total_steps": 1, "start_from": 3}, "start_from must name a run directory or an agent's file"),
-    (EnvironmentOptions, {"env_kwargs": [1]}, "env_kwargs must be a dict of what JSON can hold"),
+    (EnvironmentOptions, {"env_kwargs": [1]}, "env_kwargs must be a dict of arguments by name"),
     (EnvironmentOptions, {"imports": ["my_envs"]}, "imports must name modules, with commas between"),
-    (EnvironmentOptions, {"vectorization": "threads"}, "vectorization must be auto, sync, async or compiled"),
+    (EnvironmentOptions, {"vectorization": "threads"}, "vectorization must be auto, sync or compiled"),
     (EnvironmentOptions, {"autoreset_mode": "never"}, "autoreset_mode must be one of next_step"),
     (EnvironmentOptions, {"on_env_error": "ignore"}, "on_env_error must be raise or restart"),
     (EnvironmentOptions, {"worker_timeout": 0.0}, "worker_timeout must be positive"),
     (EnvironmentOptions, {"action_masks": 1}, "action_masks must be True or False"),
-    (EnvironmentOptions, {"on_env_error": "restart", "vectorization": "async"}, "on_env_error='restart' needs"),
 ]
 
 

@@ -1,6 +1,7 @@
 """A run that is stopped, anywhere, and resumed ends bit-identical to one that never was."""
 
 import json
+import math
 import os
 import random
 import shutil
@@ -31,8 +32,10 @@ from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.interruption import Interruption, Stopped, requests_to_end
 from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.workers.sampler import WorkerSampler
+from hybridppo.settings import Settings
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, JointDistribution
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
@@ -351,7 +354,6 @@ def lines(run_dir: Path) -> int:
         (SIGNALS[0], []),
         (SIGNALS[-1], []),
         (SIGNALS[-1], ["--num-workers", 2]),
-        (signal.SIGTERM, ["--vectorization", "async"]),
     ],
     ids=str,
 )
@@ -525,3 +527,18 @@ def test_an_update_that_is_broken_off_leaves_the_agent_as_it_was(tmp_path: Path)
         assert one.state()[1] == before[1]
     assert np.isfinite(agent.parameters.values.detach().numpy()).all()
     shutil.rmtree(tmp_path / "copy")
+
+
+def test_seconds_without_end_are_kept(tmp_path: Path) -> None:
+    endless = {"checkpoint_seconds": math.inf, "worker_timeout": math.inf}
+    hybridppo.train(
+        "CartPole-v1", total_steps=64, seed=0, config=CONFIG, placement="cpu", run_dir=tmp_path / "run", progress=False,
+        **endless,
+    )  # fmt: skip
+    written = (tmp_path / "run" / "config.json").read_bytes()
+    assert json.loads(written, parse_constant=pytest.fail)["checkpoint_seconds"] is None  # JSON by the standard
+    for text in (written, json.dumps({**json.loads(written), **endless}).encode()):  # as earlier releases wrote them
+        (tmp_path / "run" / "config.json").write_bytes(text)
+        settings = Settings.read(RunDirectory.open(tmp_path / "run"))
+        assert settings.run.checkpoint_seconds == settings.environment.worker_timeout == math.inf
+        assert not hybridppo.resume(tmp_path / "run", progress=False).interrupted

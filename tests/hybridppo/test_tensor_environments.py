@@ -9,10 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
+from gymnasium.vector import SyncVectorEnv
 from ppo_settings import ppo_config
 from tensor_environments import Broken, Forgetful, Guessing, ScriptedTensors
 
@@ -167,6 +169,20 @@ def test_an_agent_is_evaluated_and_loaded_by_itself(tmp_path: Path) -> None:
     assert hybridppo.load(tmp_path / "run").act(np.zeros(4, np.float32)) in (0, 1)
 
 
+def test_an_evaluation_takes_as_many_environments_as_there_are(tmp_path: Path) -> None:
+    agent = train(TorchCartPole(4), run_dir=tmp_path / "run").agent
+    for make in (
+        lambda: TorchCartPole(3),
+        TorchCartPole(3),
+        lambda: SyncVectorEnv([partial(gym.make, "CartPole-v1")] * 3),
+    ):
+        evaluation = hybridppo.evaluate(tmp_path / "run", env=make, episodes=7, progress=False)
+        assert len(evaluation.returns) == 7
+        assert evaluation == hybridppo.evaluate_agent(agent, make, episodes=7, progress=False)
+    with pytest.raises(EnvError, match="has 3 environments, but num_envs is 4: make them equal"):
+        train(TorchCartPole(3))
+
+
 def test_auto_takes_the_device_of_the_environments(
     second_device: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -285,17 +301,6 @@ def test_a_reset_that_cannot_be_used_is_an_error() -> None:
 
     with pytest.raises(EnvError, match="failed in its reset: it must return two values, observations and infos"):
         train(Resetting)
-
-
-def test_what_steps_a_single_environment_says_so(tmp_path: Path) -> None:
-    train(TorchCartPole, run_dir=tmp_path / "run")
-    with pytest.raises(ConfigurationError, match="playing takes an environment's id or a function that makes a single"):
-        hybridppo.play(tmp_path / "run", env=TorchCartPole(1))
-    with pytest.raises(EnvError, match="the environment has no window: its render_mode is None"):
-        hybridppo.play(tmp_path / "run", env=lambda: TorchCartPole(1))
-    with pytest.raises(ConfigurationError, match=r"what is exported .check_steps. takes an environment's id"):
-        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=TorchCartPole(1))
-    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
 
 
 # Stopping and resuming

@@ -568,7 +568,7 @@ def test_another_function_is_refused_with_the_difference(tmp_path: Path) -> None
     path = tmp_path / "run"
     train(partial(ScriptedEnv, ((5, "truncated"),)), run_dir=path, iterations=1)
     before = contents(path)
-    with pytest.raises(CheckpointError, match=r"action_space was .*'n': 2.* and is .*'n': 3"):
+    with pytest.raises(CheckpointError, match=r"action_space was Discrete\(2\) and is Discrete\(3\)"):
         resume(path, env=partial(ScriptedEnv, ((5, "truncated"),), Discrete(3)), total_steps=8 * BATCH)
     with pytest.raises(CheckpointError, match=r"observation_space was .*Box.* and is .*Discrete.*; action_space was"):
         resume(path, env=IdentityDiscrete, total_steps=8 * BATCH)
@@ -615,10 +615,9 @@ def wait_until(holds: Callable[[], bool], process: "subprocess.Popen[str]", time
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send to a process")
-@pytest.mark.parametrize("stepped", ["--vectorization async", "--num-workers 2"])
-def test_ctrl_c_saves_and_exits_with_130(stepped: str, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_exits_with_130(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    command = f"-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu {stepped}"
+    command = "-m hybridppo train CartPole-v1 --total-steps 1000000000 --placement cpu --num-workers 2"
     flags = f"--num-envs 2 --num-steps 16 --num-minibatches 2 --checkpoint-seconds 1e6 --no-progress --run-dir {path}"
     process = start_python(
         *command.split(),

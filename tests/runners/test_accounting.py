@@ -3,7 +3,9 @@ moves where something is done.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,6 +107,7 @@ class Placement:
 
 class Agent:
     version = 0
+    should_stop = None
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -249,3 +252,20 @@ def test_learning_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) 
     with Mirrored("cpu", "cpu").learning(None):  # type: ignore[arg-type]
         assert waited == []
     assert waited == [torch.device("cpu")]
+
+
+def test_two_threads_may_count_at_once() -> None:
+    counters = Counters()
+    other = threading.Thread(target=partial(counters.add, num_bytes=1, seconds=1.0))
+
+    class Meanwhile(int):
+        """Lets the other thread count while this number is being added."""
+
+        def __radd__(self, total: int) -> int:
+            other.start()
+            other.join(0.2)
+            return total + int(self)
+
+    counters.add(num_bytes=Meanwhile(2), seconds=2.0)
+    other.join()
+    assert (counters.bytes_copied, counters.seconds_copying) == (3, 3.0)

@@ -22,7 +22,6 @@ SPACE = Dict(camera=Box(0, 255, (3, 3, 1), np.uint8), room=Discrete(25), speed=T
 WAYS: dict[str, dict[str, Any]] = {
     "in turn": {},
     "workers": {"num_workers": 2},
-    "a process each": {"vectorization": "async"},
     "whole episodes": {"config": EPISODES},
 }
 SECOND_SEED = seed_of(0, "environments") + 1
@@ -52,7 +51,7 @@ def make(step: int, observation: Any, usual: Any = None, space: gym.Space = SPAC
 
 @pytest.mark.parametrize(
     ("way", "room"),
-    [("in turn", 1_000_000), ("in turn", -1), ("workers", -1), ("a process each", 25), ("whole episodes", 25)],
+    [("in turn", 1_000_000), ("in turn", -1), ("workers", -1), ("whole episodes", 25)],
 )
 def test_a_choice_that_there_is_not(way: str, room: int) -> None:
     words = rf"environment [01] .*step 7.* its observation is {room}, which is not one of its space, Discrete\(25\)"
@@ -109,7 +108,7 @@ def test_restarted_it_goes_on(bad: Any) -> None:
     assert result.metrics["env_restarts"] > 0
 
 
-@pytest.mark.parametrize("way", ["in turn", "a process each", "whole episodes"])
+@pytest.mark.parametrize("way", ["in turn", "workers", "whole episodes"])
 def test_a_choice_in_an_array_is_cast_at_any_step(way: str) -> None:
     plain = train(partial(make, 7, 3, usual=3, space=Discrete(25)), **WAYS[way])
     cast = train(partial(make, 7, np.array([3]), usual=3, space=Discrete(25)), **WAYS[way])
@@ -128,7 +127,7 @@ def test_a_reward_in_an_array_later_on_is_cast_or_refused(way: str) -> None:
         train(partial(FaultyEnv, fault), **WAYS[way])
 
 
-@pytest.mark.parametrize("way", ["in turn", "a process each", "whole episodes"])
+@pytest.mark.parametrize("way", ["in turn", "workers", "whole episodes"])
 @pytest.mark.parametrize(
     ("space", "usual", "bad", "name"),
     [
@@ -157,7 +156,8 @@ def test_a_little_out_of_bounds_at_first_is_warned_of_too(
     space: Box, value: float, step: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     usual = np.full(1, 0.5 * (float(space.low[0]) + float(space.high[0])), space.dtype)
-    train(partial(make, step, np.array([value], space.dtype), usual=usual, space=space))
+    with np.errstate(over="ignore"):  # a network multiplies the widest by more than 1
+        train(partial(make, step, np.array([value], space.dtype), usual=usual, space=space))
     warnings = [record.getMessage() for record in caplog.records if "bounds" in record.getMessage()]
     assert len(warnings) == 1
 

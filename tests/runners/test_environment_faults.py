@@ -126,7 +126,7 @@ def masked(index: int, step: int) -> Callable[[FaultyEnv, Any], Any]:
     return look
 
 
-WAYS_TO_STEP = {"in-process": {}, "workers": {"num_workers": 2}, "a process each": {"vectorization": "async"}}
+WAYS_TO_STEP = {"in-process": {}, "workers": {"num_workers": 2}}
 
 
 @pytest.mark.parametrize("way", WAYS_TO_STEP)
@@ -451,8 +451,6 @@ def test_restart_of_what_the_library_does_not_make_is_refused() -> None:
     vector = partial(vector_of, lambda env, result: result, AutoresetMode.NEXT_STEP, NUM_ENVS)
     with pytest.raises(ConfigurationError, match="the function made a SyncVectorEnv: let it make one environment"):
         train(vector, on_env_error="restart")
-    with pytest.raises(ConfigurationError, match="num_workers where processes are wanted"):
-        train("CartPole-v1", on_env_error="restart", vectorization="async")
     with pytest.raises(ConfigurationError, match="on_env_error must be raise or restart, got 'ignore'"):
         train("CartPole-v1", on_env_error="ignore")
 
@@ -620,28 +618,6 @@ def test_slow_steps_are_no_hang() -> None:
 def test_step_hangs_timeout_must_be_positive(timeout: float) -> None:
     with pytest.raises(ConfigurationError, match="worker_timeout must be positive"):
         train("CartPole-v1", worker_timeout=timeout)
-
-
-@posix
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        (
-            stick,
-            rf"^environment 4 \(seed {FIRST_SEED + 4}\) failed in step 3 of its episode, 23 .*: the motor is stuck",
-        ),
-        (die, r"^the process of environment 4 has died: killed by SIGKILL"),
-        (hang, r"^no answer from environment 4 within 1 s: it hangs"),
-        (with_observation(np.zeros((2, 2))), "^environment 4 .* of shape"),
-    ],
-    ids=["raises", "killed", "hangs", "shape"],
-)
-def test_faults_with_a_process_for_each_environment(fault: Any, words: str) -> None:
-    step = 1 if fault not in (stick, die, hang) else 23
-    before = set(psutil.Process().children())
-    with pytest.raises(EnvError, match=words):
-        train(partial(FaultyEnv, at(4, step, fault)), vectorization="async", worker_timeout=1.0)
-    assert set(psutil.Process().children()) == before
 
 
 # NaN or infinite observation or reward
@@ -847,7 +823,7 @@ def test_environments_differ_in_spaces(differs: str) -> None:
 
     def make() -> FaultyEnv:
         made.append(FaultyEnv(lambda env, result: result))
-        if len(made) == 4:  # the first was only looked at
+        if len(made) == 3:
             made[-1].observation_space = Box(-2.0, 2.0, (2,)) if differs == "observation" else Box(-1.0, 1.0, (2,))
             made[-1].action_space = Discrete(3) if differs == "action" else Discrete(2)
         return made[-1]

@@ -4,21 +4,23 @@
     described = describe(environment, began)    # some steps later: what JSON can hold
     restore(another_environment, described)     # made and reset in the same way
 
-`describe` walks an environment, its wrappers, its copies where it is a vector, and whatever objects of Python classes
-they hold. Numbers, text, containers, NumPy arrays and random generators are written down; what cannot change while
-an environment runs (spaces, functions, types, modules) is only noted. Of what has not changed since it began there is
-only a digest: it must be the same in the fresh environment, for else that is another one. Objects of any other kind,
-such as the world of a physics engine, cannot be saved, and neither can the environment.
+`describe` writes down the attributes of an environment, its wrappers, and its copies if it is a vector: numbers, text,
+containers, NumPy arrays, random generators and dataclasses. What cannot change while an environment runs (spaces,
+functions, types, modules) is only noted. What has not changed since the environment began is written as a digest; the
+fresh environment must have the same there, or it is another environment.
+
+An object of any other class is never looked into, and none of its methods is called: the environment cannot be saved,
+unless the class is of a package in `KNOWN_PACKAGES`, or has the two methods `get_state()`, which returns plain data as
+above, and `set_state(state)`, which takes it back. An environment may have them, too; nothing else of it is saved then.
 
 Nothing is ever made from what a description names: `restore` sets plain data in objects that are there already. It
 does not see what an environment keeps elsewhere than in attributes, as in globals, closures or other processes.
-
-An object can speak for itself with two methods: `state_dict()` returns plain data (as above), and
-`load_state_dict(state)` takes it back. This file does not import torch, so that worker processes need not.
+This file does not import torch, so that worker processes need not.
 """
 
+import dataclasses
 import functools
-import hashlib
+import inspect
 import json
 import logging
 import math
@@ -26,6 +28,7 @@ import random
 import re
 import types
 from collections import deque
+from collections.abc import Callable
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -39,46 +42,59 @@ from hybridppo.environments.state.nodes import (
     BIT_GENERATORS,
     PLAIN_DTYPES,
     Node,
+    array_bytes,
     attribute_path,
     class_name,
     full_class_name,
     is_python_object,
     to_text,
 )
+from hybridppo.environments.state.sharing import Shared
 from hybridppo.errors import EnvStateError
 
+FORMAT = 2
+"""Of a description. Those of format 1, which name none, looked into objects of any class written in Python."""
 MAX_BYTES = 2**26
 """The most that the description of one environment may take: an environment that keeps its whole past is refused."""
+KNOWN_PACKAGES = ("gymnasium", "hybridppo", "minigrid", "minatar", "pettingzoo", "mpe2")
+"""Objects of their classes are written down as an environment is."""
+OF_FORMAT_1 = ("state_dict", "load_state_dict")
+"""The names that `get_state` and `set_state` had."""
+REMEDY = "give {owner} get_state() and set_state(state) (docs/environments.md, Resumed exactly)"
 CONSTANTS = (
     type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial,
     np.dtype, np.ufunc, type(np.ravel), gym.Space, EnvSpec, logging.Logger, re.Pattern, PurePath,
 )  # fmt: skip
 
 
+PLAIN_TYPES = {bool, int, str, type(None)}
+"""Of values that are written as they are."""
+
 Digests = dict[str, str]
 """Of attributes, by where they are."""
 
 
-def digests(environment: object) -> Digests:
+def digests(environment: object, shared: Shared | None = None) -> Digests:
     """What `describe` compares with, to be taken when the environment has been reset for the first time.
 
     Raises:
         EnvStateError: where it cannot be saved.
     """
-    return Walk(environment).digests
+    return Walk(environment, shared).digests()
 
 
-def describe(environment: object, began: Digests | None = None) -> dict[str, Any]:
+def describe(environment: object, began: Digests | None = None, shared: Shared | None = None) -> dict[str, Any]:
     """The state of an environment (or vector of environments), as JSON can hold it.
 
     Args:
         environment: what to save.
         began: its digests from when it began; without them, all of it is written down.
+        shared: by all environments that are described together; None for one by itself.
 
     Raises:
         EnvStateError: where it cannot be saved, naming the attribute and its type.
     """
-    walk = Walk(environment)
+    walk = Walk(environment, shared)
     described: dict[str, Any] = walk.since(began if began is not None else {})
     return described
 
@@ -87,18 +103,28 @@ class Walk:
     """An environment's nodes, with the digests of its attributes.
 
     A place is a unique name for where something is (`.env.state`, `.envs[1].items{0}`); a path is what people read.
+
+    Args:
+        environment: to be looked into.
+        shared: by all environments that are walked together.
+        restored: the format of a description that is to be put into this environment; None to describe it.
     """
 
-    def __init__(self, environment: object) -> None:
+    def __init__(self, environment: object, shared: Shared | None = None, restored: int | None = None) -> None:
+        self._shared = shared if shared is not None else Shared()
+        self._restored = restored
+        self._num_nodes = 0
         # What may be met again, by identity, with its place; kept here so that no identity is given twice.
         self._met: dict[int, tuple[str, object]] = {}
         self._arrays: list[tuple[NDArray[Any], str, Node]] = []
         self._kept_always: set[int] = set()
-        self.digests: Digests = {}
+        self.nodes: dict[str, Node] = {}
+        """Of the attributes that may be left out if they have not changed, by place."""
+        self._paths: dict[str, str] = {}
         try:
             self._root = self._node(environment, "", type(environment).__name__)
             self._write_arrays()
-            self._digest(self._root, "")
+            self._note_attributes(self._root, "")
         except RecursionError as error:
             raise EnvStateError(f"{type(environment).__name__} holds data nested too deeply to be saved") from error
 
@@ -107,16 +133,30 @@ class Walk:
         """What may be met again, by its place."""
         return dict(self._met.values())
 
+    def digests(self) -> Digests:
+        """Those of `nodes`."""
+        found = {}
+        for place, node in self.nodes.items():
+            with self._shared.stopwatch.charging(self._paths[place]):
+                found[place] = self._shared.digest_of(node)
+        return found
+
     def since(self, began: Digests) -> Node:
         """The environment's node, with digests in place of what has not changed since."""
-        self._gone = began.keys() - self.digests.keys()
-        root = self._without_the_same(self._root, "", began)
-        if len(json.dumps(root)) > MAX_BYTES:
-            raise EnvStateError(f"its state takes more than {MAX_BYTES >> 20} MiB")
+        digests = self.digests() if began else {}
+        self._same = {place: digest for place, digest in digests.items() if began.get(place) == digest}
+        self._gone = began.keys() - self.nodes.keys()
+        root = self._without_the_same(self._root, "")
+        if len(json.dumps(root, allow_nan=False)) > MAX_BYTES:
+            raise too_large()
+        root["format"] = FORMAT
         return root
 
-    def _node(self, value: object, place: str, path: str) -> Node:
-        if isinstance(value, Enum):
+    def _node(self, value: Any, place: str, path: str) -> Node:
+        self._num_nodes += 1
+        if not self._num_nodes % 256:
+            self._shared.stopwatch.check()
+        if issubclass(type(value), Enum):
             return {"enum": class_name(value), "name": value.name}
         if value is None or type(value) in (bool, int, str):
             return value
@@ -124,7 +164,7 @@ class Walk:
             return value if math.isfinite(value) else {"float": repr(value)}
         if type(value) is bytes:
             return {"bytes": to_text(value)}
-        if isinstance(value, np.generic) and value.dtype.kind in PLAIN_DTYPES:
+        if issubclass(type(value), np.generic) and value.dtype.kind in PLAIN_DTYPES:
             return {"scalar": to_text(value.tobytes()), "dtype": value.dtype.str}
         if id(value) in self._met:
             return {"again": self._met[id(value)][0]}
@@ -134,7 +174,10 @@ class Walk:
     def _new_node(self, value: object, place: str, path: str) -> Node:
         if type(value) in (tuple, list, deque):
             assert isinstance(value, (tuple, list, deque))
-            items = [self._node(item, f"{place}[{i}]", f"{path}[{i}]") for i, item in enumerate(value)]
+            if _is_plain(value):
+                items: list[Node] = list(value)
+            else:
+                items = [self._node(item, f"{place}[{i}]", f"{path}[{i}]") for i, item in enumerate(value)]
             node: Node = {type(value).__name__: items}
             return {**node, "maxlen": value.maxlen} if isinstance(value, deque) else node
         if type(value) is dict:
@@ -149,21 +192,34 @@ class Walk:
             return {"random_state": self._node(value.get_state(legacy=False), f"{place}.state", path)}
         if type(value) is random.Random:
             return {"random": self._node(value.getstate(), f"{place}.state", path)}
-        if isinstance(value, CONSTANTS) and not _is_seeded_space(value):
+        if issubclass(type(value), CONSTANTS) and not _is_seeded_space(value):
             return {"constant": class_name(value)}
-        if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-            state = value.state_dict()  # type: ignore[attr-defined]
-            return {
-                "object": class_name(value),
-                "state": self._node(state, f"{place}.state_dict()", f"{path}.state_dict()"),
-            }
-        if is_python_object(value):
-            attributes = [
-                [name, self._node(of, f"{place}.{name}", attribute_path(value, name))]
-                for name, of in vars(value).items()
-            ]
-            return {"object": class_name(value), "attributes": attributes}
-        raise EnvStateError(f"{path} is of type {full_class_name(value)}, which cannot be saved")
+        if sets_own_state(value, self._restored) is not None:
+            state = self._own_state(value, f"{place}.get_state()") if self._restored is None else None
+            return {"object": class_name(value), "state": state}
+        if is_python_object(value) and (place == "" or self._restored == 1 or is_known(value)):
+            return {"object": class_name(value), "attributes": self._attributes(value, place)}
+        owner = path.partition(".")[0]
+        remedy = f": {REMEDY.format(owner=owner)}" if is_python_object(value) else ""
+        raise EnvStateError(f"{path} is of type {full_class_name(value)}, which cannot be saved{remedy}")
+
+    def _attributes(self, value: object, place: str) -> list[Node]:
+        found = []
+        for name, of in vars(value).items():
+            path = attribute_path(value, name)
+            with self._shared.stopwatch.charging(path):
+                found.append([name, self._node(of, f"{place}.{name}", path)])
+        return found
+
+    def _own_state(self, value: Any, place: str) -> Node:
+        path = f"{class_name(value)}.get_state()"
+        with self._shared.stopwatch.charging(path):
+            try:
+                state = value.get_state()
+            except Exception as error:
+                raise EnvStateError(f"{path} failed: {type(error).__name__}: {error}") from error
+            self._shared.stopwatch.check()
+            return self._node(state, place, path)
 
     def _pair(self, i: int, key: object, value: object, place: str, path: str) -> list[Node]:
         of_key = self._node(key, f"{place}{{{i}}}.key", f"a key of {path}")
@@ -187,63 +243,127 @@ class Walk:
         for group in groups.values():
             (first, at, node), others = group[0], group[1:]
             # Views of one array stay views of one array; a view alone need not keep what it was cut from.
-            memory = _owner(first) if others else first.copy(order="K")
+            memory = _owner(first) if others else first
             if not isinstance(memory, np.ndarray):
                 raise EnvStateError(f"arrays that share the memory of a {full_class_name(memory)} cannot be saved")
-            # As it lies in memory: an array that owns its memory fills it, whatever the order of its axes.
-            axes = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
+            lying = _as_it_lies(memory)
+            if not others and not lying.flags.c_contiguous:
+                memory = first.copy(order="K")
+                lying = _as_it_lies(memory)
             shown = first if others else memory
-            node |= {"array": to_text(memory.transpose(axes).tobytes()), **_layout(shown, memory)}
+            node |= {"array": lying, **_layout(shown, memory)}
             for array, _, other in others:
                 other |= {"array": None, "memory_of": at, **_layout(array, memory)}
             if others:
                 self._kept_always.update(id(other) for _, _, other in group)
 
-    def _digest(self, node: Node, place: str) -> bool:
-        """Note the digests of all attributes within; whether the node must be kept even where it is the same."""
-        if isinstance(node, list):
-            kept = [self._digest(item, f"{place}[{i}]") for i, item in enumerate(node)]  # all of them, whatever it says
+    def _note_attributes(self, node: Node, place: str) -> bool:
+        """Note the nodes of all attributes within; whether the node must be kept even where it is the same."""
+        if isinstance(node, list):  # all of them, whatever it says
+            kept = [self._note_attributes(item, f"{place}[{i}]") for i, item in enumerate(node) if type(item) is dict]
             return any(kept)
         if not isinstance(node, dict):
             return False
         if "attributes" in node:
             for name, of in node["attributes"]:
-                if not self._digest(of, f"{place}.{name}") and not _is_object(of):
-                    self.digests[f"{place}.{name}"] = _digest_of(of)
+                if not self._note_attributes(of, f"{place}.{name}") and not _is_object(of):
+                    self.nodes[f"{place}.{name}"] = of
+                    self._paths[f"{place}.{name}"] = f"{node['object'].rpartition('.')[2]}.{name}"
             return False
         kind = next(iter(node), "")
         keep = kind in ("again", "generator", "random_state", "random", "object") or id(node) in self._kept_always
         if kind in ("tuple", "list", "deque"):
-            return self._digest(node[kind], place) or keep
+            return self._note_attributes(node[kind], place) or keep
         if kind == "dict":
-            kept = [self._digest(value, f"{place}{{{i}}}") for i, (_, value) in enumerate(node["dict"])]
+            kept = [self._note_attributes(value, f"{place}{{{i}}}") for i, (_, value) in enumerate(node["dict"])]
             return any(kept) or keep
         return keep
 
-    def _without_the_same(self, node: Node, place: str, began: Digests) -> Node:
+    def _without_the_same(self, node: Node, place: str) -> Node:
         if isinstance(node, list):
-            return [self._without_the_same(item, f"{place}[{i}]", began) for i, item in enumerate(node)]
+            return [
+                self._without_the_same(item, f"{place}[{i}]") if type(item) is dict else item
+                for i, item in enumerate(node)
+            ]
         if not isinstance(node, dict):
             return node
         if "attributes" in node:
             names = {name for name, _ in node["attributes"]}
-            changed = [self._changed(name, of, f"{place}.{name}", began) for name, of in node["attributes"]]
+            changed = [self._changed(name, of, f"{place}.{name}") for name, of in node["attributes"]]
             gone = [at.removeprefix(f"{place}.") for at in self._gone if at.startswith(f"{place}.")]
             gone = [name for name in gone if name.isidentifier() and name not in names]
             return {**node, "attributes": changed + [[name, {"gone": True}] for name in gone]}
         kind = next(iter(node), "")
         if kind in ("tuple", "list", "deque"):
-            return {**node, kind: self._without_the_same(node[kind], place, began)}
+            return {**node, kind: self._without_the_same(node[kind], place)}
         if kind == "dict":
             pairs = enumerate(node["dict"])
-            return {"dict": [[k, self._without_the_same(v, f"{place}{{{i}}}", began)] for i, (k, v) in pairs]}
-        return node
+            return {"dict": [[k, self._without_the_same(v, f"{place}{{{i}}}")] for i, (k, v) in pairs]}
+        if kind == "array":
+            return {**node, "array": self._text_of(node["array"])}
+        return {name: self._without_the_same(of, place) for name, of in node.items()}
 
-    def _changed(self, name: str, node: Node, place: str, began: Digests) -> list[Node]:
-        digest = self.digests.get(place)
-        if digest is not None and began.get(place) == digest:
-            return [name, {"same": digest}]
-        return [name, self._without_the_same(node, place, began)]
+    def _text_of(self, memory: "NDArray[Any] | None") -> str | None:
+        if memory is None:
+            return None
+        if memory.nbytes > MAX_BYTES:
+            raise too_large()
+        self._shared.stopwatch.check()
+        return to_text(array_bytes(memory))
+
+    def _changed(self, name: str, node: Node, place: str) -> list[Node]:
+        if place in self._same:
+            return [name, {"same": self._same[place]}]
+        return [name, self._without_the_same(node, place)]
+
+
+def is_known(value: object) -> bool:
+    """Whether an object is written down attribute by attribute: an environment, a dataclass, or of a known package."""
+    kind = type(value)
+    module = getattr(kind, "__module__", None)
+    return (
+        issubclass(kind, (gym.Env, gym.vector.VectorEnv))
+        or all(hasattr(kind, name) for name in ("reset", "step", "observation_space", "action_space"))
+        or dataclasses.is_dataclass(kind)
+        or (isinstance(module, str) and module.partition(".")[0] in KNOWN_PACKAGES)
+    )
+
+
+def sets_own_state(value: object, restored: int | None = None) -> "Callable[[Any], object] | None":
+    """What takes back the state of an object, if its class has `get_state()` and `set_state(state)`.
+
+    Methods of these names that take other arguments are something else.
+
+    Args:
+        value: the object.
+        restored: the format of a description that is put back; in format 1 the names were those of torch's modules.
+    """
+    take = _own_methods(type(value)) or (_own_methods(type(value), *OF_FORMAT_1) if restored == 1 else None)
+    return functools.partial(take, value) if take is not None else None
+
+
+def _own_methods(kind: Any, getter: str = "get_state", setter: str = "set_state") -> "Callable[..., object] | None":
+    get, take = (getattr(kind, name, None) for name in (getter, setter))
+    if not (callable(get) and callable(take)):
+        return None
+    try:
+        inspect.signature(get).bind(None)
+        inspect.signature(take).bind(None, None)
+    except (TypeError, ValueError):  # ValueError: of what Python cannot look into
+        return None
+    found: Callable[..., object] = take
+    return found
+
+
+def too_large() -> EnvStateError:
+    """The error for a state that no checkpoint should hold."""
+    return EnvStateError(f"its state takes more than {MAX_BYTES >> 20} MiB")
+
+
+def _is_plain(items: "tuple[Any, ...] | list[Any] | deque[Any]") -> bool:
+    """Whether all items are written as they are."""
+    kinds = set(map(type, items))
+    return kinds <= PLAIN_TYPES or (kinds == {float} and all(map(math.isfinite, items)))
 
 
 def _is_seeded_space(value: object) -> bool:
@@ -254,8 +374,10 @@ def _is_object(node: Node) -> bool:
     return isinstance(node, dict) and "object" in node
 
 
-def _digest_of(node: Node) -> str:
-    return hashlib.blake2b(json.dumps(node).encode(), digest_size=12).hexdigest()
+def _as_it_lies(memory: NDArray[Any]) -> NDArray[Any]:
+    """With its axes in the order in which they lie in memory: an array that owns its memory fills it then."""
+    axes = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
+    return memory.transpose(axes)
 
 
 def _layout(array: NDArray[Any], memory: NDArray[Any]) -> Node:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 BIT_GENERATORS: dict[str, Callable[..., np.random.BitGenerator]] = {
     "PCG64": np.random.PCG64,
@@ -27,7 +28,7 @@ def is_python_object(value: object) -> bool:
     """Whether all that an object holds is in its `__dict__`: its class and those before it are written in Python."""
     kind = type(value)
     has_slots = any(name not in ("__dict__", "__weakref__") for cls in kind.__mro__ for name in _slots_of(cls))
-    return kind.__new__ is object.__new__ and hasattr(value, "__dict__") and not has_slots
+    return kind.__new__ is object.__new__ and kind.__dictoffset__ != 0 and not has_slots
 
 
 def _slots_of(cls: type) -> tuple[str, ...]:
@@ -59,7 +60,12 @@ def full_class_name(value: object) -> str:
     return f"{module}.{class_name(value)}" if module else class_name(value)
 
 
-def to_text(data: bytes) -> str:
+def array_bytes(array: NDArray[Any]) -> memoryview:
+    """The memory of an array that is contiguous, without a copy."""
+    return array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
+
+
+def to_text(data: "bytes | memoryview") -> str:
     """Bytes as JSON can hold them."""
     return base64.b64encode(data).decode("ascii")
 

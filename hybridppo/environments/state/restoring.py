@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.state.describing import Walk
+from hybridppo.environments.state.describing import FORMAT, Walk, sets_own_state
 from hybridppo.environments.state.nodes import (
     BIT_GENERATORS,
     MISSING,
@@ -21,25 +21,37 @@ from hybridppo.environments.state.nodes import (
     plain_dtype,
     to_bytes,
 )
-from hybridppo.errors import EnvStateError
+from hybridppo.environments.state.sharing import Shared
+from hybridppo.errors import EnvStateError, shown
 
 
-def restore(environment: object, described: dict[str, Any]) -> None:
-    """Put a state that `describe` gave into an environment made and reset in the same way; all of it, or nothing.
+def restore(environment: object, described: dict[str, Any], shared: Shared | None = None) -> None:
+    """Put a state that `describe` gave into an environment made and reset in the same way.
+
+    All of it or nothing, unless a `set_state` of the environment's own fails.
+
+    Args:
+        environment: a fresh one.
+        described: the state.
+        shared: by all environments that are restored together; None for one by itself.
 
     Raises:
         EnvStateError: where it does not fit this environment.
     """
-    restorer = Restorer(environment, described)  # reads everything before anything is changed
+    # Reads everything before anything is changed.
+    restorer = Restorer(environment, described, shared if shared is not None else Shared())
     restorer.apply()
 
 
 class Restorer:
     """Reads a described state against a fresh environment; nothing is changed before `apply`."""
 
-    def __init__(self, environment: object, described: dict[str, Any]) -> None:
-        walk = Walk(environment)
-        self._digests, self._fresh = walk.digests, walk.objects
+    def __init__(self, environment: object, described: dict[str, Any], shared: Shared) -> None:
+        self._format = described.get("format", 1)
+        if self._format not in (1, FORMAT):
+            raise EnvStateError(f"its state is of format {shown(self._format)}, and this release reads up to {FORMAT}")
+        walk = Walk(environment, shared, self._format)
+        self._nodes, self._fresh, self._shared = walk.nodes, walk.objects, shared
         self._met: dict[str, Any] = {}
         self._memory: dict[str, NDArray[Any]] = {}
         self._changes: list[Callable[[], object]] = []
@@ -62,7 +74,7 @@ class Restorer:
             return node
         kind = next(iter(node))
         if kind == "same":
-            if self._digests.get(place) != node[kind]:
+            if place not in self._nodes or not self._shared.is_digest_of(node[kind], self._nodes[place]):
                 raise EnvStateError(f"{path} is not what it was when the run began")
             return fresh
         if kind == "enum":
@@ -125,8 +137,12 @@ class Restorer:
         self._require_class(node["object"], fresh, path)
         self._met[place] = fresh
         if "state" in node:
-            state = self._value(node["state"], MISSING, f"{place}.state_dict()", f"{path}.state_dict()")
-            self._changes.append(functools.partial(fresh.load_state_dict, state))
+            set_state = sets_own_state(fresh, self._format)
+            if set_state is None:
+                raise EnvStateError(f"{path} has no get_state() and set_state(state), and had them when it was saved")
+            got = "get_state()" if self._format > 1 else "state_dict()"
+            state = self._value(node["state"], MISSING, f"{place}.{got}", f"{path}.{got}")
+            self._changes.append(functools.partial(_call, set_state, state, path))
             return fresh
         if not is_python_object(fresh):
             raise EnvStateError(f"{path} is of type {full_class_name(fresh)}, which cannot be restored")
@@ -163,6 +179,13 @@ class Restorer:
             raise EnvStateError(f"{path} was a {name} when it was saved; a freshly reset environment has none there")
         if class_name(fresh) != name:
             raise EnvStateError(f"{path} was a {name} when it was saved, and is a {class_name(fresh)} now")
+
+
+def _call(set_state: Callable[[Any], object], state: Any, path: str) -> None:
+    try:
+        set_state(state)
+    except Exception as error:
+        raise EnvStateError(f"set_state() of {path} failed: {type(error).__name__}: {error}") from error
 
 
 def checked_state(state: dict[str, Any]) -> dict[str, Any]:

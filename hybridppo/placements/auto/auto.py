@@ -94,14 +94,14 @@ class Auto:
 
         Args:
             source: what the environments are made from; calibration makes its own.
-            environments: as made for training; not touched.
+            environments: as made for training, all or some of them; not touched.
             config: of the agent. For PPO, figures are measured and an iteration is predicted of them; off-policy agents
                 are trained for some moments under each candidate.
             total_steps: of the run.
             num_workers: as asked for by the user; None leaves it open.
             options: how the environments are made and stepped.
             agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
-            seconds_to_make: what it took to make the environments.
+            seconds_to_make: what it took to make `environments`.
             within: the policy that the training is spread by; None for none.
         """
         if environments.device is not None:
@@ -110,6 +110,7 @@ class Auto:
             placement = SingleDevice(environments.device)
             table = {"seconds": 0.0, "left_out": [], "chosen": str(environments.device), "line": line}
             return Choice(placement, num_workers or 0, config.torch_threads or 1, table)
+        seconds_to_make *= config.num_envs * environments.num_agents / environments.num_envs  # of all
         if not isinstance(config, PPOConfig):
             candidate, table = choose_by_trials(
                 source,
@@ -154,9 +155,9 @@ class Auto:
         if calibration.figures is None:
             workers = work.num_workers or 0 if within is None else 0
             candidate = Candidate("cpu", num_workers=workers, torch_threads=work.torch_threads)
-            reason = f"; not measured ({calibration.left_out[0]})"
-            logger.info("placement auto: %s%s", candidate.label, reason)
-            return _choice(candidate, {**table, "chosen": candidate.label}, work.num_workers)
+            line = f"{candidate.label}; not measured ({calibration.left_out[0]})"
+            logger.info("placement auto: %s", line)
+            return _choice(candidate, {**table, "chosen": candidate.label, "line": line}, work.num_workers)
         predictions, decision = self.predictions(work, config, calibration, within)
         line = describe(decision, work, calibration.figures)
         line = line if within is None else f"within {within.label}, {line}"

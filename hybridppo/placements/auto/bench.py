@@ -329,15 +329,20 @@ class Bench:
         if sleeps:
             self._calibration.seconds_once += time.perf_counter() - start
         self._time_update(self._learner)  # where kernels or graphs are made once per shape
-        share = 0.1 * max(0.0, self._left_now())
+        share = 0.08 * max(0.0, self._left_now())
         seconds = stable_median(lambda: self._time_update(self._learner), 2 * share)
 
         transfer = self._shares * stable_median(partial(self.time, lambda: mirror.to_learner(host)), share)
+        remainder = transfer
+        if frames_of(self._agent.observation_space) is None:
+            rest = replace(host, observations=host.observations[-1:])
+            remainder = self._shares * stable_median(partial(self.time, lambda: mirror.to_learner(rest)), share)
         publish = self._time_crossing(mirror, self._learner, share)
         move = self._time_crossing(moving, self._learner, share)
         single.prepare(self._agent)
         action, crossing = self._time_actions(single, share)
-        return AcceleratorFigures(device, action, crossing, self._shares * seconds, publish, move, transfer)
+        update = self._shares * seconds
+        return AcceleratorFigures(device, action, crossing, update, publish, move, transfer, remainder)
 
     def measure_workers(self, max_lag: int, torch_threads: int | None) -> None:
         """What a worker process really costs, beside a busy core, where workers may be the best.

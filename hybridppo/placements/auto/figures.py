@@ -47,6 +47,8 @@ class AcceleratorFigures:
     """The actor there and home again, tensor by tensor."""
     transfer: float
     """A rollout."""
+    remainder: float
+    """The rest of a rollout whose actor was on the device: the observations that it acted on are there already."""
 
 
 @dataclass(frozen=True)

@@ -134,8 +134,9 @@ def predict(work: Work, figures: Figures, candidate: Candidate) -> Prediction:
         assert accelerator is not None  # `candidates` proposes no device that has no figures
         learning = accelerator.update
         if candidate.name == "cuda":
-            copying = work.num_steps * accelerator.crossing
-            filling += work.num_steps * (accelerator.action - figures.action) - copying
+            crossing = work.num_steps * accelerator.crossing
+            filling += work.num_steps * (accelerator.action - figures.action) - crossing
+            copying = crossing + accelerator.remainder
         else:
             copying = accelerator.transfer + (accelerator.move if candidate.name == "migrate" else accelerator.publish)
     elif candidate.name == "overlap":

@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING
 
-from hybridppo.errors import ConfigurationError, shown
+from hybridppo.errors import ConfigurationError, pip_install, shown
 
 if TYPE_CHECKING:
     from hybridppo.reporting.trackers.base import Tracker
@@ -43,7 +43,7 @@ def tracker_of(name: str) -> "Tracker":
         ConfigurationError: where its package is not installed.
     """
     if importlib.util.find_spec(name) is None:
-        raise ConfigurationError(f"tracking with {name} needs a package: pip install hybridppo[{name}]")
+        raise ConfigurationError(f"tracking with {name} needs a package: {pip_install(name)}")
     module = importlib.import_module(f"hybridppo.reporting.trackers.{name}")
     made: Tracker = getattr(module, TRACKERS[name])()
     return made

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, command
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
@@ -135,7 +135,8 @@ class Tracking(Callback):
 
     def _tell_what_is_left(self, error: Exception) -> None:
         run_dir = self._run.run_dir
-        left = f"{len(self._rows)} rows are lost" if run_dir is None else f"`hybridppo resume {run_dir}` sends the rest"
+        lost = f"{len(self._rows)} rows are lost"
+        left = lost if run_dir is None else f"`{command('hybridppo', 'resume', run_dir)}` sends the rest"
         logger.warning(
             "the tracker %s was not told all: %s: %s; %s", self.tracker.name, type(error).__name__, error, left
         )
@@ -169,7 +170,7 @@ class Tracking(Callback):
             return [self._rows[i] for i in range(min(ROWS_AT_ONCE, len(self._rows)))]
 
     def _replay(self) -> None:
-        """Put what the files have that was never sent, and that does not wait in memory, before what does."""
+        """Add to what waits in memory what only the files have and was never sent, the oldest first."""
         assert self._run.run_dir is not None
         found = [
             _row(kind, line)
@@ -182,7 +183,8 @@ class Tracking(Callback):
             missed = [row for row in found if (row.kind, row.iteration) not in in_memory]
             for row in missed:
                 self._replayed[row.kind] = max(self._replayed[row.kind], row.iteration)
-            self._rows.extendleft(sorted(missed, key=lambda row: row.env_steps, reverse=True))
+            # A line is in its file before its row is in memory: what is missed may be older than what waits, or newer.
+            self._rows = deque(sorted([*missed, *self._rows], key=lambda row: row.env_steps))
 
     def _write(self) -> None:
         """Write down how far the tracker has come. Where the disk will not take it, more is sent again than need be."""
@@ -191,7 +193,7 @@ class Tracking(Callback):
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
         try:
             self._file.parent.mkdir(exist_ok=True)
-            temporary.write_text(json.dumps({"run": self._before, **self._sent}))
+            temporary.write_text(json.dumps({"run": self._before, **self._sent}, allow_nan=False))
             temporary.replace(self._file)
         except OSError as error:
             self._file_outage.failed(error, "a run that goes on from here may tell some rows twice")

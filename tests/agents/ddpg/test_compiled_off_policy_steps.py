@@ -135,5 +135,5 @@ def test_what_is_compiled_is_what_was_asked_for_and_no_other() -> None:
 
 def test_without_a_compiler_there_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_modules, "has_numba", lambda: False)
-    with pytest.raises(ConfigurationError, match=r"needs Numba.*pip install 'hybridppo\[compiled"):
+    with pytest.raises(ConfigurationError, match=r"needs Numba.*pip install '\.\[compiled"):
         agent_of(CONFIG)._gradient_steps()

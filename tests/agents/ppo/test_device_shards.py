@@ -38,14 +38,15 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
     assert len(batch) == N
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
     seen: list[list[float]] = [[] for _ in range(S)]
+    (weighed,) = batch.weighed(order[None], [4, 3, 3], normalizes=True)
     for some in order.split([4, 3, 3]):
-        minibatch = batch.minibatch(some, True)
+        minibatch = weighed.minibatch(some)
         for i, part in enumerate(minibatch):
             seen[i] += part.log_probs.tolist()
         advantages = torch.cat([part.advantages for part in minibatch])
         assert advantages.mean().abs() < 1e-6
         assert advantages.std() == pytest.approx(1.0, abs=1e-5)
-        raw = batch.minibatch(some, False)
+        raw = batch.weighed(order[None], [4, 3, 3], normalizes=False)[0].minibatch(some)
         expected = normalize(torch.cat([part.advantages for part in raw]))
         assert torch.allclose(advantages, expected)
         places = [  # where in each shard they are: not the same
@@ -55,9 +56,10 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
         assert places[0] != places[1] != places[2]
     assert [sorted(column) for column in seen] == [sorted(part.log_probs.tolist()) for part in parts]
     # A learner that has one of them sees the same.
-    own = ShardedBatch(parts[1:2], 1, columns(parts)).minibatch(order[:4], True)
+    alone = ShardedBatch(parts[1:2], 1, columns(parts)).weighed(order[None], [4, 3, 3], normalizes=True)[0]
+    (own,) = alone.minibatch(order[:4])
     for name in ("observations", "log_probs", "advantages", "returns"):
-        assert torch.equal(getattr(own[0], name), getattr(batch.minibatch(order[:4], True)[1], name))
+        assert torch.equal(getattr(own, name), getattr(weighed.minibatch(order[:4])[1], name))
     assert torch.equal(batch.steps().values, torch.cat([part.values for part in parts]))
 
 

@@ -37,6 +37,25 @@ def test_policy_loss_in_every_region(ratio: float, advantage: float, expected: f
     assert log_ratio.grad.item() == pytest.approx(-ratio * advantage if has_gradient else 0.0)
 
 
+def test_normalised_advantages_are_those_worked_out_by_hand() -> None:
+    # mean 2, deviation 1; mean 2, deviation 2
+    found = normalize(torch.tensor([[1.0, 2.0, 3.0], [0.0, 2.0, 4.0]]))
+    torch.testing.assert_close(found, torch.tensor([[-1.0, 0.0, 1.0], [-1.0, 0.0, 1.0]]))
+
+
+def test_rows_that_do_not_count_are_normalised_to_zero_whatever_they_are() -> None:
+    counted = torch.tensor([[True, False, True, True], [False, False, True, False], [False] * 4])
+    advantages = torch.tensor([1.0, math.nan, 2.0, 3.0]).expand(3, 4)
+    found = normalize(advantages, counted=counted)
+    torch.testing.assert_close(found, torch.tensor([[-1.0, 0.0, 0.0, 1.0], [0.0] * 4, [0.0] * 4]))
+
+
+def test_a_single_advantage_has_no_deviation_whatever_its_weight() -> None:
+    weights, advantages = torch.rand(1000, 1) * 3.0 + 0.1, torch.randn(1000, 1)
+    assert not normalize(advantages, weights=weights).any()
+    assert not normalize(advantages).any()
+
+
 def test_policy_loss_is_a_mean() -> None:
     loss = policy_loss(log_ratio=torch.zeros(2), advantages=torch.tensor([1.0, 4.0]), clip_range=0.2)
     assert loss.item() == -2.5

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -11,15 +12,25 @@ import torch
 from ppo_settings import ppo_config
 from selection import only_by_default
 from torch import Tensor, nn
-from toy_environments import MODES, DelayedCopy, HighestAllowed, ScriptedEnv, TMaze, scripted_vector
+from toy_agents import ScriptedAgents
+from toy_environments import (
+    MODES,
+    DelayedCopy,
+    FaultyEnv,
+    HighestAllowed,
+    ScriptedEnv,
+    TMaze,
+    scripted_vector,
+)  # fmt: skip
 
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo import ppo as ppo_module
+from hybridppo.agents.ppo import forms as forms_module
 from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
@@ -276,7 +287,7 @@ def test_by_hand_is_autograd(cell: Any, way: str, variant: str) -> None:
     batch = replace(batch, rows=moved)
     order = np.arange(len(batch))[::-1].copy()
     for _ in range(2):
-        sizes = agent._minibatch_sizes(batch)
+        sizes = agent.minibatch_sizes(batch)
         expected, found = by_autograd.epoch(batch, order, sizes, 0.2), by_hand.epoch(batch, order, sizes, 0.2)
         torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)
         torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=2e-3, atol=1e-5)
@@ -333,8 +344,8 @@ def train(config: PPOConfig = SMALL, env: Any = "CartPole-v1", **options: Any) -
 
 def test_training_takes_the_form_by_hand_and_compares_it(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
-    compare = ppo_module.require_same_gradient
-    monkeypatch.setattr(ppo_module, "require_same_gradient", lambda *args: (taken.append(args[1]), compare(*args)))
+    compare = forms_module.difference
+    monkeypatch.setattr(forms_module, "difference", lambda *args: (taken.append(args[1]), compare(*args))[1])
     by_hand = train().agent
     assert [type(form) for form in taken] == [NumpyRecurrentSteps]
     plain = train(replace(SMALL, fast_updates=False)).agent
@@ -342,10 +353,65 @@ def test_training_takes_the_form_by_hand_and_compares_it(monkeypatch: pytest.Mon
     torch.testing.assert_close(by_hand.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-3)
 
 
-def test_a_formula_that_is_changed_in_one_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_formula_that_is_changed_in_one_form_takes_effect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(GRU, "advance", lambda cell, projected, state: torch.tanh(projected[..., : cell.size] + state))
-    with pytest.raises(hybridppo.TrainingError, match="the gradient of the actor is not the same in the two forms"):
-        train(replace(SMALL, recurrent="gru"))
+    agent = train(replace(SMALL, recurrent="gru")).agent
+    assert "the gradient of the actor is not the same in the two forms" in caplog.text
+    assert type(agent._steps) is RecurrentSteps
+
+
+FORMS = {"autograd": {"fast_updates": False}, "by hand": {}}
+
+
+@pytest.mark.parametrize("normalizes", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lost", [0, 7, 11, 12])
+def test_sequences_without_a_step_are_left_out(lost: int, form: str, normalizes: bool) -> None:
+    """With minibatches of one sequence, and columns of which the first steps are none."""
+    config = replace(SMALL, num_minibatches=12, normalize_advantage=normalizes, **FORMS[form])
+    agent, rollouts = rollouts_of(config, partial(TMaze, 3), 1)
+    rollout = replace(rollouts[0], valid_rows=torch.tensor([row for row in range(48) if row % 4 or row >= 4 * lost]))
+    metrics = agent.update(rollout)
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert agent.parameters.values.isfinite().all()
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing(form: str, num_shards: int) -> None:
+    config = replace(SMALL, normalize_observations=True, normalize_rewards=True, **FORMS[form])
+    agent, rollouts = rollouts_of(config, partial(TMaze, 3), 2)
+    wire = [torch.zeros(num_columns(agent)) for _ in range(num_shards)]
+    exchange = SimpleNamespace(to_fill=lambda: wire, filled=lambda: wire)
+    if num_shards > 1:
+        shards = {"num_shards": num_shards, "mine": slice(None), "exchange": exchange}
+        agent.spread = lambda steps: ShardedSteps(agent, steps, **shards)
+    before = agent.parameters.values.detach().clone()
+    metrics = agent.update(replace(rollouts[0], valid_rows=torch.zeros(0, dtype=torch.int64)))
+    assert torch.equal(agent.parameters.values, before)
+    assert np.isnan(metrics["policy_loss"])
+    assert all(tensor.isfinite().all() for tensor in agent.state()[0].values())
+    assert np.isfinite(agent.update(rollouts[1])["policy_loss"])
+
+
+@pytest.mark.parametrize("distribution", ["local", pytest.param("multi:2", marks=pytest.mark.slow), "central:2"])
+def test_restarts_and_agents_that_leave_end_no_training(distribution: str) -> None:
+    config = replace(SMALL, num_steps=16, sequence_length=4, num_minibatches=16)
+    options: Any = {"config": config, "total_steps": 64 * 6, "distribution": distribution, "vectorization": "auto"}
+    faulty = partial(FaultyEnv, failing_now_and_then, 10)
+    result = train(env=faulty, on_env_error="restart", **options)
+    assert result.metrics["env_restarts"] > 0
+    if distribution == "local":
+        result = train(env=partial(ScriptedAgents, [[(16, "terminated")], [(1, "terminated")]]), **options)
+        assert np.isfinite(result.metrics["policy_loss"])
+
+
+def failing_now_and_then(env: FaultyEnv, result: Any) -> Any:
+    if env.steps % 19 == 18:
+        raise RuntimeError("stuck")
+    return result
 
 
 def test_an_update_that_is_stopped_changes_nothing() -> None:

@@ -15,7 +15,7 @@ import hybridppo
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import compiled_steps
-from hybridppo.agents.ppo.agreement import require_same_gradient
+from hybridppo.agents.ppo.agreement import difference
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.compiled_steps import CompiledSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
@@ -69,7 +69,9 @@ def make_batch(agent: PPO, size: int) -> Batch:
 
 def one_step(steps: OptimizerSteps, batch: Batch) -> torch.Tensor:
     """A step on all of the batch, its rows in the opposite order."""
-    (statistics,) = steps.epoch(batch, np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)], 0.2)
+    order, sizes = np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)]
+    (weighed,) = batch.weighed(torch.as_tensor(order)[None], sizes, steps._agent.config.normalize_advantage)
+    (statistics,) = steps.epoch(weighed, order, sizes, 0.2)
     return statistics
 
 
@@ -275,9 +277,7 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_modules, "has_numba", lambda: False)
     agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))
-    with pytest.raises(
-        ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install 'hybridppo\[compiled"
-    ):
+    with pytest.raises(ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install '\.\[compiled"):
         agent._optimizer_steps()
 
 
@@ -320,7 +320,7 @@ def test_a_network_whose_thread_fails_keeps_no_other_waiting(fails: int, monkeyp
     take_steps = steps._module.take_steps
 
     def fails_for_one(*arguments: Any) -> None:
-        if arguments[11] == fails:  # whose network it is
+        if arguments[10] == fails:  # whose network it is
             raise MemoryError("no room")
         take_steps(*arguments)
 
@@ -399,13 +399,12 @@ def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: typ
     assert 1e-5 < error < limit  # eight bits: 0.4 % a product
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=needs_bf16)])
 @pytest.mark.parametrize("num_rows", [2, 4, 8, 16, 32])
-def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int, precision: Any) -> None:
+def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int) -> None:
     """They come over and over, and must not cancel out."""
-    agent = make_agent(CONTINUOUS, ppo_config(precision=precision, orthogonal_init=False))
+    agent = make_agent(CONTINUOUS, ppo_config(orthogonal_init=False))
     batch = make_batch(agent, num_rows)
-    require_same_gradient(AutogradSteps(agent), NumpySteps(agent), agent.parameters, batch, agent.config)
+    assert difference(AutogradSteps(agent), NumpySteps(agent), agent.parameters, batch, agent.config) is None
     norms = [float(agent.parameters.gradient[agent.parameters.range_of(name)].norm()) for name in ("actor", "critic")]
     assert min(norms) > 0.1  # there is something to compare
 

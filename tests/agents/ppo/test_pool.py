@@ -79,7 +79,7 @@ def test_the_surrogate_is_the_papers() -> None:
     batch = PooledBatch(rows, rows, before, now, advantages, now, weights, torch.full((200,), 0.5))
     found = policy_loss(
         log_ratio=now - batch.log_probs,
-        advantages=batch.weighed_advantages(normalizes=False),
+        advantages=batch.weighed(torch.arange(200)[None], [100, 100], normalizes=False)[0].advantages,
         clip_range=batch.clip_range(0.2),
     )
     ratio = (now - acted).exp()
@@ -91,7 +91,7 @@ def test_advantages_are_normalised_as_they_are_weighed() -> None:
     weights, advantages = torch.tensor([1.0, 2.0, 0.5, 1.0]), torch.tensor([1.0, -1.0, 3.0, 2.0])
     rows = torch.zeros(4, 1)
     batch = PooledBatch(rows, rows, weights, weights, advantages, weights, weights, weights)
-    found = batch.weighed_advantages(normalizes=True)
+    found = batch.weighed(torch.arange(4)[None], [4], normalizes=True)[0].advantages
     mean = float((weights * advantages).sum() / weights.sum())
     deviation = float(np.std([1.0, -2.0, 1.5, 2.0], ddof=1))
     expected = [w * (a - mean) / deviation for w, a in zip(weights.tolist(), advantages.tolist(), strict=True)]

@@ -19,6 +19,10 @@ from hybridppo.rollouts.rollout import Rollout
 
 OBSERVATIONS = Box(-np.inf, np.inf, (4,))
 SPACES = {"discrete": Discrete(3), "continuous": Box(-1.0, 1.0, (2,))}
+FORMS_OF: dict[str, dict[str, Any]] = {
+    "autograd": {"fast_updates": False}, "by hand": {}, "compiled": {"compiled_updates": True}
+}  # fmt: skip
+FORMS = [pytest.param(name, marks=pytest.mark.extras if name == "compiled" else ()) for name in FORMS_OF]
 # One minibatch: the reference need not know how passes are shuffled.
 PLAIN = ppo_config(num_envs=3, num_steps=16, num_epochs=3, num_minibatches=1, hidden_sizes=(16, 8), learning_rate=1e-2)
 
@@ -163,7 +167,7 @@ def minibatches_of(agent: PPO, rollout: Rollout) -> list[list[int]]:
 
 
 def with_valid_rows(rollout: Rollout, rows: range | list[int]) -> Rollout:
-    return replace(rollout, valid_rows=torch.tensor(rows))
+    return replace(rollout, valid_rows=torch.tensor(rows, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])
@@ -190,14 +194,47 @@ def test_each_pass_is_shuffled_afresh_and_sees_every_step_once() -> None:
     assert len({tuple(rows) for rows in passes}) == 3
 
 
-@pytest.mark.filterwarnings("ignore:var")  # a single return has no variance to explain
-@pytest.mark.parametrize(("num_valid", "sizes"), [(1, [1]), (3, [3]), (5, [2, 3]), (9, [2, 2, 2, 3])])
-def test_few_steps_make_fewer_minibatches_but_none_of_one(num_valid: int, sizes: list[int]) -> None:
-    config = replace(PLAIN, num_minibatches=4, num_epochs=1, fast_updates=False)
+@pytest.mark.parametrize(
+    ("num_valid", "normalizes", "sizes"),
+    [
+        (1, True, [1]), (3, True, [3]), (5, True, [2, 3]), (9, True, [2, 2, 2, 3]),
+        (1, False, [1]), (3, False, [1, 1, 1]), (5, False, [1, 1, 1, 2]),
+    ],
+)  # fmt: skip
+def test_few_steps_make_fewer_minibatches_and_none_that_is_normalised_of_one(
+    num_valid: int, normalizes: bool, sizes: list[int]
+) -> None:
+    config = replace(PLAIN, num_minibatches=4, num_epochs=1, fast_updates=False, normalize_advantage=normalizes)
     agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
     seen = minibatches_of(agent, with_valid_rows(make_rollout(agent), range(num_valid)))
     assert sorted(len(rows) for rows in seen) == sizes
     assert agent.parameters.values.isfinite().all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("num_minibatches", "normalizes"), [(48, False), (24, True), (24, False)])
+def test_there_are_as_many_minibatches_as_were_asked_for(form: str, num_minibatches: int, normalizes: bool) -> None:
+    config = replace(PLAIN, num_minibatches=num_minibatches, normalize_advantage=normalizes, **FORMS_OF[form])
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    agent.update(make_rollout(agent))
+    assert num_gradient_steps(agent) == 3 * num_minibatches
+    assert agent.parameters.values.isfinite().all()
+
+
+@pytest.mark.parametrize("pool_size", [1, 3])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing(form: str, pool_size: int) -> None:
+    config = replace(PLAIN, pool_size=pool_size, normalize_observations=True, normalize_rewards=True, **FORMS_OF[form])
+    agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
+    before = agent.parameters.values.detach().clone()
+    metrics = agent.update(with_valid_rows(make_rollout(agent), []))
+    assert torch.equal(agent.parameters.values, before)
+    assert all(math.isnan(metrics[name]) for name in (*STATISTICS, "explained_variance"))
+    assert agent.version == 1
+    assert all(tensor.isfinite().all() for tensor in agent.state()[0].values())
+    metrics = agent.update(make_rollout(agent, seed=1))
+    assert all(map(math.isfinite, metrics.values()))
+    assert not torch.equal(agent.parameters.values, before)
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["autograd", "by hand"])

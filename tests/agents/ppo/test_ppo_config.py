@@ -114,6 +114,14 @@ def test_a_minibatch_of_one_cannot_be_normalised() -> None:
     assert PPOConfig(num_envs=2, num_steps=2, num_minibatches=4, normalize_advantage=False).minibatch_size == 1
 
 
+def test_a_sequence_of_one_step_cannot_be_normalised_by_itself() -> None:
+    options: dict[str, Any] = {"num_envs": 2, "num_steps": 33, "recurrent": "lstm", "sequence_length": 32}
+    with pytest.raises(ConfigurationError, match=r"^normalize_advantage .* sequence of a single step"):
+        PPOConfig(**options, num_minibatches=3)  # of four sequences
+    PPOConfig(**options, num_minibatches=2)
+    PPOConfig(**options, num_minibatches=3, normalize_advantage=False)
+
+
 def test_whole_numbers_will_do_for_real_ones_and_lists_for_tuples() -> None:
     config = PPOConfig(gamma=1, hidden_sizes=[8, 4])  # type: ignore[arg-type]
     assert config.gamma == 1

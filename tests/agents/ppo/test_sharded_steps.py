@@ -10,10 +10,14 @@ import pytest
 import torch
 from learner_kinds import KINDS, Kind
 from ppo_settings import ppo_config
+from pretended_recorder import PretendedRecorder
 from selection import only_by_default
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.ppo import losses
+from hybridppo.agents.ppo.captured_steps import CapturedSteps
+from hybridppo.agents.ppo.device_shards import DeviceShardedSteps, ShardedExperience, ShardedRollout
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
@@ -138,6 +142,47 @@ def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, kind: K
     if kind.config.keys() <= {"fast_updates"}:
         assert len(exchanged) == 2 + of_gradients  # one of each update brings the critic's values
     assert len(exchanged) >= 2 + of_gradients
+
+
+WAYS = {
+    **{name: lambda agent: agent for name in ("alone", "compiled")},
+    "captured": lambda agent: in_form(agent, lambda form: CapturedSteps(agent, PretendedRecorder())),
+    "sharded": lambda agent: share(agent, num_shards=3),
+    "sharded on devices": lambda agent: in_form(agent, lambda form: DeviceShardedSteps(agent, 1, lambda rows: rows)),
+}
+
+
+def in_form(agent: PPO, form: Callable[[Any], Any]) -> PPO:
+    agent.spread = form
+    if "DeviceSharded" in type(form(None)).__name__:
+        agent._experience = ShardedExperience(0, lambda columns: columns)
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [
+        *((way, kind) for way in ("alone", "sharded") for kind in KINDS),
+        pytest.param("compiled", "rows", marks=pytest.mark.extras),
+        ("captured", "rows, autograd"),
+        ("sharded on devices", "rows, autograd"),
+    ],
+)
+def test_an_edit_of_the_normalisation_of_advantages_takes_effect_everywhere(
+    way: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def edited(advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
+        return torch.zeros_like(advantages)
+
+    config = replace(CONFIG, num_epochs=1, compiled_updates=way == "compiled")
+    agent = WAYS[way](agent_of(config, KINDS[kind]))
+    rollout = next(rollouts_of(agent, KINDS[kind]))
+    if way == "sharded on devices":
+        rollout = ShardedRollout.of([rollout])
+    monkeypatch.setattr(losses.normalize, "__code__", edited.__code__)
+    assert agent.update(rollout)["policy_loss"] == 0.0
+    monkeypatch.undo()
+    assert agent.update(rollout)["policy_loss"] != 0.0
 
 
 def test_values_of_more_rows_than_there_are_parameters_come_in_pieces() -> None:

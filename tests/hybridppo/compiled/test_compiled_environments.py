@@ -13,6 +13,7 @@ import pytest
 from compiled_catch import Catch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
+from processes import run_python
 
 import hybridppo
 from hybridppo import compiled
@@ -224,7 +225,7 @@ def test_what_compiled_environments_cannot_do_is_refused(options: dict[str, Any]
 
 def test_without_numba_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EnvError, match=r"pip install 'hybridppo\[compiled\]'"):
+    with pytest.raises(EnvError, match=r"pip install '\.\[compiled\]'"):
         make_environments("CartPole-v1", 1, vectorization="compiled")
 
 
@@ -466,6 +467,40 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path, monkeypa
     assert cache_directory() == tmp_path / "file" / "folder"
     with pytest.raises(EnvError, match="HYBRIDPPO_CACHE_DIR"):
         build(slide(observe=observe_elsewhere))
+
+
+KEPT_NOWHERE = """
+import os, sys
+os.environ.pop("HYBRIDPPO_CACHE_DIR", None)
+os.environ.pop("HOME", None)
+if sys.argv[1] == "no home":
+    import pwd
+    def nobody(uid):
+        raise KeyError(uid)
+    pwd.getpwuid = nobody
+    os.environ.pop("XDG_CACHE_HOME", None)
+else:
+    os.environ["XDG_CACHE_HOME"] = os.environ["HOME"] = sys.argv[1]
+sys.path.insert(0, {tests!r})
+import hybridppo
+from compiled_catch import Catch
+config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+options = dict(total_steps=32, seed=0, config=config, progress=False, placement="cpu", vectorization="compiled")
+print(hybridppo.train(Catch, **options).metrics["env_steps"])
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="how POSIX finds a home")
+@pytest.mark.parametrize("home", ["no home", "not to be written to"])
+def test_without_a_home_to_write_to_it_is_compiled_in_each_process(home: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    argument = home if home == "no home" else str(tmp_path / "file" / "home")  # which nobody can make, root neither
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    code = KEPT_NOWHERE.format(tests=str(Path(__file__).parents[2]))
+    done = run_python("-c", code, argument, env=environment, check=True, warm=False)
+    assert done.stdout.strip() == "32"
+    assert "it is compiled anew in each process. HYBRIDPPO_CACHE_DIR may name a folder" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def observe_elsewhere(state: Any, out: Any) -> None:

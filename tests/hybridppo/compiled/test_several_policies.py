@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiled_hunt import HUNTERS, PREY, Hunt
+from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 
 import hybridppo
@@ -284,3 +285,9 @@ def test_the_guide_works_as_it_is_written(tmp_path: Path) -> None:
     assert wolf > -8.5  # chance is about -9.8
     assert -1.0 <= sheep <= 0.6
     assert (tmp_path / "runs" / "wolves" / "result.json").exists()
+
+
+def test_agents_of_other_spaces_are_refused(never_stopped: Any) -> None:
+    other = PPO(Box(-9.0, 9.0, (1,)), Discrete(9), CONFIGS["prey"], seed=0)
+    with pytest.raises(EnvError, match="the environment is not the one that was trained in: observation_space was"):
+        hybridppo.evaluate_policies({**never_stopped.agents, "prey": other}, Hunt, episodes=1)

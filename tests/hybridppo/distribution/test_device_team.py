@@ -1,6 +1,7 @@
 """Learners with a device each: the bits of one, whatever is asked of all, and what they refuse."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -245,10 +246,12 @@ def test_tensors_of_a_gpu_go_by_nccl_with_their_device_selected(monkeypatch: pyt
     monkeypatch.setattr(link.dist, "new_group", made)
     monkeypatch.setattr(link.dist, "all_gather", gathered)
     between = link.Link.__new__(link.Link)
-    between.rank, between.size, between.timeout, between._on_cuda = 1, 2, 30.0, None
+    between.rank, between.size, between.timeout, between._on_cuda, between._store_at = 1, 2, 30.0, None, None
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
     tensor: Any = OnSecondGpu()
     assert between.gather_on_device(tensor).shape == (2, 2, 3)
     between.gather_on_device(tensor)
     exchange = ("gather", [(2, 3), (2, 3)], "a group")
+    assert os.environ.pop("NCCL_SOCKET_IFNAME") == "lo"
     # The group is made once, by all at their first exchange, and is no group of the host's.
     assert calls == ["selected", ("group", "nccl", 30.0), exchange, "left", "selected", exchange, "left"]

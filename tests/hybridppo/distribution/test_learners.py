@@ -311,7 +311,7 @@ def test_others_wait_for_what_the_first_does_alone_and_stop_where_a_callback_end
 @beside_the_extras
 @pytest.mark.parametrize("hook", ["iteration 2", "checkpoint"])
 def test_what_a_failing_callback_leaves_goes_on_with_the_same_bits(hook: str, tmp_path: Path) -> None:
-    with pytest.raises(hybridppo.CallbackError, match=r"Watching failed in on_.*mine.*is saved in"):
+    with pytest.raises(hybridppo.CallbackError, match=r"Watching failed in on_.*mine.*is saved: go on"):
         train(distribution=MultiLearner(2), callbacks=Watching(hook), run_dir=tmp_path / "run", worker_timeout=5.0)
     last = hybridppo.resume(tmp_path / "run", distribution="multi:1:2", progress=False)
     assert torch.equal(values_of(last), values_of(train(distribution="multi:1:2")))
@@ -387,6 +387,25 @@ def test_torchrun_gives_what_learners_started_here_do(tmp_path: Path) -> None:
     assert torch.equal(agent.parameters.values, same.agent.parameters.values)
 
 
+@beside_the_extras
+def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path) -> None:
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    stopped = train(distribution="multi:1:2", run_dir=tmp_path / "run", on_iteration=stop)
+    assert stopped.metrics["iteration"] == 2
+    ran = torchrun("resume", tmp_path / "run", "--distribution", "multi:2:2", "--no-progress")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("training: return") == ran.stdout.count("run directory: ") == 1
+    assert "begins anew" not in ran.stderr
+    assert ran.stderr.count("everything is as it was") == 1
+    whole = train(distribution="multi:1:2")
+    assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, whole.agent.parameters.values)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+
+
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Let this process be one of those that it has started; the port at which they meet."""
     from hybridppo.distribution import team
@@ -405,11 +424,16 @@ def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monk
         train(distribution="multi:3")
 
 
-def test_a_run_is_not_resumed_by_learners_of_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(distribution="multi:1", run_dir=tmp_path / "run")
-    as_torchrun_would(0, 1, monkeypatch)
-    with pytest.raises(ConfigurationError, match="cannot be resumed by learners that torchrun has started"):
-        hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS)
+def test_a_run_that_is_not_shared_is_refused_by_learners_of_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(run_dir=tmp_path / "run")
+    ran = torchrun("resume", tmp_path / "run", "--no-progress", "--total-steps", 2 * STEPS)
+    assert ran.returncode == 1
+    assert ran.stderr.count("torchrun has started 2 learners, and the run's distribution is local: give") >= 2
+    as_torchrun_would(0, 2, monkeypatch)
+    resumed = hybridppo.resume(tmp_path / "run", total_steps=2 * STEPS, distribution="local", progress=False)
+    assert resumed.metrics["env_steps"] >= 2 * STEPS
 
 
 def test_a_learner_says_where_it_does_not_find_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +452,7 @@ def test_torch_distributed_that_is_in_use_is_left_alone(monkeypatch: pytest.Monk
 
 def test_a_learner_names_who_never_came(monkeypatch: pytest.MonkeyPatch) -> None:
     as_torchrun_would(0, 3, monkeypatch)
-    with pytest.raises(DistributionError, match="learners 1, 2 did not come within 1 s, of 3"):
+    with pytest.raises(DistributionError, match="learners 1, 2 of 3 did not come within 1 s"):
         train(distribution="multi", worker_timeout=1.0, config=ppo_config(num_envs=3))
 
 

@@ -1,9 +1,11 @@
 """What a policy would give, from made-up seconds: compared with numbers worked out by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from hybridppo.distribution import comparing
 from hybridppo.distribution.policies import Central, MultiLearner, SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.distribution.prediction import (
     Crossings,
@@ -90,13 +92,13 @@ def test_a_placement_within_a_policy_that_overlaps_hides_the_shorter_half_where_
 
 
 def test_an_actor_on_a_gpu_crosses_in_every_step_of_remote_environments() -> None:
-    gpu = AcceleratorFigures("cuda", 160 * UNIT, 48 * UNIT, 1024 * UNIT, 96 * UNIT, 224 * UNIT, 416 * UNIT)
+    gpu = AcceleratorFigures("cuda", 160 * UNIT, 48 * UNIT, 1024 * UNIT, 96 * UNIT, 224 * UNIT, 416 * UNIT, 64 * UNIT)
     figures = replace(FIGURES, accelerator=gpu)
     candidate = Candidate("cuda", "cuda", "cuda")
     found = predict_over_ray(WORK, figures, CROSSINGS, SIZES, SingleLearnerFine(2), CLUSTER, candidate)
     assert found.sampling / UNIT == 512 + 100 * (160 + 112)
     assert found.learning / UNIT == 1024
-    assert found.copying / UNIT == 100 * 96
+    assert found.copying / UNIT == 100 * 96 + 64
 
 
 def test_what_was_not_measured_is_said_to_be_assumed() -> None:
@@ -136,3 +138,42 @@ def test_the_verdict_goes_by_the_fastest() -> None:
     slow, fast = (PolicyPrediction(name, 0.005, 0.004, 0.0, 0.0, False) for name in ("multi:4", "multi:2"))
     assert verdict(LOCAL, [replace(slow, learning=0.008), fast], WORK).startswith("multi:2 pays")
     assert verdict(LOCAL, [], WORK) == "there is nothing to compare local (cpu) with"
+
+
+PREDICTED = [LOCAL, PolicyPrediction("central:2", 0.004, 0.004, 0.001, 0.0, False)]
+"""Of which the second is to be more than twice as fast."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "chosen", "said"),
+    [
+        ({}, "central:2", "central:2 pays: 2.22 times as fast"),
+        (
+            {"local (cpu)": 0.018, "central:2": 0.020},
+            "local",
+            "spreading does not pay: take local (cpu); no policy is fas",
+        ),
+        ({"local (cpu)": 0.018, "central:2": 0.012}, "central:2", "central:2 pays: 1.50 times as fast"),
+    ],
+)
+def test_what_was_measured_decides_and_not_what_was_predicted(
+    seconds: dict[str, float], chosen: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = SimpleNamespace(
+        work=WORK,
+        steps=1000,
+        left_out=[],
+        pieces=dict,
+        resources=lambda address: HERE,
+        predicted=lambda resources: PREDICTED,
+        measured=lambda prediction, *_: {"iterations": 9, "seconds": seconds[prediction.policy]},
+    )
+    monkeypatch.setattr(comparing, "_Comparison", lambda *arguments: comparison)
+    found = comparing.compare_distributions("CartPole-v1", measured_seconds=1.0 if seconds else 0.0)
+    assert found["chosen"] == chosen
+    assert found["line"].startswith(said)
+    assert [row["pays"] for row in found["rows"]] == [False, chosen == "central:2"]
+    assert [row["iteration"] for row in found["rows"]] == [each.iteration for each in PREDICTED]
+    fastest = seconds or {each.policy: each.iteration for each in PREDICTED}
+    assert [row["steps_per_second"] for row in found["rows"]] == [1000 / fastest[each.policy] for each in PREDICTED]
+    assert ("measured ms" in comparing.distributions_as_markdown(found)) == bool(seconds)

@@ -20,6 +20,7 @@ from hybridppo.agents.ppo.loss import Loss, ppo_loss
 from hybridppo.distribution import regrouping
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.errors import LearnerLostError
+from hybridppo.run_directory.directory import RunDirectory
 
 CONFIG = ppo_config(
     num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8), learning_rate=1e-3,
@@ -118,7 +119,7 @@ def test_losses_are_counted_as_far_as_no_checkpoint_lies_between(
         agent=SimpleNamespace(load_state=lambda tensors, state: loaded.append(state["version"])),
         settings=SimpleNamespace(environment=SimpleNamespace(restarts=True)),
         interruption=SimpleNamespace(requested=False),
-        directory=SimpleNamespace(path=tmp_path / "run"),
+        directory=RunDirectory.open(tmp_path / "run"),
     )
     monkeypatch.setattr(regrouping, "replace", lambda job, **changes: changes)
     for _ in range(5):

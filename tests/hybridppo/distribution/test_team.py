@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import gymnasium as gym
 import pytest
@@ -11,9 +13,11 @@ from ppo_settings import ppo_config
 
 from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents import PPO
+from hybridppo.distribution import launching
 from hybridppo.distribution import team as teams
 from hybridppo.distribution.exchange import Agreeing, Alone
 from hybridppo.distribution.link import is_gone
+from hybridppo.distribution.meeting import in_background
 from hybridppo.distribution.team import Team
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.sync import SyncEnvironments
@@ -111,3 +115,15 @@ def test_a_process_is_gone_when_it_has_ended_and_not_before() -> None:
     assert not is_gone(process.pid)
     process.communicate(b"\n")
     assert is_gone(process.pid) is (os.name == "posix")
+
+
+def test_a_learner_that_does_not_read_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deaf(command: object, **options: Any) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdin=subprocess.PIPE)
+
+    fake = SimpleNamespace(Popen=deaf, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
+    monkeypatch.setattr(launching, "subprocess", fake)
+    launched = in_background(lambda: launching.Launched(2, 1, bytes(2**20)), 60.0)  # more than a pipe takes
+    assert launched.how_it_ended(1) == ""
+    launched.close(0.0)
+    assert launched.how_it_ended(1) != ""

@@ -3,8 +3,10 @@
 import enum
 import json
 import random
+import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
@@ -20,8 +22,11 @@ from toy_environments import ScriptedEnv
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.state import describing as env_state
+from hybridppo.environments.state import keeping, sharing
 from hybridppo.environments.state.describing import describe, digests
+from hybridppo.environments.state.nodes import array_bytes
 from hybridppo.environments.state.restoring import restore
+from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import EnvStateError
 
@@ -269,12 +274,12 @@ def test_what_does_not_change_stays_that_of_the_fresh_environment() -> None:
     assert vars(fresh)["step"] == 1
 
 
+@dataclass
 class Helper:
-    def __init__(self) -> None:
-        self.count = 0
+    count: int = 0
 
 
-def test_objects_of_python_classes_are_walked() -> None:
+def test_dataclasses_are_data() -> None:
     environment, fresh = Holder(helpers=[Helper(), Helper()]), Holder(helpers=[Helper(), Helper()])
     environment.helpers[1].count = 3
     ours = fresh.helpers[1]
@@ -294,10 +299,10 @@ class SpeaksForItself(gym.Env[Any, Any]):
         self.given += 1
         return next(self._numbers)
 
-    def state_dict(self) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         return {"given": self.given, "array": np.arange(3)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         assert state["array"].tolist() == [0, 1, 2]
         self.given = state["given"]
         self._numbers = iter(range(self.given, 1000))
@@ -308,6 +313,178 @@ def test_an_environment_can_speak_for_itself() -> None:
     assert [environment.unwrapped.next() for _ in range(3)] == [0, 1, 2]
     fresh = moved(environment, gym.Wrapper(SpeaksForItself()))
     assert fresh.unwrapped.next() == 3
+
+
+@pytest.mark.parametrize("fails", ["get_state", "set_state"])
+def test_an_error_of_its_own_is_named(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise KeyError("speed")
+
+    monkeypatch.setattr(SpeaksForItself, fails, broken)
+    with pytest.raises(EnvStateError, match=rf"{fails}\(\).* failed: KeyError: 'speed'"):
+        moved(SpeaksForItself(), SpeaksForItself())
+
+
+# What is left alone
+
+
+class Client:
+    """Speaks to somebody else, whatever is asked of it."""
+
+    def __init__(self) -> None:
+        self.address = "localhost"
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(f"a remote call of {name}")
+
+
+class Model:
+    """Its `set_state` is of another kind."""
+
+    def get_state(self) -> Any:
+        raise AssertionError("it was called")
+
+    def set_state(self, positions: Any, velocities: Any) -> None:
+        raise AssertionError("it was called")
+
+    def state_dict(self) -> Any:
+        raise AssertionError("it was called")
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("it was called")
+
+
+@pytest.mark.parametrize("stranger", [Client(), Model()], ids=["client", "model"])
+def test_objects_of_other_classes_are_not_asked(stranger: Any) -> None:
+    environments = wrap_of([gym.Wrapper(Keeping(items=[stranger]))])
+    environments.remember_the_start()
+    remedy = r"give Keeping get_state\(\) and set_state\(state\) \(docs/environments\.md"
+    with pytest.raises(EnvStateError, match=rf"Keeping\.items\[0\] is of type .*{type(stranger).__name__}.*: {remedy}"):
+        environments.state()
+
+
+class Keeping(gym.Env[Any, Any]):
+    """Has whatever attributes it is given, and looks as an environment must."""
+
+    observation_space, action_space = Box(-1.0, 1.0, (1,)), Discrete(2)
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+
+def wrap_of(made: list[gym.Env[Any, Any]]) -> Environments:
+    """The library's view of environments that there are, the fourth of a run and those after it."""
+    given = iter(made)
+    return SyncEnvironments(lambda: next(given), len(made), 3)
+
+
+# What is shared, and what takes long
+
+
+def test_an_array_of_many_environments_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def counting(array: Any) -> Any:
+        read.append(array.nbytes)
+        return array_bytes(array)
+
+    monkeypatch.setattr(sharing, "array_bytes", counting)
+    table, items = np.zeros((1000, 100)).T, list(range(1000))
+    environments = wrap_of([Keeping(table=table, view=None, items=items, steps=0) for _ in range(4)])
+    environments.reset(0)
+    environments.remember_the_start()
+    for environment in environments.envs or ():
+        environment.steps += 1  # type: ignore[attr-defined]
+    read.clear()
+    states = environments.state()
+    assert read == [table.nbytes]
+    assert len(json.dumps(states)) < 8000
+    fresh = wrap_of([Keeping(table=table, view=None, items=items, steps=0) for _ in range(4)])
+    fresh.reset(0)
+    read.clear()
+    fresh.load_state(through_json({"states": states})["states"])
+    assert read == [table.nbytes]
+    assert [environment.steps for environment in fresh.envs or ()] == [1] * 4  # type: ignore[attr-defined]
+    table[0, 0] = 1.0  # of all of them: found, though it is the same array
+    assert '"array"' in json.dumps(environments.state())
+
+
+def test_states_that_take_too_long_are_given_up_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(10**6))
+    monkeypatch.setattr(sharing, "perf_counter", lambda: float(next(clock)))  # a second for every look at it
+    monkeypatch.setattr(keeping, "SECONDS", 60.0)
+    small = wrap_of([Keeping(steps=0), Keeping(steps=0)])
+    small.reset(0)
+    small.remember_the_start()
+    assert len(small.state()) == 2
+    past = [{"step": i} for i in range(100_000)]
+    environments = wrap_of([Keeping(steps=0, past=[]), Keeping(steps=0, past=past)])
+    environments.reset(0)
+    environments.remember_the_start()
+    reason = r"takes more than 60 seconds, of which Keeping\.past of environment 4 took \d+\.\d\. .*get_state\(\)"
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert re.search(reason, warning)
+    before = next(clock)
+    for _ in range(2):
+        with pytest.raises(EnvStateError, match=reason):
+            environments.state()
+    assert next(clock) == before + 1
+    assert len(caplog.records) == 1
+
+
+# What earlier releases saved
+
+
+class Plain:
+    """Of a class that earlier releases looked into."""
+
+    def __init__(self) -> None:
+        self.count, self.table = 0, np.arange(4.0)
+
+
+class Older:
+    """Saved in the words of earlier releases."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def state_dict(self) -> Any:
+        raise AssertionError("it was called")
+
+    def load_state_dict(self, state: Any) -> None:
+        self.given = state["given"]
+
+
+def test_what_format_1_describes_is_restored() -> None:
+    fresh = Holder(
+        map=np.arange(6.0).reshape(2, 3).T, position=[0, 0], plain=Plain(), older=Older(),
+        generator=np.random.default_rng(3),
+    )  # fmt: skip
+    restore(fresh, json.loads(FORMAT_1))
+    assert (fresh.position, fresh.plain.count, fresh.older.given) == ([3, 0], 2, 5)
+    assert fresh.generator.random() == 0.2368105065960997
+    fresh.plain.table[0] = 1.0
+    with pytest.raises(EnvStateError, match=r"Plain\.table is not what it was when the run began"):
+        restore(fresh, json.loads(FORMAT_1))
+    with pytest.raises(EnvStateError, match="is of format 3, and this release reads up to 2"):
+        restore(fresh, {**json.loads(FORMAT_1), "format": 3})
+
+
+FORMAT_1 = """
+{"object": "Holder", "attributes": [["map", {"same": "5e3b676bbd4712848be32be4"}], ["position", {"list": [3,
+0]}], ["plain", {"object": "Plain", "attributes": [["count", 2], ["table", {"same":
+"1071884fcc5f936f5e7ec4c1"}]]}], ["older", {"object": "Older", "state": {"dict": [["given", 5]]}}],
+["generator", {"generator": "PCG64", "state": {"dict": [["bit_generator", "PCG64"], ["state", {"dict":
+[["state", 190925293513678790023551717590265477330], ["inc", 222003063171874261427395693950637096479]]}],
+["has_uint32", 0], ["uinteger", 0]]}, "seed": {"dict": [["entropy", 3], ["spawn_key", {"tuple": []}],
+["pool_size", 4], ["n_children_spawned", 0]]}}]]}
+"""
 
 
 # What cannot be saved
@@ -355,8 +532,9 @@ def test_physics_engines_are_named() -> None:
 
 
 def test_environments_in_other_processes_are_told() -> None:
-    environments = make_environments(partial(ScriptedEnv, ((2, "truncated"),)), 1, vectorization="async")
-    with pytest.raises(EnvStateError, match="a process of its own: num_workers can save them"):
+    make = partial(ScriptedEnv, ((2, "truncated"),))
+    environments = make_environments(lambda: gym.vector.AsyncVectorEnv([make]), 1)
+    with pytest.raises(EnvStateError, match="a process of its own: let the function make one, and set num_workers"):
         environments.state()
     environments.close()
 

@@ -334,7 +334,7 @@ def test_environments_that_differ_in_their_agents_are_refused() -> None:
 
     def make() -> Any:
         made.append(None)
-        return ScriptedAgents(SCRIPTS[: 2 if len(made) == 3 else 3])
+        return ScriptedAgents(SCRIPTS[: 2 if len(made) == 2 else 3])
 
     with pytest.raises(EnvError, match=r"the agents of environment 1 are .*, those of environment 0 .*: make copies"):
         make_environments(make, 2)
@@ -351,11 +351,6 @@ def test_agents_that_act_in_turn_are_refused() -> None:
 
     with pytest.raises(EnvError, match=r"whose agents act in turn .*make its parallel form"):
         make_environments(lambda: InTurn(SCRIPTS), 2)
-
-
-def test_a_process_for_each_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="vectorization='async' is for environments of one agent: leave it"):
-        make_environments(Matching, 2, vectorization="async")
 
 
 def test_rollouts_of_whole_episodes_are_refused() -> None:

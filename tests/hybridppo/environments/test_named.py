@@ -39,12 +39,12 @@ def test_where_a_package_is_missing_the_error_names_the_extra(env_id: str, monke
     monkeypatch.setitem(sys.modules, package.module, None)  # as if it were not installed
     for registered in [name for name in gym.registry if name.startswith(package.prefixes)]:
         monkeypatch.delitem(gym.registry, registered)
-    words = f"environment '{env_id}' needs {package.module}, which cannot be imported .*hybridppo\\[{IDS[env_id]}\\]"
+    words = f"environment '{env_id}' needs {package.module}, which cannot .*install '\\.\\[{IDS[env_id]}\\]'"
     with pytest.raises(EnvError, match=words):
         hybridppo.train(env_id, total_steps=64, config=SMALL, progress=False)
     report = hybridppo.check_env(env_id)
     assert not report.is_usable
-    assert f"hybridppo[{IDS[env_id]}]" in str(report)
+    assert f"install '.[{IDS[env_id]}]'" in str(report)
 
 
 def test_no_package_is_imported_before_it_is_asked_for() -> None:

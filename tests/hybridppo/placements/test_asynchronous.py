@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hybridppo
-from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import PPO, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
 from hybridppo.environments.making import make_environments
@@ -28,6 +28,7 @@ from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.base import Placement
 from hybridppo.runners.samplers.in_process import Sampler
 
+CARTPOLE = gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space
 CONFIG = ppo_config(num_envs=2, num_steps=4, num_epochs=1, num_minibatches=2, hidden_sizes=(4,), fast_updates=False)
 EPISODES = replace(CONFIG, num_envs=1, episodes_per_rollout=1, num_epochs=1)
 PLACEMENTS: dict[str, Any] = {
@@ -126,6 +127,55 @@ def test_whoever_does_not_wait_is_found(name: str, machine: Machine, monkeypatch
 
 
 # What waits
+
+
+def test_a_step_on_the_device_waits_once(machine: Machine) -> None:
+    agent, placement = PPO(*CARTPOLE, CONFIG), SingleDevice(machine.device)
+    placement.prepare(agent)
+    observations = np.zeros((CONFIG.num_envs, 4), np.float32)
+    with placement.sampling(agent) as actor:
+        before = machine.waits
+        first = actor(observations).copy()
+        assert machine.waits == before + 1
+        np.testing.assert_array_equal(actor(observations), first)
+    assert placement.counters.bytes_copied == 2 * (observations.nbytes + first.nbytes)
+
+
+def test_a_rollouts_way_to_the_device_waits_once(machine: Machine) -> None:
+    # A tensor whose memory is not page-locked would be copied while the host waits.
+    agent, placement = PPO(*CARTPOLE, CONFIG), Mirrored("cpu", machine.device)
+    placement.prepare(agent)
+    rollout = rollout_of(agent, placement)
+    before = machine.waits
+    there = placement.to_learner(rollout)
+    assert machine.waits == before + 1
+    for name, tensor in there.tensors().items():
+        assert tensor.device == machine.device
+        assert torch.equal(tensor.cpu(), rollout.tensors()[name])
+
+
+def test_what_the_actor_was_given_is_not_sent_again(machine: Machine) -> None:
+    agent, placement = PPO(*CARTPOLE, CONFIG), SingleDevice(machine.device)
+    placement.prepare(agent)
+    rollout = rollout_of(agent, placement)
+    before = placement.counters.bytes_copied
+    there = placement.to_learner(rollout)
+    sent = placement.counters.bytes_copied - before
+    assert sent == rollout.num_bytes - rollout.observations[:-1].nbytes
+    assert torch.equal(there.observations.cpu(), rollout.observations)
+    with placement.evaluating(agent) as actor:  # whose observations are nobody's rollout
+        actor(rollout.observations[0].numpy())
+    rollout.observations[0] += 1.0
+    assert torch.equal(placement.to_learner(rollout).observations.cpu(), rollout.observations)
+
+
+def test_an_error_in_a_copy_is_the_only_one(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy(error: str) -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(crossing, "wait_for", lambda *devices: copy("the second error"))
+    with pytest.raises(RuntimeError, match="the first error"), crossing.CopyTimer(machine.device):
+        copy("the first error")
 
 
 def waits_of_updates(kind: type[Any], machine: Machine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -303,14 +353,14 @@ def test_all_recordings_have_one_stream_and_their_device_selected(machine: Machi
 def test_rates_on_the_device_are_forgotten_with_it(machine: Machine) -> None:
     agent = train(SingleDevice(machine.device), replace(CONFIG, cuda_graphs=True)).agent
     assert agent.optimizer._rates_on_device
-    rollout = rollout_of(agent)
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    rollout = rollout_of(agent, placement)
     assert agent.update(rollout)["grad_norm"] > 0
     assert not agent.optimizer._rates_on_device
 
 
-def rollout_of(agent: hybridppo.PPO) -> Any:
-    placement = SingleDevice("cpu")
-    placement.prepare(agent)
+def rollout_of(agent: hybridppo.PPO, placement: Placement) -> Any:
     sampler = Sampler(
         make_environments("CartPole-v1", 2, vectorization="sync"),
         agent.distribution,

@@ -384,7 +384,8 @@ def test_settings_hold_what_is_not_default() -> None:
     ("name", "kind"), [("cpu", SingleDevice), ("migrate", Migrating), ("hybrid", Mirrored), ("overlap", Mirrored)]
 )
 def test_names_of_the_command_line(name: str, kind: type[Placement]) -> None:
-    placement = make_placement(name, sampling_device="cpu", learning_device="cpu")
+    devices = {} if name == "cpu" else {"sampling_device": "cpu", "learning_device": "cpu"}
+    placement = make_placement(name, **devices)
     assert isinstance(placement, kind)
     assert name in PLACEMENT_NAMES
 

@@ -86,14 +86,6 @@ def test_who_samples_and_where_changes_nothing(name: str, masks: bool) -> None:
         assert torch.equal(values_of(train(name, masks, **options)), expected), way
 
 
-@pytest.mark.parametrize(
-    ("name", "masks"),
-    [("image and vector", True), ("dict, nested", True), ("multi-binary", False), ("discrete", False)],
-)
-def test_a_process_each_changes_nothing(name: str, masks: bool) -> None:
-    assert torch.equal(values_of(train(name, masks, vectorization="async")), expected_of(name, masks))
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_gymnasiums_vector_of_it_changes_nothing(name: str) -> None:
     def vector() -> SyncVectorEnv:

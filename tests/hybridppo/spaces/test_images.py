@@ -286,10 +286,9 @@ def test_placements_and_workers_change_nothing(env: Any) -> None:
 
 
 def test_images_come_through_gymnasiums_vectors_too() -> None:
-    for options in ({"vectorization": "async"}, {"env": lambda: gym.vector.SyncVectorEnv([Catch] * 4)}):
-        result = train(**options)
-        assert result.metrics["env_steps"] >= 256
-        assert result.metrics["episode_length_mean"] == 5.0
+    result = train(env=lambda: gym.vector.SyncVectorEnv([Catch] * 4))
+    assert result.metrics["env_steps"] >= 256
+    assert result.metrics["episode_length_mean"] == 5.0
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 0}], ids=["in a worker", "in a thread"])

@@ -150,7 +150,6 @@ def test_a_mask_of_another_number_of_actions_is_refused() -> None:
 WAYS: dict[str, dict[str, Any]] = {
     "in turn": {"vectorization": "sync"},
     "workers": {"num_workers": 2},
-    "in a process each": {"vectorization": "async"},
     "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
 }
 

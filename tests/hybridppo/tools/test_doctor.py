@@ -1,5 +1,6 @@
 """What `hybridppo doctor` finds, and what it makes of it."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,13 @@ import torch
 import hybridppo
 from hybridppo.acceptance import __main__ as acceptance
 from hybridppo.acceptance.case import Bench, Case, require
+from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.main import main
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.tools import doctor
+
+QUICK, THOROUGH = ("--env", "--seconds", "--json"), ("--output", "--device", "--only")
+"""Flags of the two forms, without those that take no value."""
 
 
 def run(*arguments: object) -> int:
@@ -133,13 +138,37 @@ def test_thorough_is_the_acceptance_with_its_options(
 ) -> None:
     assert run("--thorough", "--list") == 0
     assert "result/hybrid/discrete" in capsys.readouterr().out
+    assert run("--thorough", "--list", "--only", "stop") == 0
+    assert "result/hybrid/discrete" not in capsys.readouterr().out
     given: list[list[str]] = []
     monkeypatch.setattr(acceptance, "main", lambda arguments: given.append(arguments) or 1)
     assert run("--thorough", "--device", "cpu", "--only", "stop", "--output", tmp_path) == 1
     assert given == [["--output", str(tmp_path), "--device", "cpu", "--only", "stop"]]
 
 
-@pytest.mark.parametrize("arguments", [("--seconds", 0), ("--thorough", "--json", "x.json")])
-def test_what_cannot_be_meant_is_refused(arguments: tuple[object, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--seconds", 0), "--seconds must be positive"),
+        *((("--thorough", flag, 3), f"{flag} cannot be had with --thorough") for flag in QUICK),
+        *(((flag, "cpu"), f"{flag} is of --thorough") for flag in THOROUGH),
+        (("--list",), "--list is of --thorough"),
+    ],
+    ids=str,
+)
+def test_options_that_would_do_nothing_are_refused(
+    arguments: tuple[object, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise AssertionError("nothing may run")
+
+    monkeypatch.setattr("hybridppo.tools.doctor.diagnose", fail)
+    monkeypatch.setattr(acceptance, "main", fail)
     assert run(*arguments) == 2
-    assert "hybridppo: error:" in capsys.readouterr().err
+    assert f"hybridppo: error: {said}" in capsys.readouterr().err
+
+
+def test_every_option_of_the_doctor_is_of_one_of_its_forms() -> None:
+    """A further option is refused, too, in the form that it is not of."""
+    names = {f"--{each.name}" for each in dataclasses.fields(Doctor)} - {"--thorough", "--debug"}
+    assert names == {*QUICK, *THOROUGH, "--list"}

@@ -1,5 +1,7 @@
 """Policies as files: what they give, to whom, and when they are refused."""
 
+import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,17 +11,25 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from processes import run_python
 
 import hybridppo
 from hybridppo import ConfigurationError, TrainingError
 from hybridppo.commands.main import main
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.errors import pip_install
+from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.tools import exporting
 
 SMALL = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "learning_rate": 0.05}
 VECTOR = Box(-5.0, 5.0, (3,), np.float64)
+NESTED = Dict(
+    steer=Box(-0.1, 0.1, (2,), np.float64),
+    gear=Tuple((Discrete(3, start=-1), MultiDiscrete([[2, 3]], start=[[1, 0]]))),
+    lamps=Dict({("left", 1): MultiBinary(2)}),
+)
 
 
 class Random(gym.Env[Any, Any]):
@@ -60,9 +70,25 @@ POLICIES: dict[str, tuple["gym.Space[Any]", "gym.Space[Any]", dict[str, Any], bo
     "lstm": (VECTOR, Discrete(3), {"recurrent": "lstm", "recurrent_size": 6}, True),
     "gru": (VECTOR, Box(-1.0, 1.0, (2,)), {"recurrent": "gru", "normalize_observations": True}, False),
     "trunk": (Discrete(5), Discrete(2), {"shared_trunk": True}, False),
+    "no axis": (Box(-1.0, 1.0, ()), Box(-1.0, 1.0, ()), {}, False),
+    "several actions": (VECTOR, NESTED, {"squash_actions": True}, False),
+    "several actions, with a memory": (VECTOR, NESTED, {"recurrent": "gru"}, False),
     "parts": (Dict(a=VECTOR, b=Discrete(3)), Discrete(2), {"normalize_observations": True}, False),
 }
-IMAGES = (Box(0, 255, (10, 10, 3), np.uint8), Discrete(3), {}, False)
+IMAGE = Box(0, 255, (10, 10, 3), np.uint8)
+IMAGES = (IMAGE, Discrete(3), {}, False)
+MIXED: tuple[Any, Any, dict[str, Any], bool] = (
+    Dict(speed=VECTOR, camera=IMAGE, gear=Discrete(3)), Discrete(2), {"normalize_observations": True}, True
+)  # fmt: skip
+OF_IMAGES = {
+    "images": IMAGES,
+    "image and masks": (*IMAGES[:3], True),
+    "images and numbers": MIXED,
+    "images alone": (Tuple((IMAGE, Box(0, 255, (2, 8, 9), np.uint8))), Box(-1.0, 1.0, (2,)), {}, False),
+    "images and numbers, with a memory": (*MIXED[:2], {"recurrent": "gru"}, True),
+    "images and numbers, encoded": (*MIXED[:2], {"encoder_sizes": {"camera": [8], "speed": [4]}}, False),
+    "images and numbers, several actions": (MIXED[0], NESTED, {}, False),
+}
 
 
 def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable[[], Random]:
@@ -87,11 +113,11 @@ def test_numpy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.extras
-@pytest.mark.parametrize("name", [*POLICIES, "images"])
+@pytest.mark.parametrize("name", [*POLICIES, *OF_IMAGES])
 def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    make = trained(tmp_path / "run", POLICIES.get(name, IMAGES))
+    make = trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
     path = tmp_path / "policy.onnx"
     exported = hybridppo.export(tmp_path / "run", path, env=make, check_steps=60)
     assert exported.largest_difference < 1e-4
@@ -116,7 +142,86 @@ def test_onnx_of_a_registered_environment_by_command(tmp_path: Path, capsys: pyt
     with pytest.raises(SystemExit) as exited:
         main(["export", str(tmp_path / "run"), str(tmp_path / "policy.onnx"), "--check-steps", "30"])
     assert exited.value.code == 0
-    assert "compared with the agent on 30 observations" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "compared with the agent on 30 observations" in said.out
+    assert said.err == ""  # nothing of the exporter's
+
+
+def test_a_file_says_what_it_takes_and_gives(tmp_path: Path) -> None:
+    masked = (Dict(b=VECTOR, a=Discrete(3)), Dict(z=Discrete(2), y=Box(-1.0, 1.0, (2,))), {}, False)
+    trained(tmp_path / "run", masked)
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+    from hybridppo.tools.numpy_policy import Policy
+
+    about = Policy(tmp_path / "policy.npz").about
+    seen = [(part["name"], part["start"], part["stop"], part["space"]["type"]) for part in about["observation"]]
+    assert seen == [("['a']", 0, 3, "Discrete"), ("['b']", 3, 6, "Box")]
+    assert about["observation"][1]["space"]["dtype"] == "float64"
+    assert [(part["name"], part["output"], part["kind"]) for part in about["action"]] == [
+        ("['y']", "action['y']", "numbers"), ("['z']", "action['z']", "choices")
+    ]  # fmt: skip
+
+
+@pytest.mark.extras
+def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    make = trained(tmp_path / "run", MIXED)
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make, check_steps=10)
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    about = json.loads(session.get_modelmeta().custom_metadata_map["hybridppo"])
+    names = ["observation", "observation['camera']", "action_mask"]
+    assert [each.name for each in session.get_inputs()] == names
+    assert [each.shape[1:] for each in session.get_inputs()] == [[6], [10, 10, 3], [2]]
+    assert [(part["name"], part["input"]) for part in about["observation"]] == [
+        ("['camera']", "observation['camera']"), ("['gear']", "observation"), ("['speed']", "observation")
+    ]  # fmt: skip
+    assert [(part.get("start"), part.get("stop")) for part in about["observation"]] == [(None, None), (0, 3), (3, 6)]
+    assert about["action_mask"] == [{"name": "", "size": 2}]
+    assert [part["output"] for part in about["action"]] == ["action"]
+
+
+def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
+    trained(tmp_path / "run", POLICIES["choices"])
+    module = tmp_path / "numpy_policy.py"
+    module.write_text("mine = True\n")
+    with pytest.raises(
+        ConfigurationError, match=r"numpy_policy\.py is there already.*: move it, or export into another"
+    ):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+    assert module.read_text() == "mine = True\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["numpy_policy.py", "run"]
+    module.unlink()
+    (tmp_path / "policy.npz").write_text("another")  # is replaced, as the help says
+    for _ in range(2):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+        assert module.read_bytes() == Path(exporting.numpy_policy.__file__).read_bytes()
+        (tmp_path / "policy.npz").read_bytes().index(b"about")
+
+
+@pytest.mark.parametrize("name", ["masks", "several choices", "several actions", "lstm", "parts"])
+def test_without_the_environment_it_is_compared_on_its_spaces(name: str, tmp_path: Path) -> None:
+    trained(tmp_path / "run", POLICIES[name])
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=60)
+    assert exported.steps_checked == 60
+    assert 0.0 < exported.largest_difference < 1e-4
+
+
+def test_masks_of_every_choice_are_drawn(tmp_path: Path) -> None:
+    observations, actions, *_ = POLICIES["several actions"]
+    agent = hybridppo.PPO(MaskedObservation(observations, actions), actions, ppo_config(**SMALL))
+    agent.save(tmp_path / "agent.safetensors")
+    exported = hybridppo.export(tmp_path / "agent.safetensors", tmp_path / "policy.npz", check_steps=60)
+    assert 0.0 < exported.largest_difference < 1e-4
+
+
+def test_environments_of_tensors_need_no_twin(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"seed": 0, "progress": False, "config": ppo_config(**SMALL, hidden_sizes=(8,))}
+    env = TorchCartPole(2)
+    hybridppo.train(env, total_steps=64, run_dir=tmp_path / "run", **options)
+    for given in (env, TorchCartPole, lambda: TorchCartPole(2), None):
+        exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=given, check_steps=30)
+        assert 0.0 < exported.largest_difference < 1e-4
 
 
 def test_the_module_beside_the_file_needs_numpy_alone(tmp_path: Path) -> None:
@@ -167,7 +272,7 @@ def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeyp
 
     def wrong(policy: Any) -> Any:
         about, arrays = arrays_of(policy)
-        about["action"]["start"] = [4]
+        about["action"][0]["first"] = [4]
         return about, arrays
 
     monkeypatch.setattr(exporting, "arrays_of", wrong)
@@ -180,11 +285,8 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "images", IMAGES)
     with pytest.raises(ConfigurationError, match=r"export it as \.onnx"):
         hybridppo.export(tmp_path / "images", tmp_path / "a.npz", check_steps=0)
-    trained(tmp_path / "composite", (VECTOR, Dict(a=Discrete(2), b=Discrete(3)), {}, False))
-    with pytest.raises(ConfigurationError, match="composite actions"):
-        hybridppo.export(tmp_path / "composite", tmp_path / "a.npz", check_steps=0)
-    trained(tmp_path / "mixed", (Dict(a=VECTOR, b=IMAGES[0]), Discrete(2), {}, False))
-    with pytest.raises(ConfigurationError, match="images together with numbers"):
+    trained(tmp_path / "mixed", MIXED)
+    with pytest.raises(ConfigurationError, match=r"export it as \.onnx"):
         hybridppo.export(tmp_path / "mixed", tmp_path / "a.npz", check_steps=0)
     with pytest.raises(ConfigurationError, match=r"\.onnx or \.npz"):
         hybridppo.export(tmp_path / "images", tmp_path / "a.pt")
@@ -193,7 +295,7 @@ def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
 def test_without_its_packages_onnx_says_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(tmp_path / "run", POLICIES["choices"])
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r"pip install hybridppo\[onnx\]"):
+    with pytest.raises(ConfigurationError, match=re.escape(pip_install("onnx"))):
         hybridppo.export(tmp_path / "run", tmp_path / "a.onnx", check_steps=0)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
 from processes import run_python
+from tensor_environments import Guessing
 from toy_agents import Matching
 
 import hybridppo
@@ -18,6 +20,8 @@ from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.commands.main import main
 from hybridppo.commands.play import _lines
 from hybridppo.compiled.tag_pictures import RUNNER, TAGGED, TAGGER
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.errors import pip_install
 
 QUIET = {"seed": 0, "placement": "cpu", "progress": False}
 
@@ -160,6 +164,82 @@ def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Pa
     assert lines == ["wolf: mean return 2.50 of 4 agents' episodes", "sheep: mean return 5.00 of 1 agents' episodes"]
 
 
+class Seen(TorchCartPole):
+    """Has pictures, a grey for each number of an environment."""
+
+    closed = 0
+    metadata: dict[str, Any] = {"render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, num_envs: int, render_mode: str | None = None, episode_length: int = 6) -> None:
+        super().__init__(num_envs, episode_length=episode_length)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        greys = torch.arange(self.num_envs, dtype=torch.uint8).view(-1, 1, 1, 1)
+        return (40 + greys).expand(-1, 64, 64, 3)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(scope="module")
+def tensor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("playing") / "run"
+    config = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(TorchCartPole(4), total_steps=128, config=config, run_dir=path, seed=0, progress=False)
+    return path
+
+
+def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> None:
+    own, agent = Seen(3, "human"), hybridppo.load(tensor_run)
+    played = hybridppo.play(tensor_run, episodes=3, seed=5, env=own)
+    env, lengths = Seen(3), [0]
+    observations, _ = env.reset(seed=5)
+    while len(lengths) <= 3:
+        action = torch.as_tensor(agent.act(observations[0].numpy())).expand(3)
+        observations, _, terminated, truncated, _ = env.step(action)
+        lengths[-1] += 1
+        if terminated[0] or truncated[0]:
+            lengths.append(0)
+    assert (played.lengths, played.returns) == (tuple(lengths[:3]), tuple(map(float, lengths[:3])))
+    assert max(played.lengths) <= 6
+    assert own.closed == 0
+    made: list[Seen] = []
+
+    def make(num_envs: int) -> Seen:
+        made.append(Seen(num_envs, "human"))
+        return made[-1]
+
+    assert hybridppo.play(tensor_run, episodes=2, seed=5, env=make).episodes == 2
+    assert [(each.num_envs, each.closed) for each in made] == [(1, 1)]
+    for unseen in (TorchCartPole(4), TorchCartPole, Seen(2)):
+        with pytest.raises(EnvError, match=r"has no window.*an environment of tensors must have render\(\)"):
+            hybridppo.play(tensor_run, env=unseen)
+
+
+def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path) -> None:
+    spaces = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3)), Tuple((Discrete(2), Box(-1.0, 1.0, (2,))))
+    config = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(Guessing(2, *spaces), total_steps=32, config=config, run_dir=tmp_path / "run", progress=False)
+    env: Any = Guessing(3, *spaces)
+    env.render_mode = "human"
+    assert hybridppo.play(tmp_path / "run", episodes=2, env=env).lengths == (4, 4)
+    whole, numbers = env.actions[0]
+    assert (whole.dtype, whole.shape, numbers.dtype, numbers.shape) == (torch.int64, (3,), torch.float32, (3, 2))
+    assert (numbers == numbers[0]).all()
+
+
+@pytest.mark.extras
+def test_a_video_of_environments_of_tensors(tensor_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    played = hybridppo.record_video(tensor_run, tmp_path / "a.mp4", episodes=2, env=Seen(3))
+    frames = frames_of(tmp_path / "a.mp4")
+    assert len(frames) == played.steps + 2
+    assert all(abs(float(frame.mean()) - 40) < 4 for frame in frames)
+    with pytest.raises(EnvError, match=r"draws no pictures.*must have render\(\)"):
+        hybridppo.record_video(tensor_run, tmp_path / "b.mp4", env=TorchCartPole(3))
+
+
 def test_compiled_environments_draw_where_they_say_how() -> None:
     game = compiled.tag(taggers=1, runners=2, episode_length=5)
     made: Any = game(render_mode="rgb_array")
@@ -222,7 +302,7 @@ main(["play", {str(cartpole)!r}, "--output", {str(tmp_path / "a.mp4")!r}])
 """
     process = run_python("-c", code)
     assert process.returncode == 2
-    assert "pip install hybridppo[video]" in process.stderr
+    assert pip_install("video") in process.stderr
 
 
 def test_a_window_writes_no_video(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Runs drawn together: which are a group, what is drawn of it, and the files."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,26 @@ from processes import run_python
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
 from hybridppo.commands.main import main
+from hybridppo.errors import pip_install
 from hybridppo.tools.curves import Group, band_of, find_runs, groups_of, interquartile_mean, read_policies, read_run
 
 CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
 
 
-def make_run(path: Path, returns: list[float | None], *, seed: int = 0, env_id: str = "A-v0", **config: Any) -> Path:
+def make_run(
+    path: Path,
+    returns: list[float | None],
+    *,
+    seed: int = 0,
+    env_id: str = "A-v0",
+    options: dict[str, Any] | None = None,
+    **config: Any,
+) -> Path:
     """A run of ten steps and two seconds an iteration."""
     path.mkdir(parents=True)
-    settings = {"env_id": env_id, "seed": seed, "config": {**CONFIG, **config}, "placement": {"name": "single"}}
+    settings = {"env_id": env_id, "seed": seed, "total_steps": 100, "placement": {"name": "single"}}
+    settings["config"] = {**CONFIG, **config}
+    settings |= options or {}
     (path / "config.json").write_text(json.dumps(settings))
     lines = [
         {"iteration": i, "env_steps": 10 * i, "seconds": 2.0 * i, "episode_return_mean": value}
@@ -66,6 +78,113 @@ def test_seeds_are_a_group_and_groups_are_called_what_they_differ_in(tmp_path: P
         ("A-v0", "learning_rate 0.0001", 1),
         ("C-v0", "C-v0", 1),
     ]
+
+
+MIRRORED = {"name": "hybrid", "sampling": "cpu", "learning": "cpu"}
+UNLIKE: list[tuple[dict[str, Any], str]] = [
+    ({"env_kwargs": {"size": 8}}, "size 8"),
+    ({"frame_stack": 4}, "frame_stack 4"),
+    ({"clip_rewards": True}, "clip_rewards"),
+    ({"start_from": "runs/first"}, "start_from first"),
+    ({"episodic_life": True}, "episodic_life"),
+    ({"action_masks": True}, "action_masks"),
+    ({"vectorization": "sync"}, "vectorization sync"),
+    ({"total_steps": 7}, "total_steps 7"),
+    ({"distribution": "central:2"}, "distribution central:2:1"),
+    ({"placement": {**MIRRORED, "publish_every": 1, "max_lag": 1}}, "max_lag 1"),
+    ({"own": {"loss": "my_loss"}}, "loss my_loss"),
+    ({"evaluate_every": 7, "target_return": 3.0}, "target_return 3.0"),
+    ({"own": {"agent": "Mine"}}, "agent Mine"),
+    ({"agent": "ddpg"}, "ddpg"),
+]
+ALIKE: list[dict[str, Any]] = [
+    {"num_workers": 4},
+    {"env_threads": 2},
+    {"worker_timeout": 3.0},
+    {"evaluate_every": 7},
+    {"checkpoint_seconds": 7.0, "keep_checkpoints": 1},
+    {"track": "tensorboard"},
+    {"distribution": "multi:2"},
+    {"placement": {**MIRRORED, "publish_every": 1, "max_lag": 0}},
+    {"versions": {"python": "3.9"}},
+    {"frame_stack": 1, "env_kwargs": None},
+]
+
+
+@pytest.mark.parametrize(("options", "label"), UNLIKE, ids=str)
+def test_runs_of_other_settings_are_no_seeds_of_one(options: dict[str, Any], label: str, tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / "a", [1.0]), make_run(tmp_path / "b", [1.0], seed=1, options=options)]
+    one, other = groups_of([read_run(path) for path in paths])
+    assert [len(one.runs), len(other.runs)] == [1, 1]
+    assert sorted(other.label.split(", ")) == sorted(label.split(", "))
+    assert one.label not in (other.label, "")
+
+
+@pytest.mark.parametrize(
+    "changes", [*ALIKE, {"config": {**CONFIG, "fast_updates": False, "torch_threads": 3}}], ids=str
+)
+def test_runs_that_differ_in_nothing_that_changes_a_result_are_seeds_of_one(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    paths = [make_run(tmp_path / "a", [1.0]), make_run(tmp_path / "b", [1.0], seed=1, options=changes)]
+    assert len(group_of(*paths).runs) == 2
+
+
+def test_one_seed_does_not_count_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = [
+        make_run(tmp_path / "stopped", [1.0]),
+        make_run(tmp_path / "other", [1.0], seed=1),
+        make_run(tmp_path / "again", [1.0, 2.0], options={"num_workers": 2}),
+    ]
+    group = group_of(*paths)
+    assert [run.path.name for run in group.runs] == ["other", "again"]
+    assert [run.path.name for run in group.left_out] == ["stopped"]
+    assert re.search(r"stopped is left out: .*again is of the same seed and settings", caplog.text)
+
+
+def test_labels_say_in_a_few_words_what_groups_differ_in(tmp_path: Path) -> None:
+    many = {"gamma": 0.9, "gae_lambda": 0.8, "num_epochs": 4, "normalize_advantage": False}
+    paths = [
+        make_run(tmp_path / "a", [1.0]),
+        make_run(tmp_path / "b", [1.0], **many),
+        make_run(tmp_path / "c", [1.0], **many, hidden_sizes=[8, 8]),
+        make_run(tmp_path / "d", [1.0], options={"agent": "td3", "config": {"tau": 0.01}}),
+    ]
+    labels = [group.label for group in groups_of([read_run(path) for path in paths])]
+    assert labels == [
+        "ppo, num_epochs 10, hidden_sizes 64x64, and 3 more",
+        "ppo, num_epochs 4, hidden_sizes 64x64, and 3 more",
+        "ppo, num_epochs 4, hidden_sizes 8x8, and 3 more",
+        "td3",
+    ]
+
+
+def plotted(tmp_path: Path, *arguments: object) -> int:
+    with pytest.raises(SystemExit) as exited:
+        main(["plot", *map(str, arguments), "--output", str(tmp_path / "curves.png")])
+    return int(exited.value.code or 0)
+
+
+def test_labels_name_folders_or_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    for seed in range(2):
+        make_run(tmp_path / "slow" / str(seed), [1.0, 2.0], seed=seed)
+        make_run(tmp_path / "fast" / str(seed), [1.0, 2.0], seed=seed, options={"num_workers": 2})
+        make_run(tmp_path / "wide" / str(seed), [1.0, 2.0], seed=seed, hidden_sizes=[256])
+    slow, fast, wide = (tmp_path / name for name in ("slow", "fast", "wide"))
+    # A label for each folder tells apart what would be one group.
+    assert plotted(tmp_path, slow, fast, "--label", "one process", "--label", "two", "--by", "seconds") == 0
+    out = capsys.readouterr().out
+    assert "A-v0: one process, 2 seeds\nA-v0: two, 2 seeds" in out
+    # A label for each configuration, of which some have several folders.
+    folders = [slow / "0", slow / "1", wide / "0", wide / "1"]
+    assert plotted(tmp_path, *folders, "--label", "narrow", "--label", "wide") == 0
+    assert "A-v0: narrow, 2 seeds\nA-v0: wide, 2 seeds" in capsys.readouterr().out
+    # Configurations of one label are no seeds of one.
+    assert plotted(tmp_path, slow, wide, "--label", "mine", "--label", "mine") == 0
+    assert "mine, hidden_sizes 64x64, 2 seeds\nA-v0: mine, hidden_sizes 256, 2" in capsys.readouterr().out
+    assert plotted(tmp_path, *folders, "--label", "a", "--label", "b", "--label", "c") == 2
+    assert "one for each configuration among the runs (2), got 3: a, b, c" in capsys.readouterr().err
 
 
 def group_of(*paths: Path) -> Group:
@@ -150,7 +269,7 @@ main(["plot", {str(run)!r}, "--output", {str(tmp_path / "a.png")!r}])
 """
     process = run_python("-c", code)
     assert process.returncode == 2
-    assert "pip install hybridppo[plot]" in process.stderr
+    assert pip_install("plot") in process.stderr
 
 
 @pytest.mark.parametrize("by", ["steps", "seconds"])

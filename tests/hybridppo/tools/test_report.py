@@ -10,6 +10,8 @@ import pytest
 import hybridppo
 from hybridppo import PPOConfig, RunDirectoryError
 from hybridppo.commands.main import main
+from hybridppo.placements.auto import auto
+from hybridppo.settings import settings_of_result
 from hybridppo.tools.svg import line_chart, shown, stacked_bar, ticks
 
 VOID = {"meta", "link", "br", "img", "input"}
@@ -55,6 +57,19 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_a_run_too_short_for_auto_to_measure_has_a_page(tmp_path: Path) -> None:
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    options = {"seed": 7, "placement": "auto", "progress": False, "vectorization": "sync"}
+    hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
+    line = "auto: cpu; not measured (all: a run of 2 iterations is too short to measure)"
+    assert line in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
+    path = tmp_path / "run" / "placements.json"
+    table = json.loads(path.read_text())
+    del table["line"]  # as earlier releases wrote it
+    path.write_text(json.dumps(table))
+    assert "auto: cpu" in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
+
+
 def test_the_page_tells_of_the_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["report", str(run_dir)])
@@ -79,7 +94,22 @@ def test_the_page_tells_of_the_run(run_dir: Path, capsys: pytest.CaptureFixture[
     iterations = (run_dir / "metrics.jsonl").read_text().count("\n")
     assert max(len((line["points"] or "").split()) for line in lines) == iterations
     strong = [number for number, (tag, attributes) in enumerate(page.tags) if attributes.get("class") == "changed"]
-    assert len(strong) == 5  # as many settings as were given
+    assert len(strong) == 6  # as many settings as were given that can change the result
+
+
+def test_the_page_shows_what_can_change_the_result_as_plots_tell_runs_apart(run_dir: Path, tmp_path: Path) -> None:
+    config = json.loads((run_dir / "config.json").read_text())
+    given = {"env_kwargs": {"size": 8}, "frame_stack": 4, "clip_rewards": True, "start_from": "first", "num_workers": 3}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **given}))
+    (tmp_path / "metrics.jsonl").write_bytes((run_dir / "metrics.jsonl").read_bytes())
+    texts = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8")).texts
+    others = texts.index("Other options")
+    deciding = texts[texts.index("what can change the result") : others]
+    assert set(settings_of_result(config)) <= set(deciding)
+    shown = {name: deciding[deciding.index(name) + 1] for name in given if name in deciding}
+    assert shown == {"env_kwargs": "size 8", "frame_stack": "4", "clip_rewards": "True", "start_from": "first"}
+    assert texts[texts.index("num_workers", others) + 1] == "3"
+    assert {"seed", "fast_updates", "checkpoint_seconds"} <= set(texts[others:])
 
 
 def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> None:
@@ -156,6 +186,24 @@ def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -
     assert page.texts[page.texts.index("hybrid, 1 worker") + 1] == "12.50"
     assert any("no part of the above: 3.2 s" in text for text in page.texts)
     assert "The run has not ended, or was interrupted." in page.texts
+
+
+def test_auto_that_could_not_measure_is_reported_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("no second simulator")
+
+    monkeypatch.setattr(auto, "calibrate", fail)
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    path = tmp_path / "run"
+    hybridppo.train("CartPole-v1", total_steps=32, placement="auto", config=config, run_dir=path, progress=False)
+    page = Page(hybridppo.write_report(path).read_text(encoding="utf-8"))
+    assert any(re.match(r"auto: cpu.*; not measured \(all: ZeroDivisionError: no second", text) for text in page.texts)
+    table = json.loads((path / "placements.json").read_text())
+    del table["line"]  # as earlier releases wrote it
+    (path / "placements.json").write_text(json.dumps(table))
+    assert f"auto: {table['chosen']}" in Page(hybridppo.write_report(path).read_text(encoding="utf-8")).texts
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, run_dir: Path) -> None:

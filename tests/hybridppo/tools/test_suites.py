@@ -13,6 +13,7 @@ import pytest
 
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
+from hybridppo.run_directory.lock import wait_until_free
 from hybridppo.tools.curves import read_lines
 from hybridppo.tools.one_run import RunAsked
 from hybridppo.tools.side_by_side import run_all, run_process
@@ -153,4 +154,5 @@ def test_whoever_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
     while "interrupted" not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    wait_until_free(tmp_path / "run", 60.0)  # it is being saved
     hybridppo.resume(tmp_path / "run", total_steps=1, progress=False)  # a lock of nobody's, and a whole checkpoint

@@ -1,6 +1,8 @@
 """Tuned settings: what the file says, and what becomes of it on the command line."""
 
 import json
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError
-from hybridppo.commands.main import main
-from hybridppo.tools.tuning import FILE, tuned_entry
+from hybridppo.commands.main import main, parse_command
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.tools.tuning import FILE, Entry, tuned_entry, write_entry
 
 ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
 
@@ -94,3 +97,34 @@ def test_tuned_without_an_entry_is_wrong_usage(tmp_path: Path, capsys: pytest.Ca
     assert train(tmp_path / "run", env_id="Taxi-v3") == 2
     assert "no tuned settings for 'Taxi-v3'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_trains_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {}
+    config = ppo_config(gamma=0.5, hidden_sizes=(8, 8))
+    file = tmp_path / "my tune" / "tuned.json"
+
+    def search(env_id: str, **options: Any) -> Entry:
+        asked.update(options)
+        file.parent.mkdir()
+        entry = Entry(config, 4000, "a search", None, 1.0, None)
+        write_entry(file, env_id, entry)
+        return entry
+
+    monkeypatch.setattr("hybridppo.tools.search.tune", search)
+    flags = ["--env-kwargs", '{"name": "it\'s"}', "--action-masks", "--import", "gymnasium", "--start-from", "a run"]
+    flags += ["--placement", "hybrid", "--learning-device", "cpu", "--output", str(file.parent)]
+    with pytest.raises(SystemExit) as exited:
+        main(["tune", "CartPole-v1", *flags])
+    assert exited.value.code == 0
+    assert asked["placement"].settings() == hybridppo.Mirrored("cpu", "cpu").settings()
+    printed = capsys.readouterr().out.partition("train with it: ")[2].strip()
+    _, *arguments = shlex.split(printed)
+    parsed: Any = parse_command(arguments)
+    assert (parsed.env_id, parsed.config, parsed.options.total_steps) == ("CartPole-v1", config, 4000)
+    assert asdict(parsed.environment) == {name: asked[name] for name in asdict(EnvironmentOptions())}
+    assert parsed.environment.env_kwargs == {"name": "it's"}
+    assert parsed.options.start_from == asked["start_from"] == "a run"
+    assert parsed.placement.resolve().settings() == asked["placement"].settings()

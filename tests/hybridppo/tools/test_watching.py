@@ -104,6 +104,20 @@ def test_a_tail_reads_what_is_new_and_begins_anew_where_a_file_was_cut(run_dir: 
         tail.read()
 
 
+def test_a_tail_sees_a_file_that_was_cut_and_is_longer_again(run_dir: Path) -> None:
+    path = run_dir / "metrics.jsonl"
+    tail = Tail(path)
+    append(run_dir, line(1), line(2), line(3))
+    assert tail.read()
+    # A run that was killed after its third iteration and resumed from its first, between two looks.
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(first)
+    append(run_dir, *({**line(number), "note": "made again"} for number in range(2, 9)))
+    assert tail.read()
+    assert [each["iteration"] for each in tail.lines] == list(range(1, 9))
+    assert all(each["note"] == "made again" for each in list(tail.lines)[1:])
+
+
 class Terminal(io.StringIO):
     def __init__(self, encoding: str, is_tty: bool) -> None:
         super().__init__()

@@ -454,6 +454,7 @@ class FakeCuda:
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
+        self.streams: list[int] = []
         self.gpus: Any = self
 
     def __getitem__(self, index: int) -> "FakeCuda":
@@ -467,6 +468,7 @@ class FakeCuda:
         self.calls.append("left")
 
     def external_stream(self, handle: int) -> tuple[str, int]:
+        self.streams.append(handle)
         return "stream", handle
 
     def as_cuda_array(self, tensor: Any) -> Any:
@@ -492,6 +494,13 @@ def test_kernels_go_to_torchs_stream_of_their_device(monkeypatch: pytest.MonkeyP
     launcher.launch("step_all", 5, 128, "a", 3)
     assert launched == [((5, 128, ("stream", 77)), ("a", 3), "selected")]
     assert cuda.calls == [("select", 1), "selected", "array", "left", ("select", 1), "selected", "left"]
+    # What is prepared for a launch is kept: another stream alone needs another.
+    launcher.launch("step_all", 5, 128, "b", 4)
+    stream.cuda_stream = 78
+    launcher.launch("step_all", 5, 128, "c", 5)
+    assert [arguments for _, arguments, _ in launched] == [("a", 3), ("b", 4), ("c", 5)]
+    assert [configuration[2] for configuration, *_ in launched] == [("stream", 77), ("stream", 77), ("stream", 78)]
+    assert cuda.streams == [77, 78]
 
 
 @pytest.fixture

@@ -565,10 +565,9 @@ def test_rollouts_hold_copies_where_an_environment_reuses_its_buffer(mode: Autor
     assert_same_observations(reusing, expected)
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_the_librarys_own_vectors_survive_environments_that_reuse_their_buffer(vectorization: Any) -> None:
+def test_the_librarys_own_vectors_survive_environments_that_reuse_their_buffer() -> None:
     source = partial(ScriptedEnv, ((3, "truncated"),), reuse_buffer=True)
-    environments = make_environments(source, 1, vectorization=vectorization)
+    environments = make_environments(source, 1)
     noise = np.random.default_rng(0)
     sampler = Sampler(environments, distribution_for(Discrete(2)), num_steps=9, env_seed=0, noise=noise)
     rollout = sampler.collect(UniformActor(2))

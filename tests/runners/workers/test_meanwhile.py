@@ -212,10 +212,9 @@ def test_a_worker_that_cannot_start_is_an_error() -> None:
         ("Pendulum-v1", {}, True),
         ("Pendulum-v1", {"num_workers": 1}, False),
         ("Pendulum-v1", {"options": EnvironmentOptions(on_env_error="restart")}, False),
-        ("Pendulum-v1", {"options": EnvironmentOptions(vectorization="async")}, False),
         (partial(gym.make, "Pendulum-v1"), {}, False),
     ],
-    ids=["by itself", "asked for", "replaced when lost", "a process each", "of one's own"],
+    ids=["by itself", "asked for", "replaced when lost", "of one's own"],
 )
 def test_only_a_worker_that_nobody_has_asked_for_need_not_be_waited_for(
     env: Any, options: dict[str, Any], begins_here: bool

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -31,7 +32,7 @@ SMALL = ppo_config(num_envs=6, num_steps=16, num_minibatches=2, hidden_sizes=(16
 def train(env: Any = "CartPole-v1", config: PPOConfig = SMALL, **options: Any) -> tuple[hybridppo.TrainResult, list]:
     iterations: list[dict[str, float]] = []
     arguments = {"total_steps": 700, "seed": 0, "placement": "cpu", "progress": False} | options
-    result = hybridppo.train(env, config=config, on_iteration=iterations.append, **arguments)
+    result = hybridppo.train(env, config=config, **{"on_iteration": iterations.append} | arguments)
     return result, iterations
 
 
@@ -42,7 +43,7 @@ def parameters_of(result: hybridppo.TrainResult) -> torch.Tensor:
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 def test_how_many_workers_there_are_changes_nothing(env: str) -> None:
     expected, _ = train(env, vectorization="sync")
-    for num_workers in (1, 4):
+    for num_workers in (1, 4, 6):
         result, _ = train(env, vectorization="sync", num_workers=num_workers)
         assert torch.equal(parameters_of(result), parameters_of(expected)), f"{num_workers} workers"
         assert result.metrics["episode_return_mean"] == pytest.approx(
@@ -158,10 +159,91 @@ def test_final_observations_belong_to_the_environments_whose_episodes_were_trunc
     assert rollout.observations[:, :, 0].unique(dim=0).tolist() == [list(range(SMALL.num_envs))]
 
 
+class DrawingGlobally(Told):
+    """Observes what it draws from the global generators."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.array([np.random.random(), random.random()], np.float32), {}  # noqa: NPY002
+
+    def step(self, action: Any) -> Any:
+        _, *more = super().step(action)
+        return np.array([np.random.random(), random.random()], np.float32), *more  # noqa: NPY002
+
+
+def test_workers_draw_differently_from_global_generators_and_the_same_in_each_run() -> None:
+    def drawn(env_seed: int) -> list[torch.Tensor]:
+        environments = make_environments(DrawingGlobally, 2)
+        agent = PPO(environments.observation_space, environments.action_space, SMALL)
+        placement = SingleDevice("cpu")
+        placement.prepare(agent)
+        sampler = make_sampler(
+            DrawingGlobally, environments, agent, placement, num_steps=SMALL.num_steps, num_workers=2,
+            options=EnvironmentOptions(), env_seed=env_seed, noise=np.random.default_rng(0),
+        )  # fmt: skip
+        with placement.sampling(agent) as actor:
+            rollout = sampler.collect(actor)
+        sampler.close()
+        return list(rollout.observations.clone().unbind(2))
+
+    for ours, again, others in zip(drawn(3), drawn(3), drawn(4), strict=True):
+        assert torch.equal(ours, again)
+        assert not torch.isclose(ours[:, 0], ours[:, 1]).any()
+        assert not torch.isclose(ours, others).any()
+
+
 @pytest.mark.parametrize("num_workers", [7, -1])
 def test_impossible_numbers_of_workers_are_refused(num_workers: int) -> None:
     with pytest.raises(ConfigurationError, match="num_workers"):
         train(num_workers=num_workers)
+
+
+def test_a_vector_of_a_function_that_cannot_be_divided_says_what_each_process_needs() -> None:
+    with pytest.raises(EnvError, match=r"made a vector of 6 environments, and this process needs 3 of them: let it ta"):
+        train(lambda: gym.make_vec("CartPole-v1", num_envs=6), num_workers=2)
+    result, _ = train(lambda num_envs: gym.make_vec("CartPole-v1", num_envs=num_envs), num_workers=2)
+    assert result.metrics["env_steps"] >= 700
+
+
+class Counted(gym.Wrapper[Any, Any, Any, Any]):
+    """Counts how many there are in this process."""
+
+    made, open = 0, 0
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        Counted.made += 1
+        Counted.open += 1
+
+    def close(self) -> None:
+        super().close()
+        Counted.open -= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ({"num_workers": 2}, 1),  # for its spaces
+        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, 6),  # one worker, which the placement has by itself
+        ({"placement": "auto", "num_workers": 2}, None),
+        ({"distribution": "central:2"}, 2),  # asked whether it can be divided, too
+    ],
+    ids=str,
+)
+def test_the_trainer_keeps_no_environments_beside_those_of_workers(options: dict[str, Any], made: int | None) -> None:
+    Counted.made = Counted.open = 0
+    open_meanwhile: list[int] = []
+    train(Counted, **options, on_iteration=lambda metrics: open_meanwhile.append(Counted.open))
+    assert open_meanwhile
+    assert not any(open_meanwhile)
+    assert made is None or Counted.made == made
+
+
+def test_a_resumed_run_keeps_no_environments_beside_those_of_workers(tmp_path: Path) -> None:
+    train(Counted, num_workers=2, run_dir=tmp_path / "run")
+    Counted.made = 0
+    hybridppo.resume(tmp_path / "run", env=Counted, total_steps=1400, progress=False)
+    assert (Counted.made, Counted.open) == (1, 0)
 
 
 def test_networks_that_workers_cannot_run_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +14,7 @@ from processes import run_python
 
 import hybridppo
 from hybridppo import ConfigurationError
+from hybridppo.errors import pip_install
 from hybridppo.reporting.trackers import tracking
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
 from hybridppo.reporting.trackers.registry import TRACKERS, names_of_trackers
@@ -278,7 +280,7 @@ def test_a_package_that_is_missing_is_named_before_anything_begins(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda *arguments: None)
-    with pytest.raises(ConfigurationError, match=rf"needs a package: pip install hybridppo\[{name}\]"):
+    with pytest.raises(ConfigurationError, match=re.escape(f"needs a package: {pip_install(name)}")):
         train(track=name, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -323,3 +325,14 @@ from hybridppo.reporting.trackers import mlflow, tensorboard, trackio, wandb
 print([name for name in TRACKERS if name in sys.modules])
 """
     assert run_python("-c", code, check=True).stdout == "[]\n"
+
+
+def test_a_line_that_is_in_its_file_before_it_is_in_memory_keeps_its_place(tmp_path: Path) -> None:
+    train(4, run_dir=tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    sender = tracking.Tracking(Memory())
+    sender._run = TrackedRun("run", {}, tmp_path / "run")
+    sender._sent, sender._replayed = {"metrics": 2, "evaluations": 0}, {"metrics": 0, "evaluations": 0}
+    sender._append("metrics", lines[2])
+    sender._replay()  # finds the fourth, too, whose row is yet to come
+    assert [row.env_steps for row in sender._rows] == ALL[2:4]

@@ -1,4 +1,4 @@
-"""Page-locked shared memory: what is locked, and that it is unlocked again."""
+"""Page-locked memory: what is locked, and that it is unlocked again."""
 
 from typing import Any
 
@@ -12,8 +12,9 @@ import hybridppo
 from hybridppo import Mirrored, SingleDevice
 from hybridppo.accelerator import Host, accelerator_of
 from hybridppo.errors import DeviceError, EnvError
+from hybridppo.rollouts import page_locking
+from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners.workers import processes as workers
-from hybridppo.runners.workers.page_locking import PageLock
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 
@@ -49,8 +50,23 @@ def test_an_arrays_pages_are_locked_until_closed() -> None:
     assert registrar.calls == ["register", "unregister"]
 
 
+def test_a_rollouts_arrays_are_one_block_that_is_locked_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    registrar = FakeAccelerator()
+    monkeypatch.setattr(page_locking, "accelerator_of", lambda device: registrar)
+    names = ["observations", "outputs", "actions", "rewards", "terminated", "truncated", "restarted", "absent", "noise"]
+    layout = dict.fromkeys(names, ((2, 3), "float32")) | {"noise": ((2, 0), "float32")}
+    buffer = allocate(layout, torch.device("cpu"))
+    assert list(registrar.locked.values()) == [8 * 64]  # 24 bytes each, and the next begins at a cache line
+    assert all((array == 0).all() and array.ctypes.data % 64 == 0 for array in buffer.arrays.values())
+    rewards = buffer.rewards
+    del buffer
+    assert len(registrar.locked) == 1  # somebody still holds a part
+    del rewards
+    assert registrar.locked == {}
+
+
 def test_a_refusal_is_an_error_with_the_remedy() -> None:
-    with pytest.raises(DeviceError, match=r"1\.0 MB.*CUDA error 2.*num_workers=0"):
+    with pytest.raises(DeviceError, match=r"1\.0 MB.*CUDA error 2.*lower num_envs"):
         PageLock(np.zeros(1_000_000, np.uint8), FakeAccelerator(error=2))
 
 

@@ -1,0 +1,128 @@
+"""What is looked at before a definition is compiled: its source, and some steps of it in Python.
+
+    rehearse(definition)            # an EnvError names the file, the line and what is wrong there
+
+Compiled code takes much for a number: what lies beside an array, an entry of an observation that nothing was written
+to, a truth in the place of a reward. Python is asked first, in milliseconds. What no rehearsal comes to is left to the
+compiled code, which looks at every index on the CPU (`building.py`), and to tests of finite numbers.
+"""
+
+import ast
+import copy
+import dis
+import os
+import traceback
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from hybridppo.compiled.checked import place_of, unknown_field, wanted_of
+from hybridppo.compiled.definition import Definition
+from hybridppo.compiled.python_agents import PythonAgents
+from hybridppo.compiled.sources import REMEDY, parsed
+from hybridppo.errors import EnvError
+
+STEPS, FEWEST_STEPS = 200, 2
+"""Steps of one agent. Several agents share them, but each takes two at least."""
+_NOT_THE_USERS = tuple(f"{Path(module).parent}{os.sep}" for module in (__file__, np.__file__))
+
+
+def rehearse(definition: Definition) -> None:
+    """Look for mistakes in a definition.
+
+    Raises:
+        EnvError: naming the first one.
+    """
+    for name in definition.functions:
+        _look_at_source(definition, name)
+    try:
+        with np.errstate(all="ignore"):
+            _step(definition)
+    except EnvError:
+        raise
+    except (ArithmeticError, ValueError):
+        # Compiled code goes on with inf or nan, which are looked for while training; or its own `raise` is compiled.
+        return
+    except Exception as error:
+        raise _explained(definition, error) from error
+
+
+def _look_at_source(definition: Definition, name: str) -> None:
+    """Also of what steps may never come to."""
+    function, fields = definition.functions[name], definition.state.names or ()
+    where, first, tree = parsed(definition.name, function)
+    state = function.__code__.co_varnames[1 if definition.policies and name != "end" else 0]
+    returns = name in ("step", "reward", "end")
+    if returns and _may_return_none(function.__code__):
+        raise EnvError(f"{place_of(definition, name)} returns nothing on some path: {wanted_of(name)}")
+    for node in ast.walk(tree):
+        line = f"{where}:{first + getattr(node, 'lineno', 1) - 1}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == state:
+            if node.attr not in fields:
+                raise EnvError(f"{definition.name} cannot be compiled: {line}: {unknown_field(node.attr, fields)}")
+        elif returns and isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            values = node.value.elts
+            if len(values) != 2 or _is_truth(values[0]) or _is_number(values[1]):
+                text = ast.unparse(node)
+                raise EnvError(f"{definition.name} cannot be compiled: {line}: `{text}`: {wanted_of(name)}")
+
+
+def _may_return_none(code: CodeType) -> bool:
+    """Whether a path through a function ends without a value."""
+    before: Any = None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "RETURN_CONST" and instruction.argval is None:
+            return True
+        if instruction.opname == "RETURN_VALUE" and before.opname == "LOAD_CONST" and before.argval is None:
+            return True
+        before = instruction
+    return False
+
+
+def _is_truth(node: ast.expr) -> bool:
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return is_not or isinstance(node, ast.Compare) or (isinstance(node, ast.Constant) and isinstance(node.value, bool))
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not isinstance(node.value, bool)
+
+
+class _Few(PythonAgents):
+    """Only the first two and the last two agents of each kind act: a thousand take seconds."""
+
+    def _those_there(self) -> list[tuple[int, str]]:
+        kinds = self.definition.policies.items()
+        few = {f"{kind}_{number}" for kind, count in kinds for number in (0, 1, count - 2, count - 1)}
+        return [(agent, name) for agent, name in super()._those_there() if name in few]
+
+
+def _step(definition: Definition) -> None:
+    """Random steps, from a seed of their own."""
+    environment: Any = _Few(definition) if definition.policies else definition()
+    space = copy.deepcopy(definition.action_space)  # whose random numbers stay as they are
+    space.seed(0)
+    environment.reset(seed=0)
+    for _ in range(max(FEWEST_STEPS, STEPS // max(1, len(definition.agents)))):
+        if definition.policies:
+            environment.step({agent: space.sample() for agent in environment.agents})
+            is_over = not environment.agents
+        else:
+            _, _, terminated, truncated, _ = environment.step(space.sample())
+            is_over = terminated or truncated
+        if is_over:
+            environment.reset()
+
+
+def _explained(definition: Definition, error: Exception) -> EnvError:
+    """An error of a function's, with the line that it is of."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)] or frames
+    where = f"{own[-1].filename}:{own[-1].lineno}"
+    remedy = "" if isinstance(error, IndexError) else f": {REMEDY}"
+    return EnvError(
+        f"{definition.name} cannot be compiled: {where}: `{own[-1].line}`: {type(error).__name__}: {error} (found by "
+        f"stepping it in Python){remedy}"
+    )

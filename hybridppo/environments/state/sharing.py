@@ -1,0 +1,96 @@
+"""What the environments of a process have in common while they are saved: the digests of their arrays, and the time."""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any
+
+from numpy.typing import NDArray
+
+from hybridppo.environments.state.nodes import Node, array_bytes, to_text
+from hybridppo.errors import SlowStateError
+
+CHUNK = 2**24
+"""Bytes of an array after which the time is looked at."""
+
+
+class Stopwatch:
+    """Charges time to attributes, and stops when it is up.
+
+    Args:
+        seconds: how many there are; None for as many as it takes.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self._began = self._since = perf_counter()
+        self._charged: dict[tuple[int, str], float] = {}
+        self._at = 0, ""
+        self.env = 0
+        """The number of the environment whose attributes are charged now."""
+
+    @contextlib.contextmanager
+    def charging(self, path: str) -> Iterator[None]:
+        """Within it, time is charged to an attribute, and not to the one that it belongs to."""
+        before = self._at
+        self._charge(self.env, path)
+        yield
+        self._charge(*before)
+
+    def _charge(self, env: int, path: str) -> None:
+        now = perf_counter()
+        self._charged[self._at] = self._charged.get(self._at, 0.0) + now - self._since
+        self._since, self._at = now, (env, path)
+
+    def check(self) -> None:
+        """Stop here if the time is up.
+
+        Raises:
+            SlowStateError: naming the attribute that took most of it.
+        """
+        if self._seconds is None or perf_counter() - self._began < self._seconds:
+            return
+        self._charge(*self._at)
+        (env, path), seconds = max(self._charged.items(), key=lambda item: item[1])
+        raise SlowStateError(
+            f"saving the state of the environments takes more than {self._seconds:g} seconds, of which {path} of "
+            f"environment {env} took {seconds:.1f}"
+        )
+
+
+class Shared:
+    """Of environments that are saved together: each array is read once, however many of them hold it.
+
+    Args:
+        seconds: that all may take; None for as many as it takes.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.stopwatch = Stopwatch(seconds)
+        # By where they lie, and kept here, so that nothing else comes to lie there meanwhile.
+        self._arrays: dict[Any, tuple[NDArray[Any], str]] = {}
+
+    def digest_of(self, node: Node) -> str:
+        """Of what a node describes."""
+        text = json.dumps(node, default=self._of_array, allow_nan=False)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def is_digest_of(self, digest: str, node: Node) -> bool:
+        """Whether a digest is that of a node; descriptions of format 1 have shorter ones, of all text."""
+        if len(digest) == 32:
+            return self.digest_of(node) == digest
+        text = json.dumps(node, default=lambda memory: to_text(array_bytes(memory)), allow_nan=False)
+        return hashlib.blake2b(text.encode(), digest_size=12).hexdigest() == digest
+
+    def _of_array(self, memory: NDArray[Any]) -> str:
+        key = memory.__array_interface__["data"][0], memory.shape, memory.dtype.str
+        if key not in self._arrays:
+            data = array_bytes(memory)
+            digest = hashlib.blake2b(digest_size=16)
+            for start in range(0, len(data), CHUNK):
+                self.stopwatch.check()
+                digest.update(data[start : start + CHUNK])
+            self._arrays[key] = memory, digest.hexdigest()
+        return self._arrays[key][1]

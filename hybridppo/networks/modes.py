@@ -1,0 +1,78 @@
+"""Networks that act otherwise than they learn, such as those with dropout or batch normalisation.
+
+Networks are in `eval()` wherever they act, are evaluated or give values, and in `train()` for gradients alone. The
+library's own have nothing that depends on it, and are never switched.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from hybridppo.errors import ConfigurationError
+
+INDEPENDENT = (
+    nn.Linear, nn.Conv1d, nn.Conv2d, nn.LayerNorm, nn.Embedding, nn.Sequential, nn.ModuleList, nn.ModuleDict,
+    nn.Identity, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d, nn.Tanh, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU,
+    nn.Sigmoid, nn.Softplus,
+)  # fmt: skip
+"""Modules of torch that do the same whether they learn or act; any other may depend on it."""
+
+
+def depend_on_training(*networks: nn.Module) -> bool:
+    """Whether some module may behave otherwise in `train()` than in `eval()`."""
+    kinds = {type(module) for network in networks for module in network.modules()}
+    return any(kind not in INDEPENDENT and not kind.__module__.startswith("hybridppo.") for kind in kinds)
+
+
+def require_same_everywhere(*networks: nn.Module) -> None:
+    """Refuse networks of which several learners would not have the same.
+
+    Raises:
+        ConfigurationError: with the remedy.
+    """
+    if depend_on_training(*networks):
+        raise ConfigurationError(
+            "networks with dropout, batch normalisation or modules that may depend on train() cannot be shared by "
+            "several learners, whose noise and statistics would differ: use distribution='local', or normalise with "
+            "nn.LayerNorm"
+        )
+
+
+def learning_mode(*networks: nn.Module) -> Callable[[], AbstractContextManager[None]]:
+    """Put the networks in `eval()`; makes contexts within which they are in `train()`, if they depend on it."""
+    for network in networks:
+        network.eval()
+    return partial(_training, networks) if depend_on_training(*networks) else nullcontext
+
+
+def share_buffers(network: nn.Module, with_network: nn.Module) -> None:
+    """Let a copy of a network have the buffers of the other: of a target network too, statistics are the newest."""
+    for module, other in zip(network.modules(), with_network.modules(), strict=True):
+        module._buffers.update(other._buffers)
+
+
+@contextmanager
+def _training(networks: Sequence[nn.Module]) -> Iterator[None]:
+    try:
+        for network in networks:
+            network.train()
+        yield
+    finally:
+        for network in networks:
+            network.eval()
+
+
+@contextmanager
+def noise_from(seed: Sequence[int], device: torch.device) -> Iterator[None]:
+    """Within it, modules draw from generators that follow from `seed`; afterwards torch's own are as they were.
+
+    Dropout draws from torch's global generators, and takes no other.
+    """
+    is_on_host = device.type == "cpu"
+    with torch.random.fork_rng([] if is_on_host else [device], device_type="cuda" if is_on_host else device.type):
+        torch.manual_seed(int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1))
+        yield

@@ -1,0 +1,73 @@
+"""Memory that the system may not move: a GPU copies from it without a detour, and without making the host wait."""
+
+import logging
+import mmap
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybridppo.accelerator import Accelerator, accelerator_of
+from hybridppo.errors import DeviceError
+from hybridppo.rollouts.buffer import Layout, RolloutBuffer, arrays_in, size_of
+
+logger = logging.getLogger(__name__)
+
+
+class PageLock:
+    """Keeps the pages of an array locked until closed.
+
+    Args:
+        array: contiguous; its memory must outlive the lock.
+        accelerator: whose copies it is for.
+
+    Raises:
+        DeviceError: if the system refuses.
+    """
+
+    def __init__(self, array: NDArray[Any], accelerator: Accelerator) -> None:
+        self._accelerator = accelerator
+        self._address = array.ctypes.data
+        error = accelerator.lock_pages(self._address, array.nbytes)
+        self._is_locked = error == 0
+        if error:  # and not a slower run without: CUDA would report the error again, from whatever is done next
+            raise DeviceError(
+                f"rollouts ({array.nbytes / 1e6:.1f} MB) could not be locked in memory (CUDA error {error}): free "
+                "memory, or lower num_envs or num_steps"
+            )
+
+    def close(self) -> None:
+        """Unlock the pages; a second call does nothing."""
+        if self._is_locked:
+            self._is_locked = False
+            error = self._accelerator.unlock_pages(self._address)
+            if error:
+                logger.warning("the memory of rollouts could not be unlocked (CUDA error %d)", error)
+
+
+def allocate(layout: Layout, pin_for: torch.device | None) -> RolloutBuffer:
+    """The arrays of a rollout in one block of memory, all zeros.
+
+    Args:
+        layout: as `RolloutBuffer.layout`.
+        pin_for: the device that copies from it, if its copies are faster from page-locked memory; else None.
+    """
+    size = size_of(layout)
+    memory = np.zeros(size, np.uint8) if pin_for is None else page_locked_bytes(size, accelerator_of(pin_for))
+    return RolloutBuffer(**arrays_in(memory, layout))
+
+
+def page_locked_bytes(size: int, accelerator: Accelerator) -> NDArray[np.uint8]:
+    """Page-locked memory of exactly `size` bytes, which is unlocked when nothing refers to it any more.
+
+    torch's own page-locked memory comes in powers of two: up to twice what a rollout needs.
+
+    Raises:
+        DeviceError: if the system refuses.
+    """
+    # From mmap, since its pages are shared with nothing else: no page may be locked twice.
+    memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    weakref.finalize(memory, PageLock(memory, accelerator).close)
+    return memory

@@ -1,0 +1,58 @@
+"""A training on one machine opens no door: nobody on the network can connect to any of its processes."""
+
+import sys
+from ipaddress import ip_address
+from typing import Any
+
+import psutil
+import pytest
+from ppo_settings import ppo_config
+
+import hybridppo
+from hybridppo.environments.torch_cartpole import TorchCartPole
+
+pytestmark = [
+    pytest.mark.cold_workers,  # sockets are looked for in the processes below this one
+    pytest.mark.skipif(sys.platform == "darwin", reason="macOS shows sockets to the administrator only"),
+]
+CONFIG = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(8, 8))
+
+
+def make(num_envs: int, device: str = "cpu") -> TorchCartPole:
+    return TorchCartPole(num_envs, device, episode_length=20)
+
+
+def reachable() -> set[tuple[str, str]]:
+    """The processes below this one, with this one, that listen beyond the loopback; and their addresses."""
+    here = psutil.Process()
+    return {
+        (process.name(), f"{connection.laddr.ip}:{connection.laddr.port}")
+        for process in [here, *here.children(recursive=True)]
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+        and not ip_address(connection.laddr.ip.removeprefix("::ffff:")).is_loopback  # an IPv4 address as one of IPv6
+    }
+
+
+@pytest.mark.parametrize(
+    ("distribution", "options"),
+    [
+        ("local", {"num_workers": 2}),
+        ("local", {"evaluate_every": 128, "evaluate_beside": True}),
+        ("multi:2", {}),
+        ("gpu:2", {}),
+        ("central:2", {}),
+        *(pytest.param(name, {}, marks=pytest.mark.extras) for name in ("coarse:2", "fine:2", "environments:2")),
+    ],
+)
+def test_no_process_of_a_training_on_one_machine_listens_beyond_the_loopback(
+    distribution: str, options: dict[str, Any]
+) -> None:
+    before, found = reachable(), list[set[tuple[str, str]]]()
+    hybridppo.train(
+        make if distribution == "gpu:2" else "CartPole-v1", config=CONFIG, total_steps=3 * CONFIG.batch_size, seed=5,
+        placement="cpu", progress=False, distribution=distribution, on_iteration=lambda _: found.append(reachable()),
+        **options,
+    )  # fmt: skip
+    assert len(found) >= 3
+    assert set().union(*found) - before == set()

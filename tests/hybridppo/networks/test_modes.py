@@ -1,0 +1,217 @@
+"""Networks of one's own learn in `train()` and do everything else in `eval()`, wherever they are."""
+
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from network_kinds import KINDS, env_of, marks_of
+from ppo_settings import ppo_config
+from pretended_recorder import PretendedRecorder
+from torch import Tensor, nn
+
+import hybridppo
+from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
+from hybridppo.agents.ppo.captured_steps import CapturedSteps
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.interruption import Stopped
+from hybridppo.networks.modes import depend_on_training
+
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
+PLACEMENTS = {
+    "one device": lambda: SingleDevice("cpu"),
+    "migrating": lambda: Migrating("cpu", "cpu", force_copy=True),
+    "alias": lambda: Mirrored("cpu", "cpu"),
+    "mirrored": lambda: Mirrored("cpu", "cpu", force_copy=True, verify=True),
+    "overlapping": lambda: Mirrored("cpu", "cpu", max_lag=1, verify=True),
+}
+every_placement = pytest.mark.parametrize("placement", PLACEMENTS)
+
+
+class Seen(nn.Module):
+    """Notes in which mode it is called, and whether with a gradient."""
+
+    calls: ClassVar[set[tuple[bool, bool]]] = set()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        Seen.calls.add((self.training, torch.is_grad_enabled()))
+        return rows
+
+
+@pytest.fixture(autouse=True)
+def _nothing_seen() -> None:
+    Seen.calls = set()
+
+
+def own_networks(observation_space: Any, action_space: Any, config: Any, generator: Any) -> Any:
+    def network(outputs: int) -> nn.Module:
+        return nn.Sequential(
+            Seen(), nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, outputs)
+        )
+
+    return network(int(action_space.n)), network(1)
+
+
+def train(**options: Any) -> Any:
+    arguments = {"total_steps": 64 * 4, "seed": 0, "placement": SingleDevice("cpu"), "vectorization": "sync"}
+    return hybridppo.train(
+        "CartPole-v1", config=CONFIG, networks=own_networks, progress=False, **{**arguments, **options}
+    )
+
+
+class WithDropout:
+    """DDPG or TD3 whose networks have dropout, and note their modes."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for network in (self.actor, *self.critics.critics):  # type: ignore[attr-defined]
+            network.insert(1, Seen())
+            network.insert(2, nn.Dropout(0.3))
+
+
+class OwnDDPG(WithDropout, DDPG):
+    pass
+
+
+class OwnTD3(WithDropout, TD3):
+    pass
+
+
+@every_placement
+def test_gradients_are_computed_in_train_and_all_else_in_eval(placement: str, tmp_path: Path) -> None:
+    evaluated = {"evaluation_episodes": 2, "evaluate_every": 64}
+    result = train(placement=PLACEMENTS[placement](), run_dir=tmp_path / "run", **evaluated)
+    assert Seen.calls == {(True, True), (False, False)}
+    assert not result.agent.actor.training
+    assert not result.agent.critic.training
+
+
+@every_placement
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [
+        (OwnDDPG, DDPGConfig(num_envs=1, buffer_size=200, learning_starts=20, steps_per_iteration=40, batch_size=8)),
+        (OwnTD3, TD3Config(num_envs=1, buffer_size=200, learning_starts=20, steps_per_iteration=40, batch_size=8)),
+    ],
+)
+def test_ddpg_and_td3_likewise(kind: Any, config: Any, placement: str) -> None:
+    found = []
+    for _ in range(2):
+        result = hybridppo.train(
+            "Pendulum-v1", config=config, agent=kind, total_steps=80, seed=0, progress=False,
+            placement=PLACEMENTS[placement](), vectorization="sync", evaluation_episodes=1,
+        )  # fmt: skip
+        found.append(result.agent.parameters.values.detach().clone())
+    assert (True, True) in Seen.calls
+    assert (True, False) not in Seen.calls
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("agent", ["trained", "loaded", "of one's own"])
+def test_an_agent_acts_the_same_each_time(agent: str, tmp_path: Path) -> None:
+    result = train(run_dir=tmp_path / "run")
+    one: Any = result.agent
+    if agent == "loaded":
+        one = hybridppo.load(tmp_path / "run", networks=own_networks)
+    if agent == "of one's own":
+        one.actor.train()  # as whoever makes networks after the agent leaves them
+    observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    outputs = [[one.act(row) for row in observations] for _ in range(5)]
+    assert all(each == outputs[0] for each in outputs)
+    returns = [hybridppo.evaluate_agent(one, "CartPole-v1", episodes=3, seed=1, progress=False).returns for _ in "ab"]
+    assert returns[0] == returns[1]
+
+
+@pytest.mark.parametrize("placement", [name for name in PLACEMENTS if name != "overlapping"])
+def test_where_it_samples_changes_nothing(placement: str) -> None:
+    """Neither noise of dropout nor statistics of a batch normalisation; torch's own generator is left alone."""
+    expected = train().agent.state()[0]
+    before = torch.random.get_rng_state()
+    torch.rand(3)
+    found = train(placement=PLACEMENTS[placement]()).agent.state()[0]
+    assert any("running_mean" in name and tensor.abs().sum() > 0.0 for name, tensor in found.items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    torch.random.set_rng_state(before)
+    state = torch.random.get_rng_state()
+    other = train(seed=1).agent
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not torch.equal(other.parameters.values, train().agent.parameters.values)
+
+
+@pytest.mark.parametrize("placement", ["one device", "mirrored", "overlapping"])
+def test_resumed_it_goes_on_exactly(placement: str, tmp_path: Path) -> None:
+    expected = train(
+        placement=PLACEMENTS[placement](), run_dir=tmp_path / "run", checkpoint_seconds=0, keep_checkpoints=9
+    ).agent.state()[0]
+    checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    for later in checkpoints[2:]:  # as if it had been stopped before
+        shutil.rmtree(later)
+    found = hybridppo.resume(tmp_path / "run", networks=own_networks, progress=False).agent.state()[0]
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def rollout_of(agent: PPO) -> Any:
+    from hybridppo.runners.samplers.in_process import Sampler
+
+    environments = make_environments("CartPole-v1", 4, EnvironmentOptions(vectorization="sync"))
+    placement = SingleDevice("cpu")
+    placement.prepare(agent)
+    sampler = Sampler(environments, agent.distribution, num_steps=16, env_seed=0, noise=np.random.default_rng(0))
+    with placement.sampling(agent) as actor:
+        return sampler.collect(actor)
+
+
+def own_agent() -> PPO:
+    return PPO(gym.make("CartPole-v1").observation_space, Discrete(2), CONFIG, networks=own_networks)
+
+
+def test_an_update_that_is_stopped_changes_no_statistics() -> None:
+    agent = own_agent()
+    rollout = rollout_of(agent)
+    before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
+    calls = iter(range(100))
+    agent.should_stop = lambda: next(calls) == 3
+    with pytest.raises(Stopped):
+        agent.update(rollout)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in agent.state()[0].items())
+    assert not agent.actor.training
+
+
+def test_recording_a_step_changes_no_statistics() -> None:
+    plain, captured = own_agent(), own_agent()
+    for network in (plain.actor, plain.critic, captured.actor, captured.critic):
+        next(each for each in network.modules() if isinstance(each, nn.Dropout)).p = 0.0  # a recording draws, too
+    captured._form_of_steps = lambda: lambda one: CapturedSteps(one, PretendedRecorder())  # type: ignore[method-assign]
+    rollout = rollout_of(plain)
+    for _ in range(3):
+        plain.update(rollout)
+        captured.update(rollout)
+    for name in ("2.running_mean", "2.num_batches_tracked"):
+        found, expected = captured.actor.state_dict()[name], plain.actor.state_dict()[name]
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-4)
+
+
+def test_several_learners_are_refused() -> None:
+    agent = own_agent()
+    exchange: Any = None
+    agent.spread = lambda form: ShardedSteps(agent, form, num_shards=2, mine=slice(None), exchange=exchange)
+    with pytest.raises(ConfigurationError, match=r"dropout, batch normalisation.*nn\.LayerNorm"):
+        agent.update(rollout_of(own_agent()))
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS])
+def test_the_librarys_own_are_never_switched(kind: str) -> None:
+    made = make_environments(env_of(kind), 1, EnvironmentOptions())
+    agent = PPO(made.observation_space, made.action_space, ppo_config(**KINDS[kind]))
+    assert not depend_on_training(*agent.modules)
+
+
+def test_neither_are_those_of_ddpg() -> None:
+    agent = TD3(Box(-1.0, 1.0, (3,)), Box(-1.0, 1.0, (1,)))
+    assert not depend_on_training(*agent.modules)

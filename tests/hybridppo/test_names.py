@@ -1,0 +1,81 @@
+"""Names of other libraries: each error says which of ours was meant."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import hybridppo
+from hybridppo import DDPGConfig, PPOConfig, TD3Config
+from hybridppo.agents.registry import AGENTS
+from hybridppo.commands.main import main
+from hybridppo.names import OF_CONFIGS, OF_TRAIN
+from hybridppo.options import fields_of
+
+ARGUMENTS = inspect.signature(hybridppo.train).parameters
+
+
+def test_every_name_is_one_of_ours_and_stands_for_one() -> None:
+    settings = {name for kind in AGENTS.values() for name in fields_of(kind.config)}
+    assert set(OF_CONFIGS.values()) <= settings
+    assert set(OF_TRAIN.values()) <= set(ARGUMENTS)
+    assert not (OF_CONFIGS.keys() | OF_TRAIN.keys()) & set(ARGUMENTS)
+    assert not (OF_CONFIGS.keys() & OF_TRAIN.keys())
+
+
+@pytest.mark.parametrize("kind", [PPOConfig, DDPGConfig, TD3Config])
+@pytest.mark.parametrize("name", OF_CONFIGS)
+def test_configurations_name_the_field_that_was_meant(name: str, kind: type[Any]) -> None:
+    fields = fields_of(kind)
+    if name in fields:  # as DDPG's n_steps
+        return
+    ours = OF_CONFIGS[name]
+    with pytest.raises(TypeError) as raised:
+        kind(**{name: 1})
+    said = f"{kind.__name__}() got an unexpected keyword argument {name!r}"
+    assert str(raised.value) == (f"{said}: did you mean {ours}?" if ours in fields else said)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: PPOConfig(total_timesteps=1), "did you mean hybridppo.train(total_steps=...)?"),
+        (lambda: PPOConfig(seed=1), "PPOConfig() got an unexpected keyword argument 'seed'"),
+        (lambda: PPOConfig(total_steps=1), "did you mean hybridppo.train(total_steps=...)?"),
+        (lambda: TD3Config(gama=1), "did you mean gamma?"),
+        (lambda: hybridppo.train("CartPole-v1", total_timesteps=1), "did you mean total_steps?"),
+        (
+            lambda: hybridppo.train("CartPole-v1", total_steps=1, n_steps=1),
+            "did you mean config=PPOConfig(num_steps=...)?",
+        ),
+        (lambda: hybridppo.train("CartPole-v1", total_steps=1, tau=1), "did you mean config=DDPGConfig(tau=...)?"),
+        (lambda: hybridppo.resume("run", eval_freq=1), "did you mean evaluate_every?"),
+    ],
+)
+def test_arguments_and_fields_are_told_apart(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--n-steps", "8", "--lr=0.1"], ["--n-steps is --num-steps here", "--lr is --learning-rate here"]),
+        (["--no-anneal-lr", "--total-timesteps", "8"], ["--anneal-lr is --anneal-learning-rate", "is --total-steps"]),
+        (["--agent", "td3", "--policy-noise", "0.1"], ["--policy-noise is --target-noise-std here"]),
+        (["--no-such-flag", "8"], []),
+        (["--n-steps", "8", "--gamma", "high"], []),  # which is wrong first
+    ],
+    ids=str,
+)
+def test_flags_name_the_one_that_was_meant(
+    arguments: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["train", "CartPole-v1", *arguments])
+    assert exited.value.code == 2
+    err = capsys.readouterr().err
+    assert all(text in err for text in said)
+    assert err.count("hybridppo: --") == len(said)

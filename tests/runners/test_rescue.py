@@ -1,0 +1,252 @@
+"""An environment that fails, whenever and wherever it does, costs at most the rollout under way."""
+
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
+from tensor_environments import Broken
+
+import hybridppo
+import hybridppo.compiled
+from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.run_directory.checkpoints import load_latest
+
+SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
+CONFIG = ppo_config(**SIZES)
+BATCH = CONFIG.batch_size
+
+
+class Failing(gym.Env[Any, Any]):
+    """Episodes of five steps; what is named in `fails_in` fails after so many steps of its life, or when closed."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, fails_in: str = "", after: int = 40, action_space: gym.Space[Any] | None = None) -> None:
+        self.action_space = Discrete(2) if action_space is None else action_space
+        self.fails_in, self.after, self.steps = fails_in, after, 0
+
+    def _look(self, where: str) -> None:
+        if self.fails_in == where and (self.steps >= self.after or where == "close"):
+            raise ValueError(f"the motor is stuck in {where}")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._look("reset")
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        self._look("step")
+        return np.zeros(2, np.float32), 1.0, self.steps % 5 == 0, False, {}
+
+    def close(self) -> None:
+        self._look("close")
+
+
+WAYS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in this process": dict,
+    "in workers": lambda: {"num_workers": 2},
+    "hybrid": lambda: {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "overlapping, in a worker": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 1},
+    "overlapping, in a thread": lambda: {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 0},
+    "whole episodes": lambda: {"config": ppo_config(num_envs=1, episodes_per_rollout=4, hidden_sizes=(8,))},
+}
+
+
+def train(fails_in: str = "", **options: Any) -> hybridppo.TrainResult:
+    arguments = {"total_steps": 20 * BATCH, "seed": 3, "placement": "cpu", "config": CONFIG} | options
+    return hybridppo.train(
+        arguments.pop("env", lambda: Failing(fails_in)), progress=False, checkpoint_seconds=1e6, **arguments
+    )
+
+
+def last_iteration(run_dir: Path) -> int:
+    """Of the newest checkpoint; it is that of the last line of metrics."""
+    iteration = load_latest(run_dir / "checkpoints")[1].state["runner"]["iteration"]
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["iteration"] == iteration
+    return int(iteration)
+
+
+@pytest.mark.parametrize("fails_in", ["step", "reset"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_learned_is_saved_and_the_error_says_how_to_go_on(way: str, fails_in: str, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(EnvError, match=f"the motor is stuck in {fails_in}") as caught:
+        train(fails_in, run_dir=path, **WAYS[way]())
+    assert f"the training up to here is saved: go on with `hybridppo resume {path}`" in str(caught.value)
+    saved = last_iteration(path)
+    assert saved >= 1
+    result = hybridppo.resume(path, env=Failing, progress=False)
+    assert result.metrics["env_steps"] >= 20 * BATCH
+    iterations = [json.loads(line)["iteration"] for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert iterations == list(range(1, len(iterations) + 1))
+
+
+@pytest.mark.parametrize("placement", ["cpu", "overlap"])
+def test_an_agent_that_learns_from_replay_is_saved_likewise(placement: str, tmp_path: Path) -> None:
+    path, space = tmp_path / "run", Box(-1.0, 1.0, (1,), np.float32)
+    options: dict[str, Any] = {
+        "placement": "cpu" if placement == "cpu" else Mirrored("cpu", "cpu", max_lag=1),
+        "config": TD3Config(num_envs=1, hidden_sizes=(8,), learning_starts=10, steps_per_iteration=16),
+        "total_steps": 100,
+    }
+    with pytest.raises(EnvError, match="hybridppo resume"):
+        train(env=lambda: Failing("step", 40, space), run_dir=path, **options)
+    state = load_latest(path / "checkpoints")[1].state
+    assert state["runner"]["iteration"] == 2
+    assert state["sampler"]["env_steps"] >= 38
+    result = hybridppo.resume(path, env=lambda: Failing(action_space=space), progress=False)
+    assert result.metrics["env_steps"] >= 100
+
+
+def test_environments_of_tensors_likewise(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def stuck(results: list[Any]) -> Any:
+        calls.append(1)
+        if len(calls) > 40:
+            raise ValueError("the motor is stuck")
+        return tuple(results)
+
+    path = tmp_path / "run"
+    with pytest.raises(EnvError, match=r"the motor is stuck(.|\n)*hybridppo resume"):
+        train(env=lambda: Broken(2, stuck), run_dir=path)
+    assert last_iteration(path) == 2
+    hybridppo.resume(path, env=lambda: Broken(2, tuple), total_steps=4 * BATCH, progress=False)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_any_of_several_learners_likewise(rank: int, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    here = os.getpid()
+    with pytest.raises(hybridppo.HybridPPOError, match="the motor is stuck in step") as caught:
+        train(
+            env=lambda: Failing("step" if (os.getpid() == here) == (rank == 0) else ""), run_dir=path,
+            distribution=MultiLearner(2),
+        )  # fmt: skip
+    assert "hybridppo resume" in str(caught.value)
+    assert last_iteration(path) >= 1
+    hybridppo.resume(path, env=Failing, distribution="local", total_steps=6 * BATCH, progress=False)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_any_of_several_learners_with_their_own_shards_likewise(rank: int, tmp_path: Path) -> None:
+    path, here, calls = tmp_path / "run", os.getpid(), [0]
+
+    def stuck(results: list[Any]) -> Any:
+        calls[0] += 1
+        if calls[0] > 40 and (os.getpid() == here) == (rank == 0):
+            raise ValueError("the motor is stuck")
+        return tuple(results)
+
+    def make(num_envs: int, device: str = "cpu") -> Broken:
+        return Broken(num_envs, stuck, device)
+
+    with pytest.raises(hybridppo.HybridPPOError, match=r"the motor is stuck(.|\n)*hybridppo resume"):
+        train(env=make, run_dir=path, distribution=GPUOnly(2), vectorization="auto")
+    assert last_iteration(path) == 2
+    result = hybridppo.resume(
+        path, env=lambda num_envs, device="cpu": TorchCartPole(num_envs, device), total_steps=4 * BATCH, progress=False
+    )
+    assert result.metrics["iteration"] == 4
+
+
+def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    from hybridppo.runners.samplers.together import Together
+
+    fill, calls = Together._fill, []
+
+    def failing(self: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) > 2:
+            raise EnvError("the motor is stuck")
+        return fill(self, *arguments)
+
+    monkeypatch.setattr(Together, "_fill", failing)
+    path, options = tmp_path / "run", {"total_steps": 4 * BATCH, "seed": 0, "placement": "cpu", "progress": False}
+    configs = {"tagger": CONFIG, "runner": CONFIG}
+    with pytest.raises(EnvError, match=r"the motor is stuck; .*hybridppo resume"):
+        hybridppo.train(hybridppo.compiled.tag(), config=configs, run_dir=path, **options)
+    assert last_iteration(path) == 2
+    monkeypatch.undo()
+    result = hybridppo.resume(path, env=hybridppo.compiled.tag(), progress=False)
+    assert result.metrics["iteration"] == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"evaluate_every": 3 * BATCH, "evaluate_beside": False},
+        {"evaluate_every": 3 * BATCH, "evaluate_beside": True},
+        {"evaluation_episodes": 2, "total_steps": 4 * BATCH},
+    ],
+    ids=["in between", "beside", "after"],
+)
+def test_an_environment_that_fails_in_an_evaluation_costs_nothing(options: dict[str, Any], tmp_path: Path) -> None:
+    made: list[int] = []
+    here = os.getpid()
+
+    def make() -> gym.Env[Any, Any]:
+        made.append(1)  # the first is made to see what it is
+        return Failing("step", 3) if len(made) > 1 + CONFIG.num_envs or os.getpid() != here else Failing()
+
+    path = tmp_path / "run"
+    with pytest.raises(EnvError, match="the motor is stuck in step") as caught:
+        train(env=make, run_dir=path, evaluate_episodes=2, **options)
+    assert f"hybridppo resume {path}" in str(caught.value)
+    assert last_iteration(path) >= 3
+    hybridppo.resume(path, env=Failing, progress=False)
+
+
+def test_an_update_that_fails_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(TrainingError) as caught:
+        train(config=ppo_config(**SIZES, learning_rate=1e30), run_dir=path)
+    assert load_latest(path / "checkpoints")[1].state["runner"]["iteration"] == 0
+    assert "hybridppo resume" not in str(caught.value)
+
+
+def test_without_a_run_directory_nothing_is_said_to_be_saved() -> None:
+    with pytest.raises(EnvError, match="the motor is stuck") as caught:
+        train("step")
+    assert "saved" not in str(caught.value)
+
+
+# Closing
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "auto"])
+@pytest.mark.parametrize("way", ["in this process", "overlapping, in a thread", "whole episodes"])
+def test_an_environment_that_cannot_be_closed_costs_no_result(
+    way: str, vectorization: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run"
+    options = WAYS[way]() | {"total_steps": 4 * BATCH, "evaluation_episodes": 1, "vectorization": vectorization}
+    with caplog.at_level(logging.WARNING):
+        result = train("close", run_dir=path, **options)
+    assert result.saved
+    assert result.evaluation is not None
+    assert (path / "result.json").exists()
+    records = [record for record in caplog.records if "could not be closed" in record.getMessage()]
+    assert any("environment 0" in record.getMessage() for record in records)
+    assert all(record.exc_info is not None and "stuck in close" in str(record.exc_info[1]) for record in records)
+
+
+def test_an_environment_that_cannot_be_closed_in_a_worker_costs_no_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    result = train("close", total_steps=4 * BATCH, num_workers=2, run_dir=tmp_path / "run")
+    assert result.saved
+    assert (tmp_path / "run" / "result.json").exists()

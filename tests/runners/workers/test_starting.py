@@ -1,0 +1,144 @@
+"""How worker processes start: from any process, by the same imports as the trainer, and waited for in bounds."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+from ppo_settings import ppo_config
+from processes import run_python, start_python, worker_processes
+
+import hybridppo
+from hybridppo import EnvError
+from hybridppo.runners.workers import pool
+
+pytestmark = pytest.mark.cold_workers  # started as they are elsewhere
+
+SMALL = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16,))
+TRAIN = """
+import sys
+import gymnasium as gym, numpy as np
+import hybridppo
+
+class Small(gym.Env):
+    observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, False, {}
+
+def train(env=Small):
+    config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(16,))
+    options = {"total_steps": 32, "seed": 0, "placement": "cpu", "progress": False, "num_workers": 2}
+    return hybridppo.train(env, config=config, **options).metrics["env_steps"]
+"""
+HANGS = """
+import os, time
+if "HANG" in os.environ:
+    time.sleep(600)
+"""
+
+
+def test_a_class_of_the_main_script_is_found_from_a_process_of_a_pool(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"{TRAIN}\nif __name__ == '__main__':\n    import multiprocessing\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as processes:\n"
+        "        print(processes.apply(train))\n"
+    )
+    assert run_python(script, warm=False, check=True, timeout=120).stdout.strip() == "32"
+
+
+class Importing(gym.Env[Any, Any]):
+    """Observes nothing, and fails where it does not import what the trainer does."""
+
+    observation_space, action_space = gym.spaces.Box(-1.0, 1.0, (1,)), gym.spaces.Discrete(2)
+
+    def __init__(self, path: list[str], python_path: str | None) -> None:
+        import secrets
+
+        assert sys.path == path
+        assert os.environ.get("PYTHONPATH") == python_path
+        assert "token_hex" in dir(secrets)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+def test_workers_import_what_their_trainer_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secrets.py").write_text("raise ImportError('this is not the standard library')")
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "tempfile.py").write_text("raise ImportError('this is not the standard library')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder] + [str(tmp_path / "packages")])
+    path, python_path = list(sys.path), os.environ.get("PYTHONPATH")
+    for options in ({"num_workers": 2}, {"evaluate_every": 32, "evaluate_beside": True}, {"distribution": "multi:2"}):
+        arguments: dict[str, Any] = {"total_steps": 64, "seed": 0, "placement": "cpu", "progress": False, **options}
+        hybridppo.train(lambda: Importing(path, python_path), config=SMALL, **arguments)
+
+
+def hang_at_start(tmp_path: Path, environment: Any) -> None:
+    """Let every further process of Python hang before it does anything."""
+    (tmp_path / "sitecustomize.py").write_text(HANGS)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+
+
+def test_a_worker_that_never_connects_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {"HANG": "1"}
+    hang_at_start(tmp_path, environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(pool, "SECONDS_TO_START", 0.5)
+    with pytest.raises(EnvError, match=r"worker 0 \(environments 0 to 0\) has not connected within 1 s of its start"):
+        hybridppo.train(
+            "CartPole-v1", total_steps=64, config=SMALL, num_workers=2, worker_timeout=1.0, placement="cpu",
+            progress=False,
+        )  # fmt: skip
+    assert not worker_processes()
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended meanwhile
+            found += [child] * any(part.startswith("hybridppo.") for part in child.cmdline())
+    return found
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("options", ["num_workers=2", "distribution='multi:2'", "distribution='central:2'"])
+def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    hang_at_start(tmp_path, environment)
+    run_dir = tmp_path / "run"
+    code = (
+        "import os, hybridppo\nfrom hybridppo import interruption\n"
+        "interruption.SECONDS_TO_COME = 0.2\nos.environ['HANG'] = '1'\n"
+        "config = hybridppo.PPOConfig(num_envs=2, num_steps=16, num_minibatches=2)\n"
+        f"hybridppo.train('CartPole-v1', total_steps=64, config=config, placement='cpu', progress=False, "
+        f"run_dir={str(run_dir)!r}, {options})"
+    )
+    process = start_python("-c", code, warm=False, env=environment, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while process.poll() is None and not workers_of(process.pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt: stopped, while" in errors
+    assert "was still starting" in errors
+    assert not run_dir.exists()

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybridppo import PPOConfig
+from hybridppo.auto.auto import Auto, work_of
+from hybridppo.auto.calibration import available_accelerator, calibrate
+from hybridppo.auto.comparison import measure_candidate
+from hybridppo.auto.decision import Decision
+from hybridppo.auto.figures import Calibration, Work
+from hybridppo.auto.prediction import Candidate, Prediction
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvSource
 from hybridppo.errors import EnvError
-from hybridppo.placements.auto.auto import Auto, work_of
-from hybridppo.placements.auto.calibration import available_accelerator, calibrate
-from hybridppo.placements.auto.comparison import measure_candidate
-from hybridppo.placements.auto.decision import Decision
-from hybridppo.placements.auto.figures import Calibration, Work
-from hybridppo.placements.auto.prediction import Candidate, Prediction
 
 # Below the library, which has to be imported before NumPy.
 import gymnasium as gym  # isort: skip

@@ -29,7 +29,7 @@ from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.environments.vector import NextStepEnvironments
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 Array = NDArray[Any]
 

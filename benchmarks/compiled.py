@@ -23,7 +23,7 @@ from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.runners.samplers import stepping
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 FORMS: dict[str, dict[str, Any]] = {
     "sampler": {"vectorization": "auto"},

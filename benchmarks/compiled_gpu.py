@@ -26,7 +26,6 @@ import torch
 from numpy_tag import NumpyTag
 
 from hybridppo import PPO, PPOConfig, SingleDevice, compiled
-from hybridppo.accelerator import accelerator_of
 from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
@@ -34,6 +33,7 @@ from hybridppo.errors import DeviceError, OutOfMemoryError
 from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.runners.samplers.on_device import DeviceSampler
 from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
+from hybridppo.system.accelerator import accelerator_of
 
 KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
 """Taggers and runners, of so many agents."""

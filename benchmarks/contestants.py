@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from hybridppo.blas import choose_kernels
+from hybridppo.system.blas import choose_kernels
 
 choose_kernels()  # for all, as the command line does: before NumPy is loaded
 

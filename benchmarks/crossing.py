@@ -24,8 +24,8 @@ from settings import cleanrl
 
 import hybridppo
 from hybridppo import Mirrored, PPOConfig
-from hybridppo.acceptance.behaviour import loop
 from hybridppo.placements.base import Placement
+from hybridppo.tools.diagnosis.acceptance.behaviour import loop
 
 HIDDEN_SIZES = ["64,64", "256,256", "1024,1024", "2048,2048"]
 WARMUP = 3

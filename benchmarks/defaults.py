@@ -20,7 +20,7 @@ import numpy as np
 from missing_runs import kept_runs, parser_of, run_missing
 from settings import CLEANRL
 
-from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 
 ENVIRONMENTS = (
     "CartPole-v1",

@@ -19,8 +19,8 @@ from typing import Any
 
 import machine
 
-from hybridppo.tools.suites import run_benchmark
-from hybridppo.tools.tuning import tuned_entry
+from hybridppo.tools.experiments.suites import run_benchmark
+from hybridppo.tools.experiments.tuning import tuned_entry
 
 ASKED: dict[str, float] = {
     "CartPole-v1": 500.0,

@@ -21,7 +21,7 @@ import torch
 
 import hybridppo
 from hybridppo import TD3Config
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 THEIRS = "stable-baselines3"
 OURS: dict[str, tuple[dict[str, Any], int]] = {

@@ -22,8 +22,8 @@ import off_policy_turn
 from missing_runs import kept_runs, parser_of, run_missing
 
 from hybridppo import PPOConfig
-from hybridppo.tools.curves import bootstrap_interval, interquartile_mean
-from hybridppo.tools.tuning import tuned_entry
+from hybridppo.tools.experiments.tuning import tuned_entry
+from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 
 OFF_POLICY = {
     "DDPG Pendulum-v1": ("ddpg", "Pendulum-v1", 30_000, 1_000),

@@ -34,7 +34,7 @@ from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 FEW, MANY = 2, 10
 """Passes over a rollout, of which the difference is taken."""

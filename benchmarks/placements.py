@@ -15,7 +15,7 @@ import machine
 import torch
 from settings import cleanrl
 
-from hybridppo.placements.auto.comparison import as_markdown, measure_placements
+from hybridppo.auto.comparison import as_markdown, measure_placements
 
 HIDDEN_SIZES = ["64", "64,64", "128", "128,128", "256", "256,256", "1024", "1024,1024"]
 

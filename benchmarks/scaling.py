@@ -47,7 +47,7 @@ from settings import cleanrl
 from simulation import Machine, Simulation, Timing, learners, samplers, seconds_per_iteration, served
 
 from hybridppo.distribution.lag import BoundedLag
-from hybridppo.threads import cpu_cores
+from hybridppo.system.threads import cpu_cores
 
 FRAGMENTS = (1, 2, 4, 8, 16, 32, 64)
 WORTH_ORDERING = 1.10
@@ -239,9 +239,9 @@ def gloo(width: int) -> tuple[float, float, float, float]:
     """A meeting's latency on loopback, its seconds per byte, and the bytes of a row of gradients and of a slice."""
     from hybridppo.distribution.measuring import measure_learners
     from hybridppo.distribution.one_learner import OneLearner, sizes_of
-    from hybridppo.distribution.policies import MultiLearner
     from hybridppo.distribution.prediction import Crossings
     from hybridppo.environments.options import EnvironmentOptions
+    from hybridppo.runs.distribution_policies import MultiLearner
 
     config = cleanrl(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(width, width))
     one = OneLearner("CartPole-v1", config, EnvironmentOptions(vectorization="sync"), MultiLearner(1))

@@ -27,7 +27,7 @@ from settings import cleanrl
 from hybridppo import PPO, SingleDevice, compiled
 from hybridppo.environments.making import make_environments
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
 """Taggers and runners, of so many agents."""

@@ -25,7 +25,7 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.crossing import wait_for
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.samplers.on_tensors import TensorSampler
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 NUM_STEPS, ROLLOUTS = 32, 4
 

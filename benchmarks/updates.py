@@ -25,7 +25,7 @@ from limits import Fastest, seconds_per_minibatch
 from pieces import rollout_of
 
 from hybridppo import PPO, SingleDevice
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 FORMS: dict[str, dict[str, Any]] = {"numpy": {}, "compiled": {"compiled_updates": True}}
 """What differs from the case's configuration, by name; the first is what others are compared with."""

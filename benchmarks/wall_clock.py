@@ -41,9 +41,9 @@ def train_hybridppo(seed: int, every: int, overlap: bool) -> Evaluations:
 
     from hybridppo import PPO, Mirrored, Placement, SingleDevice
     from hybridppo.environments.making import make_environments
-    from hybridppo.evaluating import evaluate_agent
     from hybridppo.runners.assembly import make_runner, make_sampler
-    from hybridppo.threads import limit_threads
+    from hybridppo.system.threads import limit_threads
+    from hybridppo.training.evaluate import evaluate_agent
 
     config = cleanrl(
         num_envs=NUM_ENVS,

@@ -28,9 +28,17 @@ if TYPE_CHECKING:
     from hybridppo.agents.ddpg.ddpg import DDPG, TD3
     from hybridppo.agents.ppo.config import PPOConfig
     from hybridppo.agents.ppo.ppo import PPO
-    from hybridppo.checking import check_env
-    from hybridppo.distribution.comparing import compare_distributions
-    from hybridppo.distribution.policies import (
+    from hybridppo.auto.auto import Auto
+    from hybridppo.environments.checking.check import check_env
+    from hybridppo.environments.frame_stack import FrameStack
+    from hybridppo.environments.named import make_env
+    from hybridppo.placements.base import Placement
+    from hybridppo.placements.migrating import Migrating
+    from hybridppo.placements.mirrored import Mirrored
+    from hybridppo.placements.single_device import SingleDevice
+    from hybridppo.reporting.callbacks import Callback
+    from hybridppo.reporting.trackers.base import Tracker
+    from hybridppo.runs.distribution_policies import (
         Central,
         Environments,
         GPUOnly,
@@ -39,29 +47,21 @@ if TYPE_CHECKING:
         SingleLearnerCoarse,
         SingleLearnerFine,
     )
-    from hybridppo.environments.frame_stack import FrameStack
-    from hybridppo.environments.named import make_env
-    from hybridppo.evaluating import evaluate, evaluate_agent
-    from hybridppo.loading import load
-    from hybridppo.placements.auto.auto import Auto
-    from hybridppo.placements.base import Placement
-    from hybridppo.placements.migrating import Migrating
-    from hybridppo.placements.mirrored import Mirrored
-    from hybridppo.placements.single_device import SingleDevice
-    from hybridppo.policies_of_run import evaluate_policies, load_policies
-    from hybridppo.reporting.callbacks import Callback
-    from hybridppo.reporting.trackers.base import Tracker
-    from hybridppo.resuming import resume
-    from hybridppo.several_policies import PoliciesResult
-    from hybridppo.tools.doctor import diagnose
-    from hybridppo.tools.exporting import export
-    from hybridppo.tools.playing import play, record_video
-    from hybridppo.tools.plotting import plot_runs
-    from hybridppo.tools.report import write_report
-    from hybridppo.tools.search import tune
-    from hybridppo.tools.suites import run_benchmark
-    from hybridppo.tools.tuning import tuned
-    from hybridppo.training import TrainResult, train
+    from hybridppo.runs.loading import load
+    from hybridppo.tools.diagnosis.comparing import compare_distributions
+    from hybridppo.tools.diagnosis.doctor import diagnose
+    from hybridppo.tools.experiments.search import tune
+    from hybridppo.tools.experiments.suites import run_benchmark
+    from hybridppo.tools.experiments.tuning import tuned
+    from hybridppo.tools.export.exporting import export
+    from hybridppo.tools.views.playing import play, record_video
+    from hybridppo.tools.views.plotting import plot_runs
+    from hybridppo.tools.views.report import write_report
+    from hybridppo.training.evaluate import evaluate, evaluate_agent
+    from hybridppo.training.policies_of_run import evaluate_policies, load_policies
+    from hybridppo.training.resume import resume
+    from hybridppo.training.several_policies import PoliciesResult
+    from hybridppo.training.train import TrainResult, train
 
 __all__ = [
     "DDPG",
@@ -128,7 +128,7 @@ __getattr__ = lazy_attributes(
         "PPOConfig": "hybridppo.agents.ppo.config",
         **dict.fromkeys(("DDPG", "TD3"), "hybridppo.agents.ddpg.ddpg"),
         **dict.fromkeys(("DDPGConfig", "TD3Config"), "hybridppo.agents.ddpg.config"),
-        "Auto": "hybridppo.placements.auto.auto",
+        "Auto": "hybridppo.auto.auto",
         "Migrating": "hybridppo.placements.migrating",
         "Mirrored": "hybridppo.placements.mirrored",
         "Placement": "hybridppo.placements.base",
@@ -143,29 +143,29 @@ __getattr__ = lazy_attributes(
                 "SingleLearnerCoarse",
                 "SingleLearnerFine",
             ),
-            "hybridppo.distribution.policies",
+            "hybridppo.runs.distribution_policies",
         ),
-        "compare_distributions": "hybridppo.distribution.comparing",
-        **dict.fromkeys(("TrainResult", "train"), "hybridppo.training"),
-        **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.evaluating"),
-        "PoliciesResult": "hybridppo.several_policies",
-        **dict.fromkeys(("evaluate_policies", "load_policies"), "hybridppo.policies_of_run"),
+        "compare_distributions": "hybridppo.tools.diagnosis.comparing",
+        **dict.fromkeys(("TrainResult", "train"), "hybridppo.training.train"),
+        **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.training.evaluate"),
+        "PoliciesResult": "hybridppo.training.several_policies",
+        **dict.fromkeys(("evaluate_policies", "load_policies"), "hybridppo.training.policies_of_run"),
         "Callback": "hybridppo.reporting.callbacks",
         "Tracker": "hybridppo.reporting.trackers.base",
-        "check_env": "hybridppo.checking",
-        "diagnose": "hybridppo.tools.doctor",
-        "load": "hybridppo.loading",
+        "check_env": "hybridppo.environments.checking.check",
+        "diagnose": "hybridppo.tools.diagnosis.doctor",
+        "load": "hybridppo.runs.loading",
         "FrameStack": "hybridppo.environments.frame_stack",
         "make_env": "hybridppo.environments.named",
-        "plot_runs": "hybridppo.tools.plotting",
-        "write_report": "hybridppo.tools.report",
-        "play": "hybridppo.tools.playing",
-        "record_video": "hybridppo.tools.playing",
-        "export": "hybridppo.tools.exporting",
-        "tuned": "hybridppo.tools.tuning",
-        "tune": "hybridppo.tools.search",
-        "run_benchmark": "hybridppo.tools.suites",
-        "resume": "hybridppo.resuming",
+        "plot_runs": "hybridppo.tools.views.plotting",
+        "write_report": "hybridppo.tools.views.report",
+        "play": "hybridppo.tools.views.playing",
+        "record_video": "hybridppo.tools.views.playing",
+        "export": "hybridppo.tools.export.exporting",
+        "tuned": "hybridppo.tools.experiments.tuning",
+        "tune": "hybridppo.tools.experiments.search",
+        "run_benchmark": "hybridppo.tools.experiments.suites",
+        "resume": "hybridppo.training.resume",
     },
 )
 

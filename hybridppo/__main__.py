@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from hybridppo._lazy import importing_torch
-from hybridppo.blas import choose_kernels
-from hybridppo.interruption import flushed
+from hybridppo.system.blas import choose_kernels
+from hybridppo.system.interruption import flushed
 
 EXIT_INTERRUPTED = 130  # as in `commands.exits`, which is not imported yet when it is needed first
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -17,7 +16,6 @@ from hybridppo.interfaces import Agent, learns_from_replay
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
-from hybridppo.recording import GraphRecorder
 from hybridppo.runners.off_policy import OffPolicyRunner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
@@ -28,6 +26,8 @@ from hybridppo.runners.workers.meanwhile import Meanwhile
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.recording import GraphRecorder
 
 if TYPE_CHECKING:
     from hybridppo.environments.compiled import CompiledEnvironments

@@ -14,10 +14,10 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import EnvError
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import Drawing
+from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.interfaces import SamplingActor

@@ -21,7 +21,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.appended import AppendedRows
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 
 class Turns(Protocol):

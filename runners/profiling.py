@@ -17,10 +17,10 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from hybridppo.accelerator import num_cuda_devices
 from hybridppo.environments.base import Environments
 from hybridppo.interfaces import Agent, Metrics, SamplingActor
 from hybridppo.runners.runner import Runner
+from hybridppo.system.accelerator import num_cuda_devices
 
 logger = logging.getLogger(__name__)
 

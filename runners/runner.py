@@ -9,10 +9,8 @@ from torch import Tensor
 
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.interruption import Interruption, Stopped, stoppable
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
-from hybridppo.reporting.figures import shown_return
 from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
@@ -20,7 +18,9 @@ from hybridppo.run_directory.lines import finite
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.validation import real, whole
+from hybridppo.system.figures import shown_return
+from hybridppo.system.interruption import Interruption, Stopped, stoppable
+from hybridppo.system.validation import real, whole
 
 if TYPE_CHECKING:
     from hybridppo.runners.evaluators.during import EvaluationDuringTraining

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RAY = "ray::Remote"
-MULTI, CENTRAL = "hybridppo.distribution.process", "hybridppo.distribution.central_learner"
+MULTI, CENTRAL = "hybridppo.training.learner_process", "hybridppo.distribution.central_learner"
 COMMAND = ("-m", "hybridppo")
 
 

@@ -3,16 +3,16 @@
     python scripts/gpu_acceptance.py                     # hours, with the measurements; go on by running it again
     python scripts/gpu_acceptance.py --without-measurements
 
-The cases are the library's own (`python -m hybridppo.acceptance`), and need no checkout.
+The cases are the library's own (`python -m hybridppo.tools.diagnosis.acceptance`), and need no checkout.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from hybridppo.acceptance import report as reports
-from hybridppo.acceptance.running import Stage, cases_at_once, run
 from hybridppo.errors import HybridPPOError
+from hybridppo.tools.diagnosis.acceptance import report as reports
+from hybridppo.tools.diagnosis.acceptance.running import Stage, cases_at_once, run
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "-q")

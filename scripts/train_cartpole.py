@@ -9,14 +9,14 @@ evaluation and, if matplotlib is installed, with a picture of the learning curve
 
 import sys
 
-from hybridppo.blas import choose_kernels
+from hybridppo.system.blas import choose_kernels
 
 choose_kernels()  # before NumPy is loaded
 
 from hybridppo import PPOConfig  # noqa: E402
 from hybridppo.commands.main import run_command  # noqa: E402
 from hybridppo.commands.train import Train, parse_train  # noqa: E402
-from hybridppo.options import RunOptions  # noqa: E402
+from hybridppo.runs.options import RunOptions  # noqa: E402
 
 DEFAULTS = Train(
     env_id="CartPole-v1",

@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from hybridppo.blas import choose_kernels
+from hybridppo.system.blas import choose_kernels
 
 choose_kernels()  # as the command line does, whose bits are compared with those of these processes
 

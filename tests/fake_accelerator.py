@@ -28,8 +28,8 @@ from second_device import SecondTensor
 from torch import Tensor
 from torch.utils import _pytree
 
-from hybridppo import accelerator
-from hybridppo.accelerator import Host
+from hybridppo.system import accelerator
+from hybridppo.system.accelerator import Host
 
 Clock = dict["Stream", int]
 """Of each stream, how many of its operations are known to be over."""

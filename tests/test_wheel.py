@@ -23,7 +23,7 @@ EVERYWHERE = {
     "hybridppo/agents/ppo/ppo.py",
     "hybridppo/runners/__init__.py",
     "hybridppo/runners/runner.py",
-    "hybridppo/tools/tuned.json",
+    "hybridppo/tools/experiments/tuned.json",
 }
 
 

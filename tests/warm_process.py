@@ -48,8 +48,8 @@ def run(arguments: list[str], ends_with_the_tests: bool = True) -> None:
 def import_trainers() -> None:
     """What trainings import."""
     import hybridppo.commands.main
-    import hybridppo.resuming
-    import hybridppo.training  # noqa: F401
+    import hybridppo.training.resume
+    import hybridppo.training.train  # noqa: F401
 
 
 def import_workers() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from hybridppo.errors import DeviceError
-from hybridppo.recording import Recording, tried
+from hybridppo.system.recording import Recording, tried
 
 
 def tried_step(

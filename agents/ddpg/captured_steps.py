@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.agents.common.recording import tried_step
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
-from hybridppo.recording import GraphRecorder, Record
 from hybridppo.rollouts.replay import Transitions
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.recording import GraphRecorder, Record
 
 if TYPE_CHECKING:
     from hybridppo.agents.ddpg.ddpg import DDPG

@@ -7,7 +7,7 @@ from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import Precision
-from hybridppo.validation import SAME_RESULT
+from hybridppo.system.validation import SAME_RESULT
 
 OPTIONAL = ("gradient_steps", "critic_learning_rate", "torch_threads")
 """Numbers that may be None."""

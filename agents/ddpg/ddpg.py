@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.accelerator import accelerator_of, sent
 from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ddpg.captured_steps import CapturedSteps
@@ -32,7 +31,6 @@ from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.errors import CheckpointError, TrainingError
 from hybridppo.interfaces import Metrics
-from hybridppo.interruption import Stopped
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.part_adam import PartAdam
@@ -49,8 +47,10 @@ from hybridppo.spaces.deterministic import (
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
-from hybridppo.threads import limit_threads
-from hybridppo.validation import whole
+from hybridppo.system.accelerator import accelerator_of, sent
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.threads import limit_threads
+from hybridppo.system.validation import whole
 
 MINIBATCHES_AT_ONCE = 32
 """How many are gathered, and cross, together."""

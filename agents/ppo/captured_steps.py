@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.agents.common.recording import tried_step
 from hybridppo.agents.ppo.batch import Batch, columns_of
 from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
-from hybridppo.interruption import Stopped
-from hybridppo.recording import GraphRecorder, Record
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.recording import GraphRecorder, Record
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

@@ -21,12 +21,12 @@ from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
-from hybridppo.interruption import Stopped
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import linears, numpy_form
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from hybridppo.spaces.joint import leaves_of
-from hybridppo.threads import one_torch_thread
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.threads import one_torch_thread
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

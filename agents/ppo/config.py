@@ -18,7 +18,7 @@ from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.state_dependent import ExplorationLayout
-from hybridppo.validation import SAME_RESULT
+from hybridppo.system.validation import SAME_RESULT
 
 OPTIONAL = (
     "num_minibatches", "critic_learning_rate", "clip_range_vf", "target_kl", "episodes_per_rollout", "torch_threads"

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.agents.ppo.agreement import difference
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.system.accelerator import accelerator_of
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import sent
+from hybridppo.system.accelerator import sent
 
 Order = NDArray[Any] | Tensor
 """`[B]`, every row once."""

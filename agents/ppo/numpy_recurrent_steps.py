@@ -19,10 +19,10 @@ from hybridppo.agents.ppo.numpy_passes import gradients_in, stacked
 from hybridppo.agents.ppo.numpy_steps import NumpySteps, knows
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.agents.ppo.sequences import SequenceBatch
-from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.numpy_forms.cells import CELLS, GRUCells, LSTMCells
 from hybridppo.networks.recurrent import RecurrentNetwork
+from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

@@ -22,10 +22,10 @@ from hybridppo.agents.ppo.numpy_exploring_head import is_known
 from hybridppo.agents.ppo.numpy_heads import array_of, has_gradient
 from hybridppo.agents.ppo.numpy_passes import Passes
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS
-from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.networks.trunks import shared_trunk_of
-from hybridppo.threads import one_blas_thread, one_torch_thread
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.threads import one_blas_thread, one_torch_thread
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

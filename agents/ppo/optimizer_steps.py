@@ -15,10 +15,10 @@ from torch import Tensor
 from hybridppo.agents.ppo.loss import LossInputs
 from hybridppo.agents.ppo.losses import approx_kl, clip_fraction
 from hybridppo.agents.ppo.minibatch_order import Order
-from hybridppo.interruption import Stopped
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.precision import rounding
 from hybridppo.networks.trunks import shared_trunk_of
+from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

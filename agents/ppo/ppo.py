@@ -39,7 +39,6 @@ from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
-from hybridppo.interruption import Stopped
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
 from hybridppo.networks.modes import depend_on_training, noise_from
@@ -53,8 +52,9 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
-from hybridppo.threads import limit_threads
-from hybridppo.validation import whole
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.threads import limit_threads
+from hybridppo.system.validation import whole
 
 
 class PPO:

@@ -20,8 +20,8 @@ from hybridppo.agents.ppo.minibatch_order import Order
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
-from hybridppo.interruption import Stopped
 from hybridppo.networks.modes import require_same_everywhere
+from hybridppo.system.interruption import Stopped
 
 if TYPE_CHECKING:
     from hybridppo.agents.ppo.ppo import PPO

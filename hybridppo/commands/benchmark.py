@@ -32,7 +32,7 @@ class Benchmark:
 
     def run(self) -> int:
         """Train what is missing, and print the table."""
-        from hybridppo.tools.suites import run_benchmark, table
+        from hybridppo.tools.experiments.suites import run_benchmark, table
 
         rows = run_benchmark(
             self.suite,

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import tyro
 
-from hybridppo.checking import SECONDS_TO_STEP, check_env
 from hybridppo.commands.exits import EXIT_DONE, EXIT_ERROR
+from hybridppo.environments.checking.check import SECONDS_TO_STEP, check_env
 from hybridppo.run_directory.lines import as_json
 
 

@@ -42,7 +42,7 @@ class Doctor:
         seconds = 2.0 if self.seconds is None else self.seconds
         if not seconds > 0:
             raise ConfigurationError(f"--seconds must be positive, got {seconds:g}")
-        from hybridppo.tools.doctor import diagnose, write
+        from hybridppo.tools.diagnosis.doctor import diagnose, write
 
         env_id = "CartPole-v1" if self.env is None else self.env
         diagnosis = diagnose(env_id, seconds=seconds, say=lambda line: print(line, flush=True))
@@ -53,7 +53,7 @@ class Doctor:
         return EXIT_DONE if diagnosis.is_well else EXIT_ERROR
 
     def _accept(self) -> int:
-        from hybridppo.acceptance.__main__ import main
+        from hybridppo.tools.diagnosis.acceptance.__main__ import main
 
         given = {"--output": self.output, "--device": self.device, "--only": self.only}
         arguments = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]

@@ -7,9 +7,9 @@ from typing import Annotated
 import tyro
 
 from hybridppo.commands.exits import EXIT_DONE
-from hybridppo.evaluating import evaluate
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.lines import as_json
+from hybridppo.training.evaluate import evaluate
 
 
 @dataclass(frozen=True)

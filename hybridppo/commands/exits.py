@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from hybridppo.errors import command
 from hybridppo.reporting.advice import advice
-from hybridppo.reporting.figures import shown_return
-from hybridppo.training import TrainResult
+from hybridppo.system.figures import shown_return
+from hybridppo.training.train import TrainResult
 
 if TYPE_CHECKING:
-    from hybridppo.several_policies import PoliciesResult
+    from hybridppo.training.several_policies import PoliciesResult
 
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 

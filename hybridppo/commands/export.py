@@ -31,7 +31,7 @@ class Export:
 
     def run(self) -> int:
         """Export, and say what was compared."""
-        from hybridppo.tools.exporting import export
+        from hybridppo.tools.export.exporting import export
 
         exported = export(self.run_dir, self.file, checkpoint=self.checkpoint, check_steps=self.check_steps)
         if exported.steps_checked:

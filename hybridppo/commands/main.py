@@ -48,7 +48,7 @@ from hybridppo.commands.train import Train, train_command, tuned_or
 from hybridppo.commands.tune import Tune
 from hybridppo.commands.watch import Watch
 from hybridppo.errors import ConfigurationError, HybridPPOError
-from hybridppo.interruption import as_keyboard_interrupts, flushed
+from hybridppo.system.interruption import as_keyboard_interrupts, flushed
 
 COMMANDS: dict[str, type] = {
     "train": Train,

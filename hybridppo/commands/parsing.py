@@ -12,7 +12,7 @@ from hybridppo.commands import colours
 from hybridppo.commands.exits import EXIT_USAGE
 from hybridppo.environments.options import Vectorization
 from hybridppo.names import OF_CONFIGS, OF_TRAIN
-from hybridppo.options import GROUPS, fields_of
+from hybridppo.runs.options import GROUPS, fields_of
 
 _JSON = dict[str, Any] | None
 """Options of this type are an object of JSON on the command line."""

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import tyro
 
 from hybridppo.agents import PPOConfig
+from hybridppo.auto.comparison import compare_placements, comparison_as_markdown, rows_of
 from hybridppo.commands.exits import EXIT_DONE
 from hybridppo.commands.tables import for_terminals
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.placements.auto.comparison import compare_placements, comparison_as_markdown, rows_of
 from hybridppo.reporting.pictures import has_matplotlib, plot_placements
 from hybridppo.run_directory.lines import as_json
 
@@ -77,7 +77,7 @@ class Placements:
 
     def _run_distributions(self) -> int:
         """The same, of distribution policies."""
-        from hybridppo.distribution.comparing import compare_distributions, distributions_as_markdown
+        from hybridppo.tools.diagnosis.comparing import compare_distributions, distributions_as_markdown
 
         for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():
             if value is not None:

@@ -11,7 +11,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import WhichCheckpoint
 
 if TYPE_CHECKING:
-    from hybridppo.tools.acting import Played
+    from hybridppo.tools.export.acting import Played
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Play:
 
     def run(self) -> int:
         """Play, and say what was seen."""
-        from hybridppo.tools.playing import play, record_video
+        from hybridppo.tools.views.playing import play, record_video
 
         if self.window and self.output is not None:
             raise ConfigurationError("--window writes no video: leave --output out")

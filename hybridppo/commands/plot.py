@@ -32,7 +32,7 @@ class Plot:
 
     def run(self) -> int:
         """Draw, and say what."""
-        from hybridppo.tools.plotting import plot_runs
+        from hybridppo.tools.views.plotting import plot_runs
 
         groups = plot_runs(self.run_dirs, self.output, by=self.by, confidence=self.confidence, labels=self.label)
         for group in groups:

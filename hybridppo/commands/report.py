@@ -20,7 +20,7 @@ class Report:
 
     def run(self) -> int:
         """Write it, and say where."""
-        from hybridppo.tools.report import write_report
+        from hybridppo.tools.views.report import write_report
 
         print(f"report: {write_report(self.run_dir)}")
         return EXIT_DONE

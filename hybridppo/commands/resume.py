@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import tyro
 
+from hybridppo.auto.auto import Auto
+from hybridppo.auto.named import PlacementName, PlacementOptions
 from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
-from hybridppo.options import GROUPS, changeable_names, fields_of, helps
-from hybridppo.placements.auto.auto import Auto
-from hybridppo.placements.auto.named import PlacementName, PlacementOptions
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import require_devices
-from hybridppo.resuming import resume
+from hybridppo.runs.options import GROUPS, changeable_names, fields_of, helps
+from hybridppo.training.resume import resume
 
 
 def _changes() -> type[Any]:

@@ -9,16 +9,16 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
+from hybridppo.auto.named import PlacementOptions
 from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
 from hybridppo.commands.parsing import parse
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.named import PlacementOptions
 from hybridppo.reporting.pictures import has_matplotlib, plot_learning_curve
 from hybridppo.run_directory.directory import fresh_path
-from hybridppo.seeds import fresh_seed
-from hybridppo.training import train
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.seeds import fresh_seed
+from hybridppo.training.train import train
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 
@@ -62,7 +62,7 @@ class Train:
         Raises:
             ConfigurationError: for an environment without an entry, and for another agent than PPO.
         """
-        from hybridppo.tools.tuning import tuned_entry
+        from hybridppo.tools.experiments.tuning import tuned_entry
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
@@ -74,7 +74,7 @@ class Train:
     def run(self) -> int:
         """Train, and say what came of it."""
         if self.tuned:
-            from hybridppo.tools.tuning import tuned_entry
+            from hybridppo.tools.experiments.tuning import tuned_entry
 
             print(f"tuned: {tuned_entry(self.env_id, self.tuned_from)}")
         seed = fresh_seed() if self.options.seed is None else self.options.seed

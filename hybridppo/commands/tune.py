@@ -10,8 +10,8 @@ from hybridppo.commands.exits import EXIT_DONE
 from hybridppo.commands.parsing import flags_of
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import command
-from hybridppo.options import fields_of
 from hybridppo.placements.by_name import make_placement
+from hybridppo.runs.options import fields_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Tune:
 
     def run(self) -> int:
         """Search, and say what was found."""
-        from hybridppo.tools.search import tune
+        from hybridppo.tools.experiments.search import tune
 
         where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
         entry = tune(

@@ -23,7 +23,7 @@ class Watch:
 
     def run(self) -> int:
         """Watch until it ends, or somebody leaves."""
-        from hybridppo.tools.watching import watch
+        from hybridppo.tools.views.watching import watch
 
         if not 0.0 < self.seconds < 3600.0:
             raise ConfigurationError(f"--seconds must be positive, and below 3600, got {self.seconds:g}")

@@ -39,7 +39,7 @@ import numpy as np
 from hybridppo.compiled import agent_kernels, kernels, perceptrons
 from hybridppo.compiled.sources import Sources, gather
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.validation import require_whole
+from hybridppo.system.validation import require_whole
 
 if TYPE_CHECKING:
     from hybridppo.compiled.python_agents import PythonAgents

@@ -19,7 +19,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from hybridppo.compiled.definition import Definition, environment
 from hybridppo.compiled.random_numbers import integers, uniform
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.validation import is_number, require_whole
+from hybridppo.system.validation import is_number, require_whole
 
 OWN, OTHER = 7, 6
 """Numbers of an observation: of the agent itself, and of each that it sees."""

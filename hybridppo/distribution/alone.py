@@ -1,23 +1,21 @@
 """What a training asks of its distribution; and the answers of one that is not spread."""
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Auto, Choice
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import LearnerLostError
 from hybridppo.interfaces import Agent
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_runner, make_sampler
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-
-if TYPE_CHECKING:
-    from hybridppo.training import Job
+from hybridppo.runs.job import Job
+from hybridppo.runs.options import RunOptions
 
 
 class Alone:
@@ -79,7 +77,7 @@ class Alone:
         """As `Auto.choose`: the placement within each fragment, measured by one, and the same for all who train."""
         return auto.choose(source, environments, config, agent=agent, total_steps=total_steps, **options)
 
-    def begin(self, job: "Job") -> "Job":
+    def begin(self, job: Job) -> Job:
         """Start the others, and agree with them on where to begin."""
         return job
 
@@ -93,7 +91,7 @@ class Alone:
         """As `make_runner`."""
         return make_runner(agent, sampler, placement, **options)
 
-    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+    def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """What to go on with where one of those who train is lost, from the last checkpoint.
 
         Raises:

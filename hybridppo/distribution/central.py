@@ -6,32 +6,30 @@ shown.
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.choosing import choose_for_learners
 from hybridppo.distribution.copies import as_copies
 from hybridppo.distribution.learners import Learners
 from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
-from hybridppo.distribution.policies import Central
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.interruption import Stopped
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
-
-if TYPE_CHECKING:
-    from hybridppo.training import Job
+from hybridppo.runs.distribution_policies import Central
+from hybridppo.runs.job import Job
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.interruption import Stopped
 
 
 class ServerOfParameters(Alone):
@@ -80,7 +78,7 @@ class ServerOfParameters(Alone):
         """One, for its spaces: the learners have them all."""
         return make_environments(source, 1, options)
 
-    def begin(self, job: "Job") -> "Job":
+    def begin(self, job: Job) -> Job:
         """The learners are started with the sampler, which stands for them."""
         self._seed = job.settings.seed
         return job

@@ -27,8 +27,8 @@ from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.seeds import seed_globals, seed_of
-from hybridppo.threads import limit_threads
+from hybridppo.system.seeds import seed_globals, seed_of
+from hybridppo.system.threads import limit_threads
 
 FIRST = 0
 """The learner that draws what a training in one process would."""

@@ -11,23 +11,23 @@ from typing import Any
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Choice
+from hybridppo.auto.calibration import MAX_SHARE
+from hybridppo.auto.decision import MARGIN
+from hybridppo.auto.figures import Figures, Work
+from hybridppo.auto.prediction import Candidate, Prediction, candidates
+from hybridppo.auto.timing import generators_untouched
 from hybridppo.distribution.one_learner import OneLearner
-from hybridppo.distribution.policies import (
+from hybridppo.distribution.prediction import Crossings, OverRay, Resources, Sizes, predict_over_ray
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.runs.distribution_policies import (
     Central,
     MultiLearner,
     SingleLearnerCoarse,
 )
-from hybridppo.distribution.prediction import Crossings, OverRay, Resources, Sizes, predict_over_ray
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.placements.auto.auto import Choice
-from hybridppo.placements.auto.calibration import MAX_SHARE
-from hybridppo.placements.auto.decision import MARGIN
-from hybridppo.placements.auto.figures import Figures, Work
-from hybridppo.placements.auto.prediction import Candidate, Prediction, candidates
-from hybridppo.placements.auto.timing import generators_untouched
-from hybridppo.placements.single_device import SingleDevice
-from hybridppo.reporting.figures import shown_seconds
-from hybridppo.threads import cpu_cores
+from hybridppo.system.figures import shown_seconds
+from hybridppo.system.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
 

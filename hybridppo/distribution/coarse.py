@@ -3,18 +3,18 @@
 from functools import partial
 from typing import Any
 
+from hybridppo.auto.auto import Auto
 from hybridppo.distribution.over_ray import OverRay
-from hybridppo.distribution.policies import SingleLearnerCoarse
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
 from hybridppo.networks.forms import numpy_form
-from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runs.distribution_policies import SingleLearnerCoarse
 
 
 class Coarse(OverRay):

@@ -9,13 +9,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.device_shards import (
     DeviceShardedSteps,
@@ -24,8 +23,8 @@ from hybridppo.agents.ppo.device_shards import (
     moments_of_all,
 )
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.auto.auto import Auto
 from hybridppo.distribution.launching import is_joining
-from hybridppo.distribution.policies import GPUOnly
 from hybridppo.distribution.team import Team
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments
@@ -34,16 +33,15 @@ from hybridppo.environments.tensor_shards import TensorShards
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, LearnerLostError
 from hybridppo.interfaces import Agent
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.samplers.shards import ShardsSampler
-
-if TYPE_CHECKING:
-    from hybridppo.training import Job
+from hybridppo.runs.distribution_policies import GPUOnly
+from hybridppo.runs.job import Job
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 
 _NOT_SPREAD: dict[str, Any] = {
     "recurrent": None, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False,
@@ -159,7 +157,7 @@ class DeviceTeam(Team):
             raise
         return TensorShards(parts)
 
-    def begin(self, job: "Job") -> "Job":
+    def begin(self, job: Job) -> Job:
         """As in the base; what evaluations make is told of the device, too."""
         begun = super().begin(job)
         return replace(begun, env=_on(self._device, begun.env, begun.settings.environment))
@@ -205,7 +203,7 @@ class DeviceTeam(Team):
             gather_tensors=self._gathered,
         )
 
-    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+    def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """A learner is not replaced: a device that is lost may be lost to the next one, too."""
         raise lost
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.distribution.link import Link
-from hybridppo.interruption import Interruption
 from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.system.interruption import Interruption
 
 SECONDS_AWAKE = 0.002
 """How long to wait for the others without sleeping: they are about as far, and to be woken takes as long as much of a

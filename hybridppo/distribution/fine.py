@@ -3,17 +3,17 @@
 from typing import Any
 
 from hybridppo.agents.registry import AnyAgent, AnyConfig
-from hybridppo.distribution import policies
+from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.over_ray import OverRay
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runs import distribution_policies as policies
 
 
 class Fine(OverRay):

@@ -24,7 +24,7 @@ def is_joining() -> bool:
 
 
 class Launched:
-    """Learners 1 to `size - 1`, each `python -m hybridppo.distribution.process`.
+    """Learners 1 to `size - 1`, each `python -m hybridppo.training.learner_process`.
 
     Each reads what it is told from its standard input, and ends when that does: with this process, however it ends.
 
@@ -39,7 +39,7 @@ class Launched:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         try:
             for rank in range(1, size):
-                command = command_of("hybridppo.distribution.process", str(port), str(rank), str(size))
+                command = command_of("hybridppo.training.learner_process", str(port), str(rank), str(size))
                 with signals_blocked():
                     process = subprocess.Popen(command, stdin=subprocess.PIPE)
                 self._processes[rank] = process

@@ -28,7 +28,7 @@ from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.runners.workers.transport import WorkerLostError
-from hybridppo.seeds import seed_of
+from hybridppo.system.seeds import seed_of
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.distribution.meeting import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
 from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError, LearnerLostError
-from hybridppo.interruption import give_up_if_stopped
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.interruption import give_up_if_stopped
 
 T = TypeVar("T")
 SECONDS_TO_EXPLAIN = 5.0

@@ -12,13 +12,13 @@ from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.exchange import InSharedMemory
 from hybridppo.distribution.link import Link
 from hybridppo.distribution.meeting import store_of_this_machine
-from hybridppo.distribution.policies import SingleLearnerCoarse
 from hybridppo.distribution.prediction import Crossings
 from hybridppo.distribution.team import SECONDS_TO_START
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runs.distribution_policies import SingleLearnerCoarse
 
 TIMES, LARGE = 50, 2**23
 """How often small things are timed, and the bytes of a large one."""

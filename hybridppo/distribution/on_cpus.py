@@ -2,11 +2,11 @@
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AnyConfig
+from hybridppo.auto.auto import Auto
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto
 from hybridppo.placements.base import Placement
+from hybridppo.runs.options import RunOptions
 
 _OF_ONE_PROCESS = {"episodes_per_rollout": None, "compiled_updates": False}
 """Fields of the configuration that several learners cannot have otherwise."""

@@ -13,16 +13,16 @@ from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.served_steps import ServedSteps
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
-from hybridppo.distribution.policies import Central, MultiLearner
+from hybridppo.auto.portions import with_steps
+from hybridppo.auto.timing import stable_median
 from hybridppo.distribution.prediction import Sizes
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.placements.auto.portions import with_steps
-from hybridppo.placements.auto.timing import stable_median
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.threads import limit_threads
+from hybridppo.runs.distribution_policies import Central, MultiLearner
+from hybridppo.system.threads import limit_threads
 
 MOST_STEPS = 32
 """Of the rollout that is sampled for the measurements; they are of that one over and over."""

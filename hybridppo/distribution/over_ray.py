@@ -5,18 +5,18 @@ from typing import Any
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.policies import Environments as EnvironmentWorkers
-from hybridppo.distribution.policies import SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.distribution.prediction import Resources
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto, Choice
-from hybridppo.threads import cpu_cores
+from hybridppo.runs.distribution_policies import Environments as EnvironmentWorkers
+from hybridppo.runs.distribution_policies import SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.threads import cpu_cores
 
 
 class OverRay(Alone):

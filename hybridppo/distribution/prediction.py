@@ -3,7 +3,7 @@
     predictions = [predict_policy(work, figures, crossings, policy, resources) for policy in policies(work, resources)]
     print(verdict(local, predictions, work))
 
-Pure functions of numbers, as `hybridppo/placements/auto/prediction.py`: no torch, no clock. `measuring.py` measures
+Pure functions of numbers, as `hybridppo/auto/prediction.py`: no torch, no clock. `measuring.py` measures
 what policies add to the figures of a calibration.
 """
 
@@ -12,7 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from hybridppo.distribution.policies import (
+from hybridppo.auto.decision import MARGIN, MARGIN_WHERE_ASSUMED
+from hybridppo.auto.figures import Figures, Work
+from hybridppo.auto.prediction import Candidate, Prediction, predict, seconds_per_step
+from hybridppo.runs.distribution_policies import (
     Central,
     Distribution,
     Environments,
@@ -20,10 +23,7 @@ from hybridppo.distribution.policies import (
     SingleLearnerCoarse,
     SingleLearnerFine,
 )
-from hybridppo.placements.auto.decision import MARGIN, MARGIN_WHERE_ASSUMED
-from hybridppo.placements.auto.figures import Figures, Work
-from hybridppo.placements.auto.prediction import Candidate, Prediction, predict, seconds_per_step
-from hybridppo.reporting.figures import shown_seconds
+from hybridppo.system.figures import shown_seconds
 
 OverRay = SingleLearnerCoarse | SingleLearnerFine | Environments
 

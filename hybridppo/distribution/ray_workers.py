@@ -15,10 +15,10 @@ from hybridppo.distribution.messages import MOST_BYTES, packed, unpacked
 from hybridppo.distribution.remote_share import CONTROL, Fill, RemoteShare, new_rows, path_here, versions_here
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import DistributionError, EnvError
-from hybridppo.interruption import give_up_if_stopped
 from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.transport import SECONDS_TO_START, Work, WorkerLostError
 from hybridppo.spaces.state_dependent import noise_row
+from hybridppo.system.interruption import give_up_if_stopped
 
 Array = NDArray[Any]
 

@@ -2,14 +2,11 @@
 
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hybridppo.errors import LearnerLostError
-from hybridppo.loading import fitting, rewind_to, tensors_of_agent
 from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
-
-if TYPE_CHECKING:
-    from hybridppo.training import Job
+from hybridppo.runs.job import Job
+from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +17,7 @@ class Losses:
     def __init__(self) -> None:
         self._in_a_row, self._at = 0, -1
 
-    def next(self, job: "Job", lost: LearnerLostError, *, may: bool) -> "Job":
+    def next(self, job: Job, lost: LearnerLostError, *, may: bool) -> Job:
         """The training as of its last checkpoint, agent included: what came after is given up, and done again.
 
         Args:

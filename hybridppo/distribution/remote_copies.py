@@ -13,7 +13,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvStateError
-from hybridppo.seeds import seed_globals
+from hybridppo.system.seeds import seed_globals
 
 
 class RemoteCopies:

@@ -28,8 +28,8 @@ from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError, EnvStateError
-from hybridppo.interruption import give_up_if_stopped
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
+from hybridppo.system.interruption import give_up_if_stopped
 
 Array = NDArray[Any]
 

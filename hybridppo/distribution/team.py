@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution import exchange
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.choosing import choose_for_learners
@@ -32,7 +33,6 @@ from hybridppo.distribution.launching import SECONDS_TO_CLOSE, Launched, is_join
 from hybridppo.distribution.link import Link, told_of
 from hybridppo.distribution.meeting import master_of_torchrun, store_of_this_machine, store_of_torchrun
 from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
-from hybridppo.distribution.policies import MultiLearner, distribution_of
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
@@ -40,9 +40,6 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, DistributionError, LearnerLostError
 from hybridppo.interfaces import Agent
-from hybridppo.interruption import Interruption
-from hybridppo.options import RunOptions
-from hybridppo.placements.auto.auto import Auto, Choice
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.checkpoints import Checkpoint
@@ -51,9 +48,10 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.shared import SharedSampler
 from hybridppo.runners.shared import SharedRunner
-
-if TYPE_CHECKING:
-    from hybridppo.training import Job
+from hybridppo.runs.distribution_policies import MultiLearner, distribution_of
+from hybridppo.runs.job import Job
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.interruption import Interruption
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +183,7 @@ class Team(Alone):
         share = num_envs // self.size
         return make_environments(source, share, options, first=self.rank * share)
 
-    def begin(self, job: "Job") -> "Job":
+    def begin(self, job: Job) -> Job:
         """Start the others, where that is not done; all then hold what the first does."""
         agent, settings = job.agent, job.settings
         assert isinstance(agent, PPO)  # `check` has seen to it
@@ -224,7 +222,7 @@ class Team(Alone):
             reporting=replace(job.reporting, progress=False, callbacks=()),
         )
 
-    def _launch(self, job: "Job") -> None:
+    def _launch(self, job: Job) -> None:
         """Start the others on this machine, and wait until they are there."""
         store = store_of_this_machine()
         source, own = job.env, job.agent.own
@@ -264,7 +262,7 @@ class Team(Alone):
         turns = self.link if self.link is not None else NobodyElse()
         return SharedRunner(agent, sampler, placement, is_first=self.rank == 0, turns=turns, **options)
 
-    def regrouped(self, job: "Job", lost: LearnerLostError) -> "Job":
+    def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """All but the first are ended, and others started; they take over the last checkpoint with it."""
         job = self._losses.next(job, lost, may=self.rank == 0 and not self._joins)
         self._let_go(0.0)

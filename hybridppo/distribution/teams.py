@@ -5,7 +5,8 @@ from pathlib import Path
 
 from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.launching import is_joining
-from hybridppo.distribution.policies import (
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runs.distribution_policies import (
     Central,
     Distribution,
     Environments,
@@ -15,8 +16,7 @@ from hybridppo.distribution.policies import (
     SingleLearnerFine,
     distribution_of,
 )
-from hybridppo.options import RunOptions
-from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runs.options import RunOptions
 
 
 def run_directory_of(run_dir: str | Path, distribution: str | Distribution | None) -> RunDirectory:

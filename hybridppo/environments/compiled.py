@@ -15,7 +15,7 @@ from hybridppo.compiled.random_numbers import NUM_WORDS, begin
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.checks import finite_test
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 if TYPE_CHECKING:
     from hybridppo.compiled.building import Kernels

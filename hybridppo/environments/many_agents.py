@@ -20,7 +20,7 @@ from hybridppo.environments.sub_environment import SubEnvironment, in_step
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.registry import each_of
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

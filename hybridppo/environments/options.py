@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole
 
 if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv

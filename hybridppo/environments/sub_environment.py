@@ -14,7 +14,7 @@ from hybridppo.environments.options import OnEnvError
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import reshaped
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

@@ -15,7 +15,7 @@ from hybridppo.environments.sub_environment import SubEnvironment, in_step
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.checks import finite_test, require_finite
 from hybridppo.spaces.registry import each_of
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.checks import describe_error
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
+from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
 Found = TypeVar("Found")

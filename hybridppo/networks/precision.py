@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.errors import DeviceError
+from hybridppo.system.accelerator import accelerator_of
 
 Precision = Literal["fp32", "bf16", "tf32"]
 

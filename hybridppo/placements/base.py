@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.interfaces import Agent, SamplingActor, SomeExperience
 from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, moved, wait_for
-from hybridppo.validation import real, whole
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.validation import real, whole
 
 
 class Placement(ABC):

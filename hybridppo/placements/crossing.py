@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
 from hybridppo.errors import DeviceError, shown
+from hybridppo.system.accelerator import accelerator_of, current_cuda_index, num_cuda_devices
 
 _COUNTING = Lock()
 

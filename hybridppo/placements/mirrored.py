@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.interfaces import Agent, SamplingActor
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import CopyTimer
-from hybridppo.validation import whole
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.validation import whole
 
 
 class Mirrored(Placement):

@@ -20,7 +20,7 @@ from typing import Any
 
 from hybridppo.errors import CallbackError, ConfigurationError, shown
 from hybridppo.interfaces import Agent, Metrics
-from hybridppo.reporting.throttling import ThrottledWarning
+from hybridppo.system.throttling import ThrottledWarning
 
 Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
 """Functions of each iteration's metrics: one, or several."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from hybridppo.reporting.throttling import ThrottledWarning
+from hybridppo.system.throttling import ThrottledWarning
 
 
 class _Bar(tqdm):  # type: ignore[type-arg]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.validation import reals, whole
+from hybridppo.system.validation import reals, whole
 
 Array = NDArray[Any]
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybridppo.accelerator import Accelerator, accelerator_of
 from hybridppo.errors import DeviceError
 from hybridppo.rollouts.buffer import Layout, RolloutBuffer, arrays_in, size_of
+from hybridppo.system.accelerator import Accelerator, accelerator_of
 
 logger = logging.getLogger(__name__)
 

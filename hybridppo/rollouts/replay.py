@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import sent
 from hybridppo.rollouts.rollout import Rollout
-from hybridppo.validation import whole
+from hybridppo.system.accelerator import sent
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from hybridppo.errors import CheckpointError
 from hybridppo.run_directory.checkpoints import serialized
 from hybridppo.run_directory.files import sync_folder
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 Piece = dict[str, Any]
 """`file`, its `start` and `end` there in bytes, `sha256`, and its `first` row and the number of its `rows`."""

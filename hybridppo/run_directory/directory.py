@@ -25,13 +25,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command
-from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.run_directory.lines import append, as_json, cut, finite
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
+from hybridppo.system.throttling import ThrottledWarning
 
 WhichCheckpoint = Literal["latest", "best"]
 

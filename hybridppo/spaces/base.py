@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from hybridppo.spaces.images import ImageLayout
 
+from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.unsupported import UnsupportedSpaceError
+
 Array = NDArray[Any]
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 
@@ -26,14 +29,6 @@ Json = dict[str, Any]
 FromJson = Callable[[Json], "gym.Space[Any]"]
 KindOf = Callable[["gym.Space[Any]", str], "Kind[Any]"]
 """The kind of a space that is found at a path within another, like `['camera']`."""
-
-
-class UnsupportedSpaceError(Exception):
-    """A space, or a part of one, that cannot be what it is asked to be; `reason` may say what to do."""
-
-    def __init__(self, space: gym.Space[Any], path: str = "", reason: str = "") -> None:
-        super().__init__(space, path, reason)
-        self.space, self.path, self.reason = space, path, reason
 
 
 class Distribution(Protocol):

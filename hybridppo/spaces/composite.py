@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
-from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf, UnsupportedSpaceError
+from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf
 from hybridppo.spaces.joint import JointDistribution
+from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from hybridppo.spaces.base import UnsupportedSpaceError
+from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 SMALLEST = 3
 """Pixels that a side must have, for a convolution to see more than one at a time."""

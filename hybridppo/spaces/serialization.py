@@ -5,10 +5,10 @@ from typing import Any
 import gymnasium as gym
 
 from hybridppo.errors import ConfigurationError, shown
-from hybridppo.spaces.base import UnsupportedSpaceError
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import KINDS, kind_of
+from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 __all__ = ["MOST_NUMBERS", "are_same", "space_from_json", "space_to_json"]
 

@@ -8,7 +8,6 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.interruption import Stopped
 from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.rollouts.memory import MemoryLayout
@@ -16,6 +15,7 @@ from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.system.interruption import Stopped
 
 
 class Beside:

@@ -17,13 +17,13 @@ import numpy as np
 
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics, SamplingActor
-from hybridppo.interruption import Stopped
 from hybridppo.placements.snapshot import snapshot
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.runner import Runner
-from hybridppo.validation import real, whole
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.validation import real, whole
 
 logger = logging.getLogger(__name__)
 

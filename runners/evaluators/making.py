@@ -7,11 +7,11 @@ from hybridppo.environments.making import is_tensor_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.interruption import Interruption
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween
+from hybridppo.system.interruption import Interruption
 
 MOST_SIDE_BY_SIDE = 32
 """Environments that an evaluation steps at once."""

@@ -10,11 +10,11 @@ from typing import Any
 import cloudpickle
 
 from hybridppo.environments.registration import source_here
-from hybridppo.interruption import Stopped
 from hybridppo.runners.evaluation import evaluate, made_for
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.seeds import seed_globals
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.seeds import seed_globals
 
 
 def serve(connection: "Connection[Any, Any]") -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 from hybridppo.environments.base import EnvState
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
@@ -35,8 +34,9 @@ from hybridppo.runners.samplers.under_way import (
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.state_dependent import noise_row
-from hybridppo.threads import one_torch_thread
-from hybridppo.validation import whole
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.threads import one_torch_thread
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

@@ -29,7 +29,7 @@ from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
 from hybridppo.spaces.state_dependent import exploration_of, noise_rows
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

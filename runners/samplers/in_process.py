@@ -17,7 +17,7 @@ from hybridppo.rollouts.page_locking import allocate
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper, StepperState
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.threads import one_blas_thread
+from hybridppo.system.threads import one_blas_thread
 
 Array = NDArray[Any]
 

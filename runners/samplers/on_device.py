@@ -18,7 +18,6 @@ from torch import Tensor
 from hybridppo.environments.base import EnvState
 from hybridppo.environments.on_device import DeviceRollout
 from hybridppo.interfaces import SamplingActor
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
@@ -26,7 +25,8 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.rows_on_device import ActorOnDevice, RowsOnDevice
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
-from hybridppo.validation import whole
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 

@@ -16,7 +16,6 @@ from hybridppo.environments.base import EnvState
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
@@ -28,7 +27,8 @@ from hybridppo.runners.samplers.under_way import RolloutUnderWay
 from hybridppo.spaces.counted_words import words
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.on_tensors import TensorActions
-from hybridppo.validation import whole
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.validation import whole
 
 logger = logging.getLogger(__name__)
 

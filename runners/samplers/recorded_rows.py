@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import DeviceError
-from hybridppo.recording import Record, tried
+from hybridppo.system.recording import Record, tried
 
 ROWS = 16
 """Of a recording, which is the most that is filled before whoever asks to stop is heard."""

@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.base import EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
 from hybridppo.errors import EnvStateError, OutOfMemoryError
-from hybridppo.recording import Record
 from hybridppo.runners.samplers.fused_actor import FusedDistribution, bounds_of
 from hybridppo.runners.samplers.recorded_rows import RecordedRows
 from hybridppo.runners.samplers.stepping import Flag
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.system.recording import Record
 
 Array = NDArray[Any]
 

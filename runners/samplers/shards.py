@@ -16,7 +16,7 @@ from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.runners.samplers.stepping import StepperState
-from hybridppo.validation import whole
+from hybridppo.system.validation import whole
 
 Gather = Callable[[bytes], list[bytes]]
 """What this process has to say, to what all have to say, in their order. All must call it, or none goes on."""

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-import hybridppo
+from hybridppo import _version
 
-_PACKAGE_ROOT = str(Path(hybridppo.__file__).resolve().parent.parent)
+_PACKAGE_ROOT = str(Path(_version.__file__).resolve().parent.parent)
 
 # The library itself may have come from a folder that `sys.path` does not have any more.
 _BEGIN = (

@@ -20,10 +20,10 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any, cast
 
 from hybridppo.errors import EnvError
-from hybridppo.interruption import give_up_if_stopped
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.runners.workers.process import KEY_VARIABLE, signals_blocked
 from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
+from hybridppo.system.interruption import give_up_if_stopped
 
 SECONDS_TO_CLOSE = 5.0
 """How long workers may take to end in good order before they are killed."""

@@ -19,11 +19,11 @@ from typing import Any
 import cloudpickle
 
 from hybridppo.errors import EnvError
-from hybridppo.interruption import requests_to_end
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.runners.samplers.stepping import NEVER
 from hybridppo.runners.workers.share import Share, parameters_of
 from hybridppo.runners.workers.shared_arrays import SharedArrays
+from hybridppo.system.interruption import requests_to_end
 
 KEY_VARIABLE = "HYBRIDPPO_WORKER_KEY"
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.accelerator import accelerator_of
 from hybridppo.environments.pickling import pack
 from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.page_locking import PageLock
@@ -14,6 +13,7 @@ from hybridppo.runners.samplers.stepping import Flag
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.runners.workers.transport import Work, WorkerLostError
+from hybridppo.system.accelerator import accelerator_of
 
 Array = NDArray[Any]
 

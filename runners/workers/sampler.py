@@ -17,7 +17,6 @@ from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.interruption import Stopped
 from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
@@ -28,6 +27,7 @@ from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.system.interruption import Stopped
 
 Array = NDArray[Any]
 

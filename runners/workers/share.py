@@ -12,7 +12,7 @@ from hybridppo.environments.registration import source_here
 from hybridppo.errors import EnvStateError
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag, Stepper
-from hybridppo.seeds import seed_globals
+from hybridppo.system.seeds import seed_globals
 
 Array = NDArray[Any]
 

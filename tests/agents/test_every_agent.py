@@ -24,7 +24,6 @@ from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps as DDPGSteps
 from hybridppo.agents.ddpg.numpy_steps import NumpySteps as DDPGNumpySteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.interruption import requests_to_end
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
@@ -33,6 +32,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.spaces.deterministic import DeterministicActions
 from hybridppo.spaces.distributions import DiagonalGaussian
+from hybridppo.system.interruption import requests_to_end
 
 OFF_POLICY = [name for name in AGENTS if name != "ppo"]
 ITERATIONS = 6

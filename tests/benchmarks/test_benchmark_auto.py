@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ppo_settings import ppo_config
 
-from hybridppo.placements.auto import auto
+from hybridppo.auto import auto
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

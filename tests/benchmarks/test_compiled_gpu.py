@@ -16,8 +16,8 @@ import machine  # noqa: E402
 import second_device as second  # noqa: E402
 from cuda_stand_in import TwinLauncher  # noqa: E402
 
-from hybridppo.accelerator import Host  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
+from hybridppo.system.accelerator import Host  # noqa: E402
 
 
 def test_every_size_is_measured_beside_numpy(

@@ -15,7 +15,7 @@ from hybridppo.commands.exits import EXIT_INTERRUPTED, report
 from hybridppo.commands.main import COMMANDS
 from hybridppo.errors import command, pip_install
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.training import TrainResult
+from hybridppo.training.train import TrainResult
 
 ROOT = Path(hybridppo.__file__).parent
 PRINTED = re.compile(rf"\bhybridppo ({'|'.join(COMMANDS)}) \S|pip install [^'{{]*\[")

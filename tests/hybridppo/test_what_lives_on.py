@@ -19,7 +19,6 @@ from hybridppo.agents.ppo.batch import Batch, PackedBatch
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environment import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.interruption import Interruption
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callbacks, TrainingRun
 from hybridppo.rollouts.buffer import RolloutBuffer
@@ -32,7 +31,8 @@ from hybridppo.runners.samplers.stepping import Stepper
 from hybridppo.runners.several_policies import SeveralPoliciesRunner
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
-from hybridppo.training import Job
+from hybridppo.system.interruption import Interruption
+from hybridppo.training.train import Job
 
 OF_A_TRAINING = (
     Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, PackedBatch, Placement,

@@ -15,7 +15,6 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import Mirrored
-from hybridppo.accelerator import Cuda
 from hybridppo.interfaces import Metrics
 from hybridppo.placements import base, crossing
 from hybridppo.placements.crossing import Counters
@@ -23,6 +22,7 @@ from hybridppo.reporting.callbacks import Callbacks, OnIteration, TrainingRun
 from hybridppo.runners import overlapping, runner
 from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
+from hybridppo.system.accelerator import Cuda
 
 SAMPLING, LEARNING, PUBLISHING, TRANSFER, LOGGING, BEGINNING = 8.0, 4.0, 0.5, 0.25, 0.125, 0.0625
 

@@ -14,7 +14,7 @@ from toy_environments import FaultyEnv
 
 import hybridppo
 from hybridppo import EnvError
-from hybridppo.seeds import seed_of
+from hybridppo.system.seeds import seed_of
 
 SMALL = ppo_config(num_envs=3, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
 EPISODES = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))

@@ -36,8 +36,8 @@ from hybridppo.rollouts.episodes import rows_broken_off
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers import pool
 from hybridppo.runners.workers.sampler import WorkerSampler
-from hybridppo.seeds import seed_of
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.system.seeds import seed_of
 
 NUM_ENVS = 6
 SMALL = ppo_config(num_envs=NUM_ENVS, num_steps=16, num_minibatches=2, hidden_sizes=(8,))

@@ -16,10 +16,10 @@ from hybridppo.agents import PPO
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
-from hybridppo.evaluating import evaluate_agent
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.runners.evaluation import Evaluation, evaluate
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.training.evaluate import evaluate_agent
 
 SLOW: Script = ((9, "terminated"), (7, "truncated"))
 QUICK: Script = ((1, "truncated"), (2, "both"), (1, "terminated"))

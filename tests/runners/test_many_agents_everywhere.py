@@ -24,9 +24,9 @@ from toy_agents import AGENT_KINDS, FaultyAgents, Matching
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, EnvError, Migrating, Mirrored, SingleDevice
 from hybridppo.environments.making import make_environments
-from hybridppo.interruption import Stopped
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.system.interruption import Stopped
 
 SMALL = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
 STEPS = 4 * 140

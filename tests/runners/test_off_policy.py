@@ -21,9 +21,9 @@ from toy_environments import IdentityBox
 
 import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
+from hybridppo.auto import trials
+from hybridppo.auto.prediction import Candidate
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.placements.auto import trials
-from hybridppo.placements.auto.prediction import Candidate
 from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.runners import off_policy

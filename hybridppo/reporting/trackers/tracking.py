@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.reporting.callbacks import Callback, TrainingRun
-from hybridppo.reporting.throttling import ThrottledWarning
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
-from hybridppo.validation import whole
+from hybridppo.system.throttling import ThrottledWarning
+from hybridppo.system.validation import whole
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.compiled import tile_sizes, update_modules
 from hybridppo.rollouts.replay import Transitions
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (11,), np.float32), Box(-2.0, 2.0, (3,), np.float32)
 CONFIG = TD3Config(hidden_sizes=(40, 24), batch_size=70, gradient_steps=1, compiled_updates=True, learning_rate=1e-2)

@@ -19,8 +19,8 @@ from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOf
 from hybridppo.agents.ddpg.ddpg import Minibatches
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.agents.ddpg.memory import memory_needs
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.replay import Transitions
+from hybridppo.system.interruption import Stopped
 
 OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (3,), np.float32), Box(-2.0, 2.0, (2,), np.float32)
 SMALL: dict[str, Any] = {"hidden_sizes": (8, 6), "batch_size": 5, "learning_rate": 1e-2, "tau": 0.1}

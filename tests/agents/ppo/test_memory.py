@@ -420,7 +420,7 @@ def test_an_update_that_is_stopped_changes_nothing() -> None:
     before = {name: tensor.clone() for name, tensor in agent.state()[0].items()}
     calls = iter(range(100))
     agent.should_stop = lambda: next(calls) == 3
-    with pytest.raises(hybridppo.interruption.Stopped):
+    with pytest.raises(hybridppo.system.interruption.Stopped):
         agent.update(rollouts[1])
     after = agent.state()[0]
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

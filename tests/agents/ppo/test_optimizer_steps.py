@@ -25,7 +25,7 @@ from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
 from hybridppo.spaces.distributions import StateDependentGaussian
 from hybridppo.spaces.masks import MaskedObservation
-from hybridppo.threads import limit_threads
+from hybridppo.system.threads import limit_threads
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (4,))
 DISCRETE = gym.spaces.Discrete(3)

@@ -17,9 +17,9 @@ from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.pool import Pool, PooledBatch
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.advantages import gae, vtrace
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(
     num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2, pool_size=3,

@@ -217,7 +217,7 @@ def test_a_shard_without_steps_counts_for_nothing() -> None:
 
 
 def test_no_step_is_made_where_all_are_asked_to_stop() -> None:
-    from hybridppo.interruption import Stopped
+    from hybridppo.system.interruption import Stopped
 
     stops: list[bool] = []
     agent = share(agent_of(CONFIG), num_shards=2, seen=lambda rows: stops.append(True) or rows)

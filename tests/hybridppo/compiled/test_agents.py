@@ -14,7 +14,7 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.agents import PPO
-from hybridppo.checking import check_env
+from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import EnvStateError
 from hybridppo.networks.forms import arrays_of, numpy_form

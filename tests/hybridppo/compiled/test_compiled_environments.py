@@ -17,10 +17,10 @@ from processes import run_python
 
 import hybridppo
 from hybridppo import compiled
-from hybridppo.checking import check_env
 from hybridppo.compiled.building import build, module_text
 from hybridppo.compiled.modules import cache_directory
 from hybridppo.environments import compiled as compiled_environments
+from hybridppo.environments.checking.check import check_env
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.networks.numpy_forms.actor import NumpyActor

@@ -16,7 +16,7 @@ from simulated_cuda import ENVIRONMENTS, compare, side  # noqa: E402
 
 import hybridppo  # noqa: E402
 from hybridppo import Mirrored, SingleDevice, compiled  # noqa: E402
-from hybridppo.accelerator import accelerator_of  # noqa: E402
+from hybridppo.system.accelerator import accelerator_of  # noqa: E402
 
 GPU = torch.device("cuda:0")
 

@@ -22,7 +22,7 @@ from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused_agents, together
 from hybridppo.runners.samplers.together import PolicySampler, Together
-from hybridppo.several_policies import definition_with_kinds
+from hybridppo.training.several_policies import definition_with_kinds
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -108,7 +108,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     after: int, never_stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between slices of a rollout, in an update of the first policy, or of the second."""
-    from hybridppo import interruption
+    from hybridppo.system import interruption
 
     stop = Stop(after)
 

@@ -14,19 +14,19 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import Auto, Central, Mirrored, MultiLearner, SingleDevice, SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.auto import auto, bench
+from hybridppo.auto.calibration import calibrate
+from hybridppo.auto.figures import Calibration, Figures
 from hybridppo.commands.main import main
 from hybridppo.distribution import choosing
 from hybridppo.distribution.choosing import WithinOverRay, choose_for_learners
 from hybridppo.distribution.measuring import measure_learners
 from hybridppo.distribution.one_learner import OneLearner, sizes_of
-from hybridppo.distribution.policies import Environments as EnvironmentWorkers
 from hybridppo.distribution.prediction import Crossings, Resources
 from hybridppo.distribution.team import Team
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.placements.auto import auto, bench
-from hybridppo.placements.auto.calibration import calibrate
-from hybridppo.placements.auto.figures import Calibration, Figures
+from hybridppo.runs.distribution_policies import Environments as EnvironmentWorkers
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 COPIES = EnvironmentOptions(vectorization="sync")

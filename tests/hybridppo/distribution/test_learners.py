@@ -66,7 +66,7 @@ def counted(metrics: dict[str, float]) -> dict[str, float]:
 
 def learners() -> list[psutil.Process]:
     """The processes of learners that this one has started."""
-    return processes_of("hybridppo.distribution.process")
+    return processes_of("hybridppo.training.learner_process")
 
 
 @pytest.fixture(autouse=True)

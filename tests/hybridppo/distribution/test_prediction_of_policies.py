@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridppo.distribution import comparing
-from hybridppo.distribution.policies import Central, MultiLearner, SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.auto.figures import AcceleratorFigures, Figures, Work
+from hybridppo.auto.prediction import Candidate
 from hybridppo.distribution.prediction import (
     Crossings,
     PolicyPrediction,
@@ -18,8 +18,8 @@ from hybridppo.distribution.prediction import (
     predict_policy,
     verdict,
 )
-from hybridppo.placements.auto.figures import AcceleratorFigures, Figures, Work
-from hybridppo.placements.auto.prediction import Candidate
+from hybridppo.runs.distribution_policies import Central, MultiLearner, SingleLearnerCoarse, SingleLearnerFine
+from hybridppo.tools.diagnosis import comparing
 
 # Powers of two, so that sums are exact: a step of 8 environments takes 256 of some unit, one of 4 takes 144.
 UNIT = 2.0**-20

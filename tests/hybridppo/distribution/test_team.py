@@ -21,8 +21,8 @@ from hybridppo.distribution.meeting import in_background
 from hybridppo.distribution.team import Team
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.sync import SyncEnvironments
-from hybridppo.interruption import Interruption
-from hybridppo.options import RunOptions
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.interruption import Interruption
 
 CARTPOLE = gym.make("CartPole-v1")
 

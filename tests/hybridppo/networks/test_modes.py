@@ -20,8 +20,8 @@ from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.interruption import Stopped
 from hybridppo.networks.modes import depend_on_training
+from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
 PLACEMENTS = {

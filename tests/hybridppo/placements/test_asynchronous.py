@@ -19,12 +19,12 @@ import hybridppo
 from hybridppo import PPO, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
+from hybridppo.auto.auto import work_of
+from hybridppo.auto.calibration import calibrate
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
 from hybridppo.placements import base, crossing
-from hybridppo.placements.auto.auto import work_of
-from hybridppo.placements.auto.calibration import calibrate
 from hybridppo.placements.base import Placement
 from hybridppo.runners.samplers.in_process import Sampler
 

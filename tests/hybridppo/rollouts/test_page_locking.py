@@ -10,11 +10,11 @@ from processes import worker_processes
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
-from hybridppo.accelerator import Host, accelerator_of
 from hybridppo.errors import DeviceError, EnvError
 from hybridppo.rollouts import page_locking
 from hybridppo.rollouts.page_locking import PageLock, allocate
 from hybridppo.runners.workers import processes as workers
+from hybridppo.system.accelerator import Host, accelerator_of
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(16, 16))
 

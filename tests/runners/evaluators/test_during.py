@@ -190,7 +190,7 @@ class Worsening(gym.Env[Any, Any]):
 
 
 def test_the_best_is_chosen_by_evaluation_and_stays(tmp_path: Path, monkeypatch: Any) -> None:
-    from hybridppo.seeds import seed_of
+    from hybridppo.system.seeds import seed_of
 
     path = tmp_path / "run"
     monkeypatch.setattr(Worsening, "seed_of_evaluation", seed_of(3, "evaluation during training"))
@@ -299,7 +299,7 @@ class Interrupting(ScriptedEnv):
         self.is_evaluated = False
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        from hybridppo.seeds import seed_of
+        from hybridppo.system.seeds import seed_of
 
         if seed is not None:
             self.is_evaluated = seed == seed_of(3, "evaluation during training")

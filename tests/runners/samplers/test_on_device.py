@@ -13,14 +13,14 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
-from hybridppo.accelerator import Host
 from hybridppo.agents import PPO
 from hybridppo.errors import DeviceError, EnvError, OutOfMemoryError
-from hybridppo.interruption import Stopped
 from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.runners.samplers import stepping
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.system.accelerator import Host
+from hybridppo.system.interruption import Stopped
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras

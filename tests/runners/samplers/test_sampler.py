@@ -27,12 +27,12 @@ from toy_environments import (
 from hybridppo.agents import PPO
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.vector import wrap
-from hybridppo.interruption import Stopped
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.system.interruption import Stopped
 
 SCRIPTS: tuple[Script, ...] = (
     ((3, "truncated"), (2, "terminated"), (5, "both"), (1, "truncated")),

@@ -20,10 +20,10 @@ from hybridppo import Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.environments.torch_cartpole import TorchCartPole
-from hybridppo.interruption import Stopped
 from hybridppo.rollouts.advantages import gae, next_values
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.spaces.distributions import distribution_for
+from hybridppo.system.interruption import Stopped
 
 SCRIPTS: tuple[Script, ...] = (
     ((3, "truncated"), (2, "terminated"), (5, "both"), (1, "truncated")),

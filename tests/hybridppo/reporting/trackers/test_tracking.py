@@ -297,7 +297,7 @@ class Named(Memory):
 
 
 def test_names_are_remembered_beside_what_is_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridppo.observers.tracker_of", lambda name: Named())
+    monkeypatch.setattr("hybridppo.runs.observers.tracker_of", lambda name: Named())
     monkeypatch.setattr(Named, "made", [])
     train(2, track=["tensorboard", Memory()], run_dir=tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["track"] == "tensorboard"

@@ -1,0 +1,55 @@
+"""Placements as people name them: a name, a placement, or the one that is to be measured."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hybridppo.auto.auto import Auto
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import make_placement, require_devices
+
+PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
+PlacementChoice = str | Placement | Auto
+
+
+@dataclass(frozen=True)
+class PlacementOptions:
+    """The placement, as the command line names it."""
+
+    placement: PlacementName = "auto"
+    """Where to sample and where to learn; README.md has a table."""
+    sampling_device: str | None = None
+    """Where migrate, hybrid and overlap sample; not given: cpu."""
+    learning_device: str | None = None
+    """Where migrate, hybrid and overlap learn; not given: cuda."""
+    max_lag: int = 0
+    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+
+    def resolve(self) -> Placement | Auto:
+        """The placement meant; `Auto` has yet to choose.
+
+        Raises:
+            ConfigurationError: for an option that the placement does not take.
+            DeviceError: if a device is not there.
+        """
+        devices = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
+        if self.placement == "auto":
+            require_devices(self.placement, **devices)
+            return Auto(self.max_lag)
+        if self.max_lag:
+            raise ConfigurationError(
+                f"max_lag={self.max_lag} cannot be used with placement {self.placement}: leave it out, or use "
+                "placement auto, or placement overlap, which always has this lag"
+            )
+        return make_placement(self.placement, **devices)
+
+
+def resolve_placement(placement: PlacementChoice) -> Placement | Auto:
+    """The placement meant by a name, or by itself; `Auto` has yet to choose."""
+    if placement == "auto":
+        return Auto()
+    if isinstance(placement, str):
+        return make_placement(placement)
+    if not isinstance(placement, (Placement, Auto)):
+        raise ConfigurationError(f"placement must be a name or a placement, got {shown(placement)}")
+    return placement

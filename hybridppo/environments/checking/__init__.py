@@ -1,0 +1,1 @@
+"""What an environment does wrong, found before training."""

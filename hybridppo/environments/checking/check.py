@@ -1,0 +1,358 @@
+"""What is wrong with an environment, how to mend it, and how fast it steps.
+
+    report = hybridppo.check_env("CartPole-v1")
+    print(report)
+
+An environment that can be trained in has no errors. Warnings are what learning often fails on; notes are good to know.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from hybridppo.environments.checking.check_tensors import check_tensor_env
+from hybridppo.environments.checking.random_steps import (
+    STEPS_OF_AN_EPISODE,
+    Seen,
+    global_generators,
+    in_time,
+    judge_sizes,
+    steps_to_repeat,
+    timed,
+)
+from hybridppo.environments.checking.report import EnvReport
+from hybridppo.environments.checks import checked_step, describe_error
+from hybridppo.environments.making import WHERE_TO_LOOK, is_tensor_env, require_single
+from hybridppo.environments.named import make_env, note_of
+from hybridppo.environments.new_objects import make_new
+from hybridppo.environments.options import EnvSource
+from hybridppo.environments.parallel import (
+    ParallelEnvironment,
+    is_parallel,
+    parallel_environment,
+    require_parallel,
+)
+from hybridppo.environments.pickling import pack
+from hybridppo.environments.state.describing import describe
+from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
+from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.system.figures import shown_seconds
+from hybridppo.system.validation import is_seconds, require_whole
+
+Array = NDArray[Any]
+
+STEPS_TO_REPEAT = 100
+"""How many steps are made twice, to see whether a seed gives the same episode."""
+SECONDS_WORTH_WORKERS = 100e-6
+"""A step slower than this gains from worker processes, where there are cores for them."""
+SECONDS_TO_STEP = 10.0
+"""A slow environment makes fewer steps than were asked for."""
+
+
+def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_STEP, seed: int = 0) -> EnvReport:
+    """Make an environment, step it with random actions, and report.
+
+    Args:
+        env: an environment's id, or a function that makes one; of several agents, or of tensors, too; or an environment
+            of tensors itself.
+        steps: how many to make, or fewer,
+        seconds: where those take longer than this; the report says how many there were.
+        seed: of its resets, and of the actions.
+
+    Raises:
+        ConfigurationError: for numbers that cannot be; for a function that makes a vector: check one of its
+            environments.
+    """
+    steps = require_whole("steps", steps)
+    if not is_seconds(seconds):
+        raise ConfigurationError(f"seconds must be a number of at least 0, got {shown(seconds)}")
+    name = env if isinstance(env, str) else getattr(env, "__qualname__", type(env).__name__)
+    report = EnvReport(name)
+    if note := note_of(env):
+        report.add("note", note)
+    if is_tensor_env(env):
+        check_tensor_env(env, report, steps=steps, seconds=seconds, seed=seed)
+        return report
+    source = require_single(env, "the check")
+    made_by = (make_env, source) if isinstance(source, str) else (source,)
+    make: Callable[[], Any] = partial(make_new, *made_by)
+    if isinstance(env, str):  # gymnasium makes environments of one agent alone
+        entry_point: Any = getattr(gym.registry.get(env), "entry_point", None)
+        make = entry_point if getattr(entry_point, "policies", None) else make
+    with _reported(report, "it cannot be made"):
+        made = make()
+        if is_tensor_env(made):
+            check_tensor_env(made, report, steps=steps, seconds=seconds, seed=seed)
+            return report
+        if isinstance(made, VectorEnv):
+            made.close()
+            raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")
+        require_parallel(made)
+        if is_parallel(made):
+            definition = getattr(made, "definition", None)
+            made = ParallelEnvironment(made)
+            check: _Check = _AgentsCheck(made, partial(parallel_environment, make, False), report, seed)
+        elif isinstance(made, gym.Env):
+            check = _Check(made, make, report, seed)
+        else:
+            report.add(
+                "error",
+                f"it is a {type(made).__name__}",
+                "derive it from gymnasium.Env, or, of several agents, from pettingzoo.ParallelEnv",
+            )
+            return report
+        try:
+            if isinstance(check, _AgentsCheck) and definition is not None:
+                check.look_for_races(definition)
+            check.run(source, steps, seconds)
+        finally:
+            made.close()
+    return report
+
+
+class _Check:
+    """One environment under examination."""
+
+    def __init__(self, env: Any, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
+        self._env, self._make, self._report, self._seed = env, make, report, seed
+        self._spaces: Any = env
+        """What has the spaces that an agent is made for."""
+        self._saved: object = env
+        """What a checkpoint would save."""
+
+    def run(self, source: EnvSource, steps: int, seconds: float) -> None:
+        """All of it, as far as it goes; `source` is what the environments are made from."""
+        if not self._has_spaces():
+            return
+        with _reported(self._report, "it fails"):
+            self._judge(self._step_randomly(steps, seconds))
+            self._check_repeats()
+        self._check_sending(source)
+        self._check_saving()
+
+    def _has_spaces(self) -> bool:
+        env, report = self._spaces, self._report
+        for kind in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, kind, None), gym.Space):
+                report.add("error", f"it has no {kind}", f"set self.{kind} to a gymnasium.spaces.Space in __init__")
+                return False
+        try:
+            distribution_for(env.action_space)
+            self._encode = ObservationEncoder(env.observation_space)
+        except EnvError as error:
+            report.add("error", str(error))
+        actions = env.action_space
+        if isinstance(actions, gym.spaces.Box) and np.issubdtype(actions.dtype, np.floating):
+            bounds = np.concatenate((actions.low.ravel(), actions.high.ravel()))
+            if not np.isfinite(bounds).all():
+                report.add("note", "its actions are not bounded", "actions begin as normals of deviation 1")
+            elif bounds.size and (np.abs(bounds).max() > 10.0 or np.abs(bounds).max() < 0.1):
+                report.add(
+                    "warning",
+                    f"its actions go up to {np.abs(bounds).max():g}, and begin as normals of deviation 1",
+                    "scale them to -1 to 1: gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)",
+                )
+        return report.is_usable
+
+    def _step_randomly(self, steps: int, seconds: float) -> Seen:
+        env, report = self._env, self._report
+        actions, encode = env.action_space, self._encode
+        actions.seed(self._seed)
+        observation, info = self._reset(env, self._seed)
+        seen = Seen(encode)
+        seen.add(encode.one(observation)[None], [])
+        length = 0
+        has_mask = isinstance(info, dict) and info.get("action_mask") is not None
+        if has_mask:
+            report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
+        for _ in in_time(steps, seconds, report):
+            action = actions.sample(info["action_mask"]) if has_mask else actions.sample()
+            with timed(seen.step_seconds):
+                result = env.step(action)
+            # As in training: bounds are held to in the first step, and warned of later.
+            observation, reward, terminated, truncated, info = checked_step(encode, result, bounds=not report.steps)
+            report.steps += 1
+            length += 1
+            seen.add(encode.one(observation)[None], [reward])
+            if terminated or truncated:
+                report.episode_lengths.append(length)
+                length = 0
+                with timed(seen.reset_seconds):
+                    observation, info = self._reset(env, None, bounds=False)
+                seen.add(encode.one(observation)[None], [])
+        return seen
+
+    def _judge(self, seen: Seen) -> None:
+        """What learning often fails on."""
+        report, rewards, largest = self._report, np.asarray(seen.rewards), np.abs(seen.extremes).max(0)
+        seen.tell_times(report)
+        if outside := self._encode.warning_of_extremes(seen.extremes):
+            report.add("warning", outside, "give the space the true bounds (-inf and inf where there are none)")
+        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
+            report.add(
+                "warning",
+                f"no episode ended in {report.steps:,} random steps",
+                "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
+            )
+        judge_sizes(report, self._encode.names, largest, rewards)
+        if rewards.any() and np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
+            report.add(
+                "warning",
+                f"all rewards were {rewards[0]:g}, and all episodes of one length",
+                "random actions made no difference: expect a long training, or check the reward",
+            )
+        if report.seconds_per_step > SECONDS_WORTH_WORKERS:
+            report.add(
+                "note",
+                f"a step takes {shown_seconds(report.seconds_per_step)}",
+                "worker processes may pay: num_workers=2 and more, or placement auto, which measures it",
+            )
+
+    def _check_repeats(self) -> None:
+        """Whether a seed gives the same episode, whatever else draws from the global generators."""
+        first = self._trajectory(global_seed=0)
+        if not _same(first, self._trajectory(global_seed=0)):
+            self._report.add(
+                "warning",
+                "the same seed gave two different episodes",
+                "draw from self.np_random alone, after super().reset(seed=seed)",
+            )
+        elif not _same(first, self._trajectory(global_seed=1)):
+            self._report.add(
+                "warning",
+                "it draws from Python's or NumPy's global generator",
+                "draw from self.np_random: else a resumed run is not exact",
+            )
+
+    def _trajectory(self, global_seed: int) -> list[Array]:
+        env = self._make()
+        try:
+            with global_generators(global_seed):
+                actions = env.action_space  # of which a reset may make another, as highway-env's does
+                actions.seed(self._seed)
+                observation, info = self._reset(env, self._seed)
+                seen = [self._encode.one(observation)]
+                for step in steps_to_repeat(STEPS_TO_REPEAT, self._report):
+                    mask = info.get("action_mask") if isinstance(info, dict) else None
+                    action = actions.sample(mask) if mask is not None else actions.sample()
+                    observation, reward, terminated, truncated, info = checked_step(
+                        self._encode, env.step(action), bounds=step == 0
+                    )
+                    seen += [self._encode.one(observation), np.asarray(reward)]
+                    if terminated or truncated:
+                        break
+                return seen
+        finally:
+            env.close()
+
+    def _check_sending(self, source: EnvSource) -> None:
+        try:
+            pack({"source": source})
+        except EnvError as error:
+            self._report.add("note", str(error))
+
+    def _check_saving(self) -> None:
+        try:
+            describe(self._saved)
+        except EnvStateError as error:
+            remedy = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
+            self._report.add("note", f"its state cannot be saved: {error}", remedy)
+
+    def _reset(self, env: "gym.Env[Any, Any]", seed: int | None, *, bounds: bool = True) -> tuple[Any, Any]:
+        result: Any = env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
+        return self._encode.checked(result[0], bounds=bounds), result[1]
+
+
+class _AgentsCheck(_Check):
+    """An environment of several agents, whose answers `ParallelEnvironment` looks at."""
+
+    def __init__(self, env: ParallelEnvironment, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
+        super().__init__(env, make, report, seed)
+        self._spaces, self._saved = env.agent, env.env
+        names = ", ".join(map(str, env.agents))
+        report.add("note", f"it has {len(env.agents)} agents, which share a policy: {names}", "a row for each of them")
+
+    def look_for_races(self, definition: Any) -> None:
+        """Whether the phases of a compiled environment are what they must be."""
+        from hybridppo.compiled.python_agents import phases_that_race
+
+        for problem in phases_that_race(definition):
+            self._report.add("error", problem)
+
+    def _step_randomly(self, steps: int, seconds: float) -> Seen:
+        env, report, num_agents = self._env, self._report, len(self._env.agents)
+        env.agent.action_space.seed(self._seed)
+        rows, _ = env.reset(seed=self._seed)
+        if any(info.get("action_mask") is not None for info in env.infos.values()):
+            report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
+        seen = Seen(self._encode)
+        seen.add(rows[env.present], [])
+        lengths = np.zeros(num_agents, np.int64)
+        for _ in in_time(steps, seconds, report):
+            was_there, actions = env.present.copy(), self._actions(env)
+            with timed(seen.step_seconds):
+                rows, of_step, terminated, truncated, _ = env.step(actions)
+            report.steps += 1
+            env.require_finite()
+            seen.add(rows[env.present], of_step[was_there].tolist())
+            lengths += was_there
+            has_ended = terminated | truncated
+            report.episode_lengths += lengths[has_ended].tolist()
+            lengths[has_ended] = 0
+            if not env.present.any():
+                with timed(seen.reset_seconds):
+                    rows, _ = env.reset()
+                seen.add(rows[env.present], [])
+        return seen
+
+    def _trajectory(self, global_seed: int) -> list[Array]:
+        env = self._make()
+        try:
+            with global_generators(global_seed):
+                env.agent.action_space.seed(self._seed)
+                seen = [env.reset(seed=self._seed)[0].copy()]
+                for _ in steps_to_repeat(STEPS_TO_REPEAT, self._report):
+                    rows, rewards, *_ = env.step(self._actions(env))
+                    seen += [rows.copy(), rewards.copy()]
+                    if not env.present.any():
+                        break
+                return seen
+        finally:
+            env.close()
+
+    def _actions(self, env: ParallelEnvironment) -> list[Any]:
+        """At random, of those that are allowed, for every agent."""
+        infos = [env.infos.get(agent) or {} for agent in env.agents]
+        return [env.agent.action_space.sample(info.get("action_mask")) for info in infos]
+
+
+@contextlib.contextmanager
+def _reported(report: EnvReport, what: str) -> Iterator[None]:
+    """Within it, what an environment raises, or returns that cannot be used, is an error in the report."""
+    try:
+        yield
+    except (ConfigurationError, KeyboardInterrupt):
+        raise
+    except BadValueError as error:
+        after = f" after {report.steps} steps" if report.steps else ""
+        report.add("error", f"{error}{after}")
+    except EnvError as error:
+        report.add("error", str(error))
+    except gym.error.Error as error:
+        report.add("error", f"{what}: {error}", WHERE_TO_LOOK)
+    except Exception as error:
+        after = f" after {report.steps} steps" if report.steps else ""
+        report.add("error", f"{what}{after}: {describe_error(error)}")
+
+
+def _same(some: list[Array], others: list[Array]) -> bool:
+    return len(some) == len(others) and all(np.array_equal(a, b) for a, b in zip(some, others, strict=True))

@@ -1,0 +1,220 @@
+"""The distribution policies: each names its fragments, how many there are, what they hold, and what crosses and when.
+
+Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. Free of torch: an
+option of a run is one of these, as text.
+"""
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.system.validation import require_whole
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A part of the training loop that runs somewhere by itself."""
+
+    holds: tuple[str, ...]
+    """Of: environments, actor, learner, parameters."""
+    count: int | None
+    """How many of it there are; None where whoever starts the processes says so."""
+    crosses: str
+    """What it sends and receives, and when."""
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """What all policies share: a name, and numbers that are checked when made."""
+
+    name: ClassVar[str]
+    """What the command line calls it."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                least = 0 if field.name == "max_lag" else 1
+                object.__setattr__(self, field.name, require_whole(field.name, value, least, below=2**16))
+
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The parts that it cuts a training into."""
+        raise NotImplementedError
+
+    def part_in_result(self) -> str:
+        """What of it can change the result of a seed, rounding aside; "local" for nothing."""
+        return Local.name
+
+    def __str__(self) -> str:
+        values = [getattr(self, field.name) for field in fields(self)]
+        return ":".join([self.name, *(str(value) for value in values if value is not None)])
+
+
+@dataclass(frozen=True)
+class Local(Distribution):
+    """Everything in this process (and in worker processes, where `num_workers` asks for them)."""
+
+    name = "local"
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        return (Fragment(("environments", "actor", "learner"), 1, "nothing"),)
+
+
+@dataclass(frozen=True)
+class SingleLearnerCoarse(Distribution):
+    """Remote samplers, which step environments with actors of their own, and one learner."""
+
+    samplers: int
+    name = "coarse"
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        return (
+            Fragment(("environments", "actor"), self.samplers, "rollouts out, parameters in, once an iteration"),
+            Fragment(("learner",), 1, "rollouts in, parameters out, once an iteration"),
+        )
+
+
+@dataclass(frozen=True)
+class SingleLearnerFine(Distribution):
+    """Remote environments, and actor and learner in one place."""
+
+    env_workers: int
+    name = "fine"
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        return (
+            Fragment(("environments",), self.env_workers, "observations out, actions in, every step"),
+            Fragment(("actor", "learner"), 1, "observations in, actions out, every step"),
+        )
+
+
+@dataclass(frozen=True)
+class Environments(Distribution):
+    """Dedicated environment workers, and actor and learner elsewhere."""
+
+    workers: int
+    name = "environments"
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        return (
+            Fragment(("environments",), self.workers, "observations out, actions in, every step"),
+            Fragment(("actor",), 1, "observations in, actions out, every step; rollouts out, parameters in"),
+            Fragment(("learner",), 1, "rollouts in, parameters out, once an iteration"),
+        )
+
+
+@dataclass(frozen=True)
+class MultiLearner(Distribution):
+    """Learners that each step a share of the environments, and share the gradient of every minibatch.
+
+    A minibatch is cut into shards, whose gradients are summed in their order: any number of learners gives the same
+    bits for the same number of shards. The processes are started here, or are those that torchrun has started.
+    """
+
+    learners: int | None = None
+    """How many; None for as many as torchrun has started. The environments are divided evenly among them."""
+    shards: int | None = None
+    """Into how many parts a minibatch is cut, which the learners divide evenly; None for one each."""
+    name = "multi"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learners is not None and self.shards is not None and self.shards % self.learners:
+            raise ConfigurationError(
+                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
+            )
+        if self.learners is None and self.shards is not None:
+            raise ConfigurationError("shards cannot be given without learners: MultiLearner(learners, shards)")
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        crosses = "rollouts to all, once an iteration; gradients to all, every minibatch"
+        return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
+
+
+@dataclass(frozen=True)
+class GPUOnly(Distribution):
+    """The whole loop on each GPU, for environments of tensors that live there: rollouts stay where they are sampled.
+
+    Each shard has environments of its own, and a part of every minibatch: any number of learners gives the same bits
+    for the same number of shards, on devices of one kind.
+    """
+
+    learners: int
+    """How many; each has the CUDA device of its number, or, where the placement says so, all have the CPU."""
+    shards: int | None = None
+    """Into how many parts the environments and every minibatch are cut; None for one each."""
+    name = "gpu"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shards is not None and self.shards % self.learners:
+            raise ConfigurationError(
+                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
+            )
+
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"gpu, {self.shards or self.learners} shards"
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        crosses = "gradients to all, every minibatch; three numbers a row to all, once an iteration"
+        return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
+
+
+@dataclass(frozen=True)
+class Central(Distribution):
+    """Learners that send gradients to a server of parameters, each at its own pace."""
+
+    learners: int
+    """How many; the environments, and the minibatches of an epoch, are divided evenly among them."""
+    max_lag: int | None = None
+    """How many optimizer steps of others may lie between the parameters that a gradient was computed by and its own
+    step; whoever would go beyond it waits. None for one less than there are learners: then none of equal pace waits."""
+    name = "central"
+
+    @property
+    def _lag(self) -> int:
+        return self.learners - 1 if self.max_lag is None else self.max_lag
+
+    def part_in_result(self) -> str:  # noqa: D102 - as in the base
+        return f"central:{self.learners}:{self._lag}"
+
+    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
+        crosses = f"gradients out, parameters in, every minibatch, at most {self._lag} optimizer steps old"
+        return (
+            Fragment(("environments", "actor", "learner"), self.learners, crosses),
+            Fragment(("parameters",), 1, "gradients in, parameters out, every minibatch"),
+        )
+
+
+POLICIES: dict[str, type[Distribution]] = {
+    kind.name: kind
+    for kind in (Local, SingleLearnerCoarse, SingleLearnerFine, Environments, MultiLearner, GPUOnly, Central)
+}
+"""Every policy by its name on the command line."""
+
+
+def distribution_of(value: object) -> Distribution:
+    """The policy meant by itself, or by a text such as `multi:2` or `multi:2:4`, its numbers in their order.
+
+    Raises:
+        ConfigurationError: for what is no policy.
+    """
+    return value if isinstance(value, Distribution) else _parsed(value)
+
+
+def _parsed(value: object) -> Distribution:
+    names = ", ".join(POLICIES)
+    if not isinstance(value, str):
+        raise ConfigurationError(f"distribution must be a policy or its text, as multi:2, got {shown(value)}")
+    name, *numbers = value.split(":")
+    kind = POLICIES.get(name)
+    if kind is None:
+        raise ConfigurationError(f"unknown distribution {shown(value)}: use one of {names}, with its numbers (multi:2)")
+    takes = [field.name for field in fields(kind)]
+    if len(numbers) > len(takes) or not all(number.isascii() and number.isdigit() for number in numbers):
+        form = ":".join([name, *(each.upper() for each in takes)])
+        raise ConfigurationError(f"distribution {name} is written {form}, with whole numbers, got {shown(value)}")
+    try:
+        return kind(*map(int, numbers))
+    except TypeError:
+        raise ConfigurationError(f"distribution {name} needs {takes[0]}: {name}:2, for example") from None

@@ -1,0 +1,29 @@
+"""A training, with everything it begins or goes on with."""
+
+from dataclasses import dataclass, field
+
+from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.base import Environments
+from hybridppo.environments.options import EnvSource
+from hybridppo.placements.base import Placement
+from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runs.observers import Reporting
+from hybridppo.runs.settings import Settings
+from hybridppo.system.interruption import Interruption
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that is about to begin, or to go on from a checkpoint."""
+
+    env: EnvSource
+    settings: Settings
+    environments: Environments
+    agent: AnyAgent
+    placement: Placement
+    interruption: Interruption
+    directory: RunDirectory | None = None
+    checkpoint: Checkpoint | None = None
+    profile: bool = False
+    reporting: Reporting = field(default_factory=Reporting)

@@ -1,0 +1,141 @@
+"""Agents and loops out of checkpoints."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor
+
+from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.registry import AnyAgent, agent_class, config_of_run, explaining_memory, make_agent
+from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
+from hybridppo.networks.making import Networks
+from hybridppo.run_directory.agent_file import read_agent_file
+from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.runners.runner import Runner
+from hybridppo.runs.settings import Settings
+from hybridppo.spaces.serialization import space_from_json
+from hybridppo.system.seeds import seed_of
+from hybridppo.system.validation import whole
+
+logger = logging.getLogger(__name__)
+
+SPACES = ("observation_space", "action_space")
+
+
+def load(
+    run_dir: str | Path,
+    checkpoint: WhichCheckpoint = "latest",
+    *,
+    agent: type[AnyAgent] | None = None,
+    networks: Networks | None = None,
+) -> AnyAgent:
+    """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
+
+    Args:
+        run_dir: of the run, or a file written by `agent.save`.
+        checkpoint: of a run, the `latest` or the `best`: of the checkpoints that were evaluated during training
+            (`evaluate_every`) the one of the highest mean return; where none was, of all that were written the one of
+            the highest mean return over 100 episodes of training. Until 100 have ended, the latest is the best.
+        agent: the subclass of an agent that was trained, where it was one. Without it, the library's own is loaded.
+        networks: the function that made its networks, where one did.
+
+    Raises:
+        CheckpointError: where no checkpoint is whole.
+        RunDirectoryError: where `run_dir` is no run directory, or networks of one's own are missing.
+    """
+    if Path(run_dir).is_file():
+        return _agent_in_file(Path(run_dir), agent, networks)
+    directory = RunDirectory.open(run_dir)
+    settings = Settings.read(directory)
+    settings.require_own(networks=networks)
+    return agent_of(settings, directory.load_checkpoint(checkpoint), agent=agent, networks=networks)
+
+
+def agent_of(
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+    *,
+    agent: type[AnyAgent] | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+) -> AnyAgent:
+    """The agent of a run, as it was at a checkpoint; None for as it began."""
+    spaces, config = (settings.observation_space, settings.action_space), settings.config
+    kind = agent if agent is not None else agent_class(config)
+    with explaining_memory(config, *spaces):
+        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
+    if checkpoint is None:
+        return made
+    with fitting("the network that config.json describes"):
+        made.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
+    return made
+
+
+def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Those that are not the loop's, the sampler's or the placement's."""
+    return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
+
+
+def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks | None) -> AnyAgent:
+    tensors, description = read_agent_file(path)
+    with fitting(f"what {path} says of it"):
+        config = config_of_run(description["agent"], description["config"])
+        own = description["own"]
+        if "networks" in own and networks is None:
+            raise RunDirectoryError(
+                f"the agent has networks of its own, {own['networks']!r}: pass them again, as networks=..."
+            )
+        spaces = spaces_in(description)
+        kind = kind if kind is not None else agent_class(config)
+        made = make_agent(kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks)
+        made.load_state(tensors, description["state"])
+    return made
+
+
+def spaces_in(description: dict[str, Any]) -> SimpleNamespace:
+    """The `observation_space` and `action_space` in the description of an agent's file."""
+    return SimpleNamespace(**{name: space_from_json(description[name]) for name in SPACES})
+
+
+def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
+    """Drop what a run has written after a checkpoint; the environment steps there."""
+    with fitting("this run"):
+        loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
+        iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
+        told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
+    directory.rewind(iteration, number, told)
+    return int(sampler["env_steps"])
+
+
+def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory, *, tells: bool = True) -> None:
+    """Bring a fresh runner to where the checkpoint was written; if it `tells`, log what cannot be as it was."""
+    with fitting("this run"):
+        env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
+        reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
+    if not tells:
+        return
+    if runner.share_done >= 1.0:
+        logger.info(
+            "%s is finished: %s steps in %s episodes were what it was to do; total_steps (--total-steps) trains on",
+            directory.path,
+            f"{runner.steps_learned:,}",
+            f"{runner.sampler.statistics.episodes:,}",
+        )
+    but = f" but the environments, which start new episodes: {reason}" if reason is not None else ""
+    logger.info("resuming %s: everything is as it was%s", directory.path, but)
+
+
+@contextmanager
+def fitting(what: str) -> Iterator[None]:
+    """Within it, whatever torch and NumPy raise for what is not theirs is the checkpoint's fault."""
+    try:
+        yield
+    except HybridPPOError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"the checkpoint does not fit {what}: {type(error).__name__}: {error}") from error

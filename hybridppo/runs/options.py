@@ -1,0 +1,242 @@
+"""What can be set about a run; and how options become arguments.
+
+A group of options is a frozen dataclass: a field with its default, the sentence of help below it, and its rule in
+`__post_init__`. `train`'s keyword arguments, the flags of the command line, `config.json` and what `resume` may change
+all follow from `GROUPS`: a further option is one field.
+"""
+
+import ast
+import functools
+import inspect
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.names import OF_CONFIGS, meant_by
+from hybridppo.reporting.trackers.registry import names_of_trackers
+from hybridppo.runs.distribution_policies import distribution_of
+from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, is_seconds, require_whole
+
+LARGEST_SEED = 2**128
+"""Nobody's seed is larger; and a larger number may be one that takes forever to read."""
+
+WITH_TARGET = {"changes_result": "target_return"}
+"""In the metadata of an option: it can change the result only if the other option is given."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How long a run is, what it starts from, and what it leaves behind; checked when made."""
+
+    total_steps: int = field(metadata=CHANGEABLE)
+    """Environment steps, of all environments together, after which to stop; of several agents, each one's count."""
+    total_episodes: int | None = field(default=None, metadata=CHANGEABLE)
+    """Episodes, likewise, after which to stop if that comes first."""
+    seed: int | None = None
+    """Of everything random; without it, one is taken from the operating system and written down."""
+    num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
+    """Processes that step the environments, each its share; 0 steps them in this one. None takes one where sampling and
+    learning overlap, and else none, or as many as placement auto finds best."""
+    evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT)
+    """Deterministic episodes to run after training; 0 for none."""
+    evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET)
+    """Environment steps, of all environments together, between evaluations during training, which run in environments
+    of their own and change nothing of it; 0 for never. The best checkpoint is then chosen by them."""
+    evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
+    """Deterministic episodes in each of these, the same in all of them."""
+    evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
+    """Whether in a process of its own, beside the training, its result told when the next one is due; None for where
+    sampling and learning overlap."""
+    target_return: float | None = field(default=None, metadata=CHANGEABLE)
+    """Mean return at which to stop: of an evaluation during training where there are such, and else of the latest 100
+    episodes."""
+    track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
+    """Trackers to write to, with commas between: tensorboard, wandb, trackio, mlflow."""
+    start_from: str | None = None
+    """A run directory, or a file that an agent was saved to, whose networks to start from; all else starts anew."""
+    checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
+    """How often to save, at least."""
+    keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
+    """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
+
+    distribution: str = field(default="local", metadata=CHANGEABLE)
+    """Who runs where: a policy such as MultiLearner(2), or its text: local, multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
+    address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
+    """Of a Ray cluster that is there already, auto or HOST:PORT, for policies that run on Ray; without it, the one
+    that RAY_ADDRESS names, or else one that is started on this machine."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
+        self._require_whole("total_steps", "keep_checkpoints")
+        for name in ("evaluate_every", "evaluation_episodes"):
+            if getattr(self, name) is None:  # which says never, too
+                object.__setattr__(self, name, 0)
+        self._require_whole("evaluation_episodes", "evaluate_every", minimum=0)
+        self._require_whole("evaluate_episodes")
+        if self.evaluate_beside is not None and not isinstance(self.evaluate_beside, bool):
+            raise ConfigurationError(f"evaluate_beside must be True, False or None, got {shown(self.evaluate_beside)}")
+        self._require_whole("total_episodes", may_be_none=True)
+        self._require_whole("num_workers", minimum=0, may_be_none=True)
+        self._require_whole("seed", minimum=0, below=LARGEST_SEED, may_be_none=True)
+        checkpoint_seconds: Any = self.checkpoint_seconds
+        if checkpoint_seconds is None:  # of config.json, which has no infinity
+            object.__setattr__(self, "checkpoint_seconds", math.inf)
+        if not is_seconds(self.checkpoint_seconds):
+            seconds = shown(self.checkpoint_seconds)
+            raise ConfigurationError(f"checkpoint_seconds must be a number of at least 0, got {seconds}")
+        if self.target_return is not None and not is_number(self.target_return):
+            raise ConfigurationError(f"target_return must be a finite number, got {shown(self.target_return)}")
+        names_of_trackers(self.track)
+        if self.address is not None and not isinstance(self.address, str):
+            raise ConfigurationError(f"address must be auto or HOST:PORT, got {shown(self.address)}")
+        start_from: Any = self.start_from
+        if start_from is not None and not isinstance(start_from, (str, Path)):
+            raise ConfigurationError(
+                f"start_from must name a run directory or an agent's file, got {shown(start_from)}"
+            )
+        object.__setattr__(self, "start_from", None if start_from is None else str(start_from))
+
+    def _require_whole(self, *names: str, minimum: int = 1, below: int = 2**63, may_be_none: bool = False) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None or not may_be_none:
+                object.__setattr__(self, name, require_whole(name, value, minimum, below=below))
+
+
+GROUPS: tuple[type, ...] = (EnvironmentOptions, RunOptions)
+
+Group = TypeVar("Group")
+
+
+def fields_of(*groups: type) -> dict[str, "Field[Any]"]:
+    """The fields of groups of options, by name."""
+    return {each.name: each for group in groups for each in fields(group)}
+
+
+def is_changeable(option: "Field[Any]") -> bool:
+    """Whether a run that goes on may have another value of it."""
+    return bool(option.metadata.get("changeable"))
+
+
+def can_change_result(option: "Field[Any]", values: Mapping[str, Any]) -> bool:
+    """Whether another value of an option can give a seed other metrics or another agent, rounding aside.
+
+    Args:
+        option: the field, which declares it in its metadata: it can, unless it says otherwise.
+        values: those of all options, by name.
+    """
+    says = option.metadata.get("changes_result", True)
+    return values.get(says) is not None if isinstance(says, str) else bool(says)
+
+
+def changeable_names() -> list[str]:
+    """The options that `resume` takes."""
+    return [name for name, option in fields_of(*GROUPS).items() if is_changeable(option)]
+
+
+def made(group: type[Group], options: dict[str, Any]) -> Group:
+    """A group from those of the options that are its own."""
+    return group(**{name: options[name] for name in fields_of(group) if name in options})
+
+
+def changed(group: Group, options: dict[str, Any]) -> Group:
+    """A group with those of the options that are its own, and are not None, in place of its values."""
+    changes = {name: options[name] for name in fields_of(type(group)) if options.get(name) is not None}
+    return replace(group, **changes)  # type: ignore[type-var]
+
+
+def helps(group: type) -> dict[str, str]:
+    """The sentence of help of every field: the text below it in the source. Empty where there is no source."""
+    try:
+        text = Path(sys.modules[group.__module__].__file__ or "").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    # The class alone, to where the next line begins at the margin: `inspect.getsource` takes ten times as long, and
+    # importing the library does this.
+    found_class = re.search(rf"^class {group.__name__}\b.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+    if found_class is None:
+        return {}
+    (node,) = ast.parse(found_class.group()).body
+    assert isinstance(node, ast.ClassDef)
+    found: dict[str, str] = {}
+    for one, following in zip(node.body, node.body[1:], strict=False):
+        has_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if has_text and isinstance(one, ast.AnnAssign):
+            found[ast.unparse(one.target)] = " ".join(ast.literal_eval(following.value).split())  # type: ignore[attr-defined]
+    return found
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[Function], Function]:
+    """Let a function's `**options` be these: in its signature, in its docstring, and no others.
+
+    Args:
+        names: of the options.
+        optional: whether each may be left out, for None.
+    """
+    names = list(names)
+    options = fields_of(*GROUPS)
+    sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
+
+    def decorate(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+        required = [name for name in names if not optional and options[name].default is MISSING]
+
+        @functools.wraps(function)
+        def checked(*arguments: Any, **keywords: Any) -> Any:
+            for name in keywords:
+                if name not in names and name not in signature.parameters:
+                    hint = _hint(name, [*names, *signature.parameters])
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
+            if missing := [name for name in required if name not in keywords]:
+                raise TypeError(f"{function.__name__}() missing a required keyword argument: {missing[0]!r}")
+            return function(*arguments, **keywords)
+
+        more = [_parameter(options[name], optional) for name in names]
+        more.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+        checked.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
+        checked.__doc__ = _with_help(function.__doc__ or "", {name: sentences.get(name, "") for name in names})
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def _hint(name: str, ours: list[str]) -> str:
+    """What was meant by an argument that there is not: another one, or a setting of an agent."""
+    from hybridppo.agents.registry import AGENTS
+
+    setting = OF_CONFIGS.get(name, name)
+    for kind in AGENTS.values():
+        if "config" in ours and setting in fields_of(kind.config):
+            return f": did you mean config={kind.config.__name__}({setting}=...)?"
+    near = meant_by(name, ours)
+    return f": did you mean {near}?" if near else ""
+
+
+def _parameter(option: "Field[Any]", optional: bool) -> inspect.Parameter:
+    default = None if optional else option.default if option.default is not MISSING else inspect.Parameter.empty
+    annotation = option.type
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _with_help(docstring: str, sentences: dict[str, str]) -> str:
+    """A docstring whose line `**options` is replaced by a line for each of them."""
+    lines = []
+    for line in docstring.splitlines():
+        if line.strip().startswith("**options:"):
+            indent = line[: len(line) - len(line.lstrip())]
+            for name, text in sentences.items():
+                lines += textwrap.wrap(f"{name}: {text}", 120, initial_indent=indent, subsequent_indent=f"{indent}    ")
+        else:
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,241 @@
+"""All that `config.json` says of a run: written when it begins, checked whoever wrote it when it goes on."""
+
+import json
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from hybridppo._version import __version__
+from hybridppo.agents.registry import AGENTS, AnyConfig, config_of_run, name_of
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
+from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.upgrades import FORMAT_VERSION, upgraded_config
+from hybridppo.runs.distribution_policies import distribution_of
+from hybridppo.runs.options import GROUPS, RunOptions, can_change_result, changed, fields_of, made
+from hybridppo.spaces.serialization import space_from_json, space_to_json
+from hybridppo.system.blas import kernels_taken
+
+logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+
+OF_ONES_OWN = ("agent", "loss", "networks")
+"""What a run may have that only Python can make again, by the names of `train`'s arguments."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run was asked to be, and the versions that it was begun with."""
+
+    env_id: str
+    """The environment's id, or the name of the function that makes it."""
+    env_is_registered: bool
+    config: AnyConfig
+    environment: EnvironmentOptions
+    run: RunOptions
+    """With its seed, also where none was given."""
+    placement: dict[str, Any]
+    """As `Placement.settings`."""
+    observation_space: "gym.Space[Any]"
+    action_space: "gym.Space[Any]"
+    own: dict[str, str]
+    """The names of what is `OF_ONES_OWN`, where there is such."""
+    env_kwargs_not_saved: str | None = None
+    """The `env_kwargs` that the run was begun with, as text, if JSON cannot hold them. They are not in `environment`
+    then, once it is read from a file."""
+
+    @property
+    def seed(self) -> int:
+        """Of everything random."""
+        assert self.run.seed is not None  # `train` and `read` see to that
+        return self.run.seed
+
+    def with_options(self, options: dict[str, Any]) -> "Settings":
+        """The settings of a run that goes on with some options changed; None changes nothing."""
+        return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))
+
+    def to_json(self) -> dict[str, Any]:
+        """What `config.json` holds."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "env_id": self.env_id,
+            "env_is_registered": self.env_is_registered,
+            "agent": name_of(self.config),
+            "placement": self.placement,
+            "config": self.config.to_json(),
+            **asdict(self.run),
+            **self._environment_to_json(),
+            "observation_space": space_to_json(self.observation_space),
+            "action_space": space_to_json(self.action_space),
+            "own": self.own,
+            "versions": {
+                "hybridppo": __version__,
+                "torch": torch.__version__,
+                "gymnasium": gym.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+                "kernels": kernels_taken(),
+            },
+        }
+
+    def _environment_to_json(self) -> dict[str, Any]:
+        kwargs, not_saved = self.environment.env_kwargs, self.env_kwargs_not_saved
+        if not is_held_by_json(kwargs):
+            kwargs, not_saved = None, shown(kwargs, 1000)
+        options = {**asdict(replace(self.environment, env_kwargs=None)), "env_kwargs": kwargs}
+        return options if not_saved is None else {**options, "env_kwargs_not_saved": not_saved}
+
+    @classmethod
+    def read(cls, directory: RunDirectory) -> "Settings":
+        """The settings of a run, whole and of the right kinds.
+
+        Raises:
+            RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
+        """
+        file, found = directory.path / "config.json", upgraded_config(directory.config)
+        if "policies" in found:
+            raise RunDirectoryError(
+                f"{directory.path} is a run of several policies, and this takes one: hybridppo.load_policies gives "
+                "their agents, hybridppo.evaluate_policies evaluates them, and hybridppo.resume goes on with them"
+            )
+        read = partial(_read, file, found)
+        return cls(
+            env_id=read("env_id", str),
+            env_is_registered=read("env_is_registered", bool),
+            config=_attempt(file, "config", partial(config_of_run, read("agent", str, "ppo"), read("config", dict))),
+            environment=_group(EnvironmentOptions, file, found),
+            run=_with_seed(_group(RunOptions, file, found), file),
+            placement=read("placement", dict),
+            observation_space=_attempt(
+                file, "observation_space", partial(space_from_json, read("observation_space", dict))
+            ),
+            action_space=_attempt(file, "action_space", partial(space_from_json, read("action_space", dict))),
+            own=_names(read("own", dict, {}), file),
+            env_kwargs_not_saved=read("env_kwargs_not_saved", str) if "env_kwargs_not_saved" in found else None,
+        )
+
+    def source(self, env: EnvSource | None) -> EnvSource:
+        """What the run's environments are made from.
+
+        Raises:
+            CheckpointError: where `env` is another environment than the run's.
+            RunDirectoryError: where a function made it, or arguments that JSON cannot hold were for it: then a function
+                that makes it must be given.
+        """
+        if self.env_kwargs_not_saved is not None:
+            if env is None or isinstance(env, str):
+                raise RunDirectoryError(
+                    f"the run's environment, {self.env_id!r}, was made with env_kwargs that config.json cannot hold, "
+                    f"{self.env_kwargs_not_saved}: pass a function that makes it with them, in Python, as env=..."
+                )
+            logger.warning(
+                "the run's environments were made with env_kwargs that config.json cannot hold, %s: env=... must make "
+                "them so by itself, for it is called without env_kwargs",
+                self.env_kwargs_not_saved,
+            )
+            return env
+        if self.env_is_registered:
+            if env is not None and env != self.env_id:
+                raise CheckpointError(f"the run was trained in {self.env_id!r}, not in {name_of_source(env)!r}")
+            return self.env_id
+        if env is None:
+            raise RunDirectoryError(
+                f"the run's environment was made by a function, {self.env_id!r}: pass it again in Python, as env=..."
+            )
+        return env
+
+    def require_own(self, **given: object) -> None:
+        """Refuse a run to go on without what only Python can make again, or with what it did not have.
+
+        Raises:
+            RunDirectoryError: where something is missing.
+            CheckpointError: where something is given that the run was begun without.
+        """
+        for what, value in given.items():
+            name = self.own.get(what)
+            if name is not None and value is None:
+                raise RunDirectoryError(
+                    f"the run has a {what} of its own, {name!r}: pass it again in Python, as {what}=..."
+                )
+            if name is None and value is not None:
+                raise CheckpointError(f"the run was begun without a {what} of its own: leave {what}=... out")
+
+
+def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what `config.json` has of a run, all that can change the result of a seed, rounding aside, by name.
+
+    Two runs in one environment that are alike in this differ in their seeds alone. Which settings these are follows
+    from their declarations (`can_change_result`); what earlier releases did not write is as it was then.
+    """
+    agent = found.get("agent", "ppo")
+    kind = AGENTS[agent]
+    options = {**fields_of(kind.config), **fields_of(*GROUPS)}
+    usual = {name: option.default for name, option in options.items() if option.default is not MISSING}
+    values = {**usual, **found, **kind.before_its_field, **found["config"]}
+    names = [name for name in options if name in values and name != "seed"]
+    decided = {name: values[name] for name in names if can_change_result(options[name], values)}
+    decided["distribution"] = distribution_of(values["distribution"]).part_in_result()
+    others = {**placement_settings_of_result(found["placement"]), "own": found.get("own", {})}
+    read: dict[str, Any] = json.loads(
+        json.dumps({"agent": agent, **decided, **others}, allow_nan=True)
+    )  # lists, in place of tuples
+    return read
+
+
+def name_of_source(source: object) -> str:
+    """An environment's id; of a function or a class, its name."""
+    return source if isinstance(source, str) else str(getattr(source, "__qualname__", type(source).__name__))
+
+
+def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], default: Made | None = None) -> Made:
+    if name not in found and default is not None:  # which earlier releases did not write
+        return default
+    if name not in found:
+        raise RunDirectoryError(f"{file} is damaged: it has no {name}")
+    value = found[name]
+    if not isinstance(value, kind):
+        rule = {str: "text", bool: "true or false", dict: "an object"}[kind]
+        raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {shown(value)}")
+    return value
+
+
+def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
+    """A group of options. Those that earlier releases did not write are as they were then: the defaults."""
+    values = {name: found[name] for name in fields_of(group) if name in found}
+    missing = [name for name in ("total_steps", "seed") if name in fields_of(group) and name not in found]
+    if missing:
+        raise RunDirectoryError(f"{file} is damaged: it has no {missing[0]}")
+    return _attempt(file, "", partial(made, group, values))
+
+
+def _with_seed(run: RunOptions, file: Path) -> RunOptions:
+    if run.seed is None:
+        raise RunDirectoryError(f"{file} is damaged: seed must be a whole number of at least 0, got None")
+    return run
+
+
+def _names(own: dict[str, Any], file: Path) -> dict[str, str]:
+    for name, value in own.items():
+        if name not in OF_ONES_OWN or not isinstance(value, str):
+            raise RunDirectoryError(f"{file} is damaged: own must name {', '.join(OF_ONES_OWN)}, got {shown(own)}")
+    return own
+
+
+def _attempt(file: Path, name: str, make: Callable[[], Made]) -> Made:
+    where = f"{file} is damaged: {name}: " if name else f"{file} is damaged: "
+    try:
+        return make()
+    except ConfigurationError as error:
+        raise RunDirectoryError(f"{where}{error}") from error
+    except Exception as error:  # gymnasium and NumPy raise whatever comes to them for what is no space
+        raise RunDirectoryError(f"{where}{type(error).__name__}: {error}") from error

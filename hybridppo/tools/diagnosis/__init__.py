@@ -1,0 +1,1 @@
+"""What shows whether this machine works and how fast it is: `doctor`, `acceptance`, distributions side by side."""

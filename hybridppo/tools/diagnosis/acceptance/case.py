@@ -1,0 +1,195 @@
+"""What a case is, and what it is run with."""
+
+import contextlib
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from hybridppo.agents import PPOConfig
+from hybridppo.errors import shown
+from hybridppo.interfaces import Agent, Metrics
+from hybridppo.placements.crossing import available_device
+from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
+from hybridppo.tools.diagnosis.acceptance.environments import ENVIRONMENTS
+from hybridppo.training.train import TrainResult, train
+
+Status = Literal["passed", "failed", "not possible here"]
+
+SMALL = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(32, 32), learning_rate=1e-3)
+"""What most cases train with: little, since it is agreement that they look for, and rounding grows."""
+TOLERANCES = {"fp32": 0.005, "tf32": 0.1, "bf16": 0.3}
+"""How far parameters may end from where the CPU's float32 takes them, as a part of the way that they have gone. On a
+CPU, over the 16 steps of these cases, two forms of float32 were measured to end 0.000002 apart, and torch's bfloat16
+0.006 from float32 with an MLP and 0.14 with convolutions. A GPU's own figures are in the report."""
+
+
+class NotPossibleHere(Exception):  # noqa: N818 - no error: an answer
+    """What a case needs is not there; the message says what."""
+
+
+class DisagreementError(AssertionError):
+    """Something was promised and is not so."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One promise."""
+
+    name: str
+    what: str
+    """In a sentence, for the report."""
+    run: Callable[["Bench"], str]
+    """Tries it; what was found, in a few words."""
+    alone: bool = False
+    """Whether it goes by a stopwatch, and so nothing is to run beside it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case."""
+
+    name: str
+    what: str
+    status: Status
+    detail: str
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome, as JSON can hold it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What cases are run with: a device to learn on, and a folder for whatever they write.
+
+    The CPU can stand in for the device: then placements copy between equals, and what takes a GPU is not possible.
+    """
+
+    device_name: str
+    folder: Path
+
+    @cached_property
+    def device(self) -> torch.device:
+        """The device, or the reason why there is none."""
+        if self.device_name.startswith("cuda") and not num_cuda_devices():
+            raise NotPossibleHere(f"torch {torch.__version__} sees no CUDA device")
+        return available_device(self.device_name)
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a real one."""
+        return accelerator_of(self.device).is_asynchronous
+
+    def needs_gpu(self, what: str) -> None:
+        """Refuse what takes a GPU where the CPU stands in for one."""
+        if not self.is_gpu:
+            raise NotPossibleHere(f"{what} needs a CUDA device, and {self.device} stands in for one")
+
+    def needs_precision(self, precision: str) -> None:
+        """Refuse what the device cannot multiply in."""
+        accelerator = accelerator_of(self.device)
+        if precision == "tf32" and not accelerator.supports_tf32():
+            raise NotPossibleHere(f"{self.device} has no tensor cores for TF32")
+        if precision == "bf16" and not accelerator.supports_bf16():
+            raise NotPossibleHere(f"{self.device} has no tensor cores for bfloat16")
+
+    def train(
+        self,
+        placement: Any,
+        config: PPOConfig = SMALL,
+        *,
+        env: str = "CartPole-v1",
+        updates: int = 4,
+        on_iteration: Callable[[Metrics], object] = lambda metrics: None,
+        **options: Any,
+    ) -> tuple[TrainResult, list[Metrics]]:
+        """A short training, and the metrics of its updates; a warning is an error."""
+        history: list[Metrics] = []
+
+        def note(metrics: Metrics) -> None:
+            history.append(metrics)
+            on_iteration(metrics)
+
+        episodes = config.episodes_per_rollout
+        goal: dict[str, Any] = {"total_steps": updates * config.batch_size}
+        if episodes is not None:
+            goal = {"total_steps": 10**7, "total_episodes": updates * episodes}
+        arguments = {"seed": 0, "vectorization": "sync", "num_workers": 0, **goal, **options}
+        result = train(
+            ENVIRONMENTS.get(env, env),
+            placement=placement,
+            config=config,
+            progress=False,
+            on_iteration=note,
+            **arguments,
+        )
+        return result, history
+
+    def begun(self, config: PPOConfig, *, env: str = "CartPole-v1") -> Tensor:
+        """Where trainings of this configuration begin: where one ends that learns next to nothing."""
+        unmoved = replace(config, learning_rate=1e-30, critic_learning_rate=None, precision="fp32", cuda_graphs=False)
+        return values_of(self.train("cpu", unmoved, env=env, updates=1)[0].agent)
+
+
+def values_of(agent: Agent) -> Tensor:
+    """All parameters, on the host, as the CPU lays them out."""
+    parameters = agent.parameters
+    dense = parameters.dense(parameters.values.data)
+    return torch.empty(dense.shape).copy_(dense)
+
+
+def distance(found: Agent, expected: Agent, begun: Tensor) -> float:
+    """How far apart two agents have ended, as a part of the way that the second has gone from where both began."""
+    way = (values_of(expected) - begun).norm()
+    return float((values_of(found) - values_of(expected)).norm() / way)
+
+
+def require(holds: bool, what: str) -> None:
+    """Fail with what should be so."""
+    if not holds:
+        raise DisagreementError(what)
+
+
+class _BreakOffError(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def breaking_off() -> Iterator[Callable[[Metrics], None]]:
+    """Gives an `on_iteration` that breaks a training off after its third iteration, by an error that ends here."""
+
+    def break_off(metrics: Metrics) -> None:
+        if metrics["iteration"] == 3:
+            raise _BreakOffError
+
+    with contextlib.suppress(_BreakOffError):
+        yield break_off
+
+
+def attempt(case: Case, bench: Bench) -> Outcome:
+    """Run a case, whatever comes of it. Warnings are errors within it."""
+    start = time.perf_counter()
+    status: Status
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            # What a user's other packages warn of is not this library's to answer for.
+            warnings.filterwarnings("default", category=DeprecationWarning)
+            warnings.filterwarnings("default", category=PendingDeprecationWarning)
+            status, detail = "passed", case.run(bench)
+    except NotPossibleHere as reason:
+        status, detail = "not possible here", str(reason)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        said = shown(str(error), 600).strip("'\"")
+        status, detail = "failed", f"{type(error).__name__}: {said} ({Path(place.filename).name}:{place.lineno})"
+    return Outcome(case.name, case.what, status, detail, time.perf_counter() - start)

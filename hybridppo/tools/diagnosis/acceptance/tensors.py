@@ -1,0 +1,92 @@
+"""Cases of environments that are tensors on the device."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.environments.tensors import TensorEnvironments
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.runners.samplers.on_tensors import TensorSampler
+from hybridppo.system.accelerator import accelerator_of
+from hybridppo.tools.diagnosis.acceptance.case import (
+    SMALL,
+    TOLERANCES,
+    Bench,
+    Case,
+    breaking_off,
+    distance,
+    require,
+    values_of,
+)
+from hybridppo.training.resume import resume
+from hybridppo.training.train import train
+
+EAGER = replace(SMALL, num_envs=64, fast_updates=False)
+RECURRENT = replace(EAGER, recurrent="gru", recurrent_size=16, sequence_length=8)
+LENGTH = 20
+"""Of an episode, at most: some of them are truncated."""
+
+
+def _train(device: torch.device, config: PPOConfig, **options: Any) -> Any:
+    make = partial(TorchCartPole, device=device, episode_length=LENGTH)
+    goal: dict[str, Any] = {"total_steps": 4 * config.batch_size, "seed": 0, "progress": False}
+    return train(make, placement=SingleDevice(device), config=config, **goal, **options)
+
+
+def samples_without_waits(bench: Bench) -> str:
+    """Within a rollout nothing waits for the device; at its end, one reading and one search do."""
+    bench.needs_gpu("counting waits")
+    environments = TensorEnvironments(TorchCartPole(64, bench.device, episode_length=LENGTH), 64, owns=True)
+    agent, placement = PPO(environments.observation_space, environments.action_space, EAGER), SingleDevice(bench.device)
+    placement.prepare(agent)
+    placement.act_on_tensors()
+    sampler = TensorSampler(
+        environments, agent.distribution, num_steps=EAGER.num_steps, env_seed=0, noise=np.random.default_rng(0)
+    )
+    counts = []
+    with placement.sampling(agent) as actor:
+        for _ in range(3):
+            with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
+                warnings.simplefilter("always")
+                sampler.collect(actor)
+            counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
+    said = f"waits of three rollouts of {EAGER.num_steps} steps: {', '.join(map(str, counts))} (expected: 2)"
+    require(counts[1:] == [2, 2], said)
+    return said
+
+
+def agrees_with_the_cpu(bench: Bench, config: PPOConfig) -> str:
+    """A training on the device ends where one on the CPU does, by the same noise."""
+    found, expected = _train(bench.device, config), _train(torch.device("cpu"), config)
+    begun = _train(torch.device("cpu"), replace(config, learning_rate=1e-30))
+    apart = distance(found.agent, expected.agent, values_of(begun.agent))
+    said = f"ends {apart:.2g} of the way from the CPU's end"
+    require(apart <= TOLERANCES["fp32"], said)
+    return said
+
+
+def resumes(bench: Bench) -> str:
+    """A run that is broken off and resumed ends where one ends that never was."""
+    whole, run_dir = _train(bench.device, EAGER), bench.folder / "run"
+    with breaking_off() as break_off:
+        _train(bench.device, EAGER, run_dir=run_dir, checkpoint_seconds=0.0, on_iteration=break_off)
+    make = partial(TorchCartPole, device=bench.device, episode_length=LENGTH, num_envs=EAGER.num_envs)
+    resumed = resume(run_dir, env=make, progress=False)
+    require(torch.equal(values_of(resumed.agent), values_of(whole.agent)), "it ends elsewhere")
+    return "bit for bit"
+
+
+def tensor_cases() -> Iterator[Case]:
+    """All of them."""
+    yield Case("tensors/waits", "environments of tensors: rollouts without a wait", samples_without_waits)
+    for name, config in (("mlp", EAGER), ("memory", RECURRENT)):
+        case = partial(agrees_with_the_cpu, config=config)
+        yield Case(f"tensors/{name}", f"environments of tensors, {name}: as on the CPU", case)
+    yield Case("tensors/resume", "environments of tensors: resumed as if never stopped", resumes)

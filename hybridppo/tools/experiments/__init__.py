@@ -1,0 +1,1 @@
+"""Many runs: suites of environments, searches for settings, runs side by side."""

@@ -1,0 +1,133 @@
+"""Runs side by side, each in a process of its own, as many at once as there are cores.
+
+Whoever asks for them can be stopped, or die: each run is then saved and ends, and the next time it is gone on with.
+"""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hybridppo.errors import HybridPPOError
+from hybridppo.runners.workers.interpreter import command_of
+from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
+from hybridppo.tools.views.watching import Tail
+
+POLL_SECONDS = 0.2
+STOP_SECONDS = 60.0
+"""For a run to be saved in; it is killed then, and goes on from its last checkpoint the next time."""
+
+
+class RunningRun:
+    """A run that goes on in a process of its own."""
+
+    def __init__(self, asked: RunAsked) -> None:
+        self.asked = asked
+        folder = Path(asked.run_dir)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self.log = folder.with_name(f"{folder.name}.log")
+        self.metrics = Tail(folder / "metrics.jsonl")
+        self.evaluations = Tail(folder / "evaluations.jsonl")
+        # Not of this process's group: Ctrl-C in a terminal is for the parent, who then closes what is read here.
+        on_windows = sys.platform == "win32"
+        group = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)  # a name that is there alone
+        apart: dict[str, Any] = {"creationflags": group} if on_windows else {"start_new_session": True}
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command_of("hybridppo.tools.experiments.one_run"),
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                **apart,
+            )
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended already: `ended` says how
+            self._process.stdin.write(asked.to_line().encode())
+            self._process.stdin.flush()
+
+    @property
+    def env_steps(self) -> int:
+        """How far it has come."""
+        self.metrics.read()
+        return int(self.metrics.lines[-1]["env_steps"]) if self.metrics.lines else 0
+
+    def ended(self) -> bool:
+        """Whether it has ended.
+
+        Raises:
+            HybridPPOError: where it ended in an error.
+        """
+        code = self._process.poll()
+        if code is None:
+            return False
+        self.close()
+        if code != EXIT_DONE:
+            text = self.log.read_text(encoding="utf-8", errors="replace").strip()
+            said = text.splitlines()[-1] if text else f"exit code {code}"
+            raise HybridPPOError(f"the run {self.asked.run_dir} failed: {said} (see {self.log})")
+        self.log.unlink(missing_ok=True)
+        return True
+
+    def stop(self) -> None:
+        """Let it be saved, and wait until it has ended."""
+        self.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """Ask it to end, without waiting for it."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # what was not read by a process that has ended
+            self._process.stdin.close()
+
+
+@contextmanager
+def run_process(asked: RunAsked) -> Iterator[RunningRun]:
+    """A run in a process, which is stopped when this is left, however it is."""
+    running = RunningRun(asked)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def run_all(
+    asked: Iterable[RunAsked], *, jobs: int, told: Callable[[int, int], object] = lambda steps, done: None
+) -> None:
+    """Train every run, `jobs` at once.
+
+    Args:
+        asked: the runs, in the order in which they begin.
+        jobs: how many at once.
+        told: called a few times a second with the environment steps of all runs, and how many have ended.
+
+    Raises:
+        HybridPPOError: where one ends in an error. The others are saved, and end.
+    """
+    waiting = list(reversed(list(asked)))
+    running: list[RunningRun] = []
+    steps_done = done = 0
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                running.append(RunningRun(waiting.pop()))
+            for run in list(running):
+                if run.ended():
+                    running.remove(run)
+                    steps_done += run.env_steps
+                    done += 1
+            told(steps_done + sum(run.env_steps for run in running), done)
+            if running:
+                time.sleep(POLL_SECONDS)
+    finally:
+        for run in running:
+            run.close()  # all of them are saved at the same time
+        for run in running:
+            run.stop()

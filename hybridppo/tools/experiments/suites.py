@@ -1,0 +1,274 @@
+"""Suites of environments, trained on several seeds side by side, that end in a table and a picture.
+
+hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.registry import config_from_json, name_of
+from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.run_directory.lines import as_json
+from hybridppo.run_directory.lock import locked
+from hybridppo.system.threads import cpu_cores
+from hybridppo.system.validation import require_whole
+from hybridppo.tools.experiments.one_run import RunAsked
+from hybridppo.tools.experiments.side_by_side import run_all
+from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
+from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+
+Settings = Literal["tuned", "defaults"]
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "classic": ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1"),
+    "box2d": ("LunarLander-v3", "BipedalWalker-v3"),
+    "mujoco": (
+        "HalfCheetah-v5",
+        "Hopper-v5",
+        "Walker2d-v5",
+        "Ant-v5",
+        "Swimmer-v5",
+        "Reacher-v5",
+        "InvertedPendulum-v5",
+    ),
+}
+"""By name."""
+EVALUATION_EPISODES = 20
+PLACEMENT = {"placement": "cpu"}
+"""Runs share the cores among them, so that each is to have one."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table: what is trained, on every seed."""
+
+    name: str
+    env_id: str
+    total_steps: int
+    agent: str
+    config: dict[str, Any]
+    published: float | None = None
+    """The return that whoever the settings are from has published."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a case has reached."""
+
+    case: Case
+    returns: list[float]
+    """Of each seed, the mean of the episodes after training, with the most probable actions."""
+    seconds: list[float]
+    """Of training, for each seed."""
+    middle: float
+    """The interquartile mean of `returns`."""
+    low: float
+    high: float
+    """Between which it lies with a confidence of 95 %, by bootstrap over the seeds."""
+
+
+def run_benchmark(
+    suite: str | Path,
+    *,
+    seeds: int = 5,
+    settings: Settings = "tuned",
+    total_steps: int | None = None,
+    output: str | Path = "benchmark",
+    jobs: int | None = None,
+    progress: bool = True,
+) -> list[Row]:
+    """Train every environment of a suite on several seeds, and say what was reached.
+
+    Every run is a process and a run directory below `output`. What is finished there is not run again, and what was
+    stopped is gone on with, so a benchmark may be stopped at any time and asked for anew. It leaves `benchmark.json`,
+    `benchmark.md` and, where matplotlib is installed, `curves.png`.
+
+    Args:
+        suite: the name of one (`classic`, `box2d`, `mujoco`), environment ids with commas between, or a JSON file that
+            holds `{"name": {"env_id": ..., "total_steps": ..., "agent": "ppo", "config": {...}}, ...}`.
+        seeds: how many runs for each.
+        settings: `tuned`, with the steps that they were made for, or the library's `defaults`.
+        total_steps: in place of those; needed with `defaults`.
+        output: the folder.
+        jobs: runs at once; None for as many as there are cores.
+        progress: whether to show a progress bar.
+
+    Returns:
+        A row for each case.
+
+    Raises:
+        ConfigurationError: where an argument cannot be meant, or `output` holds runs of other settings.
+        HybridPPOError: where a run ends in an error.
+    """
+    seeds = require_whole("seeds", seeds)
+    jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
+    output = Path(output)
+    cases = cases_of(suite, settings, total_steps)
+    runs = {case.name: [_asked(case, seed, output) for seed in range(seeds)] for case in cases}
+    asked = [run for of_a_case in runs.values() for run in of_a_case]
+    with locked(output):
+        for run in asked:
+            _require_same(run)
+        missing = [run for run in asked if result_of(run) is None]
+        with tqdm(
+            total=sum(run.total_steps for run in missing), unit="step", unit_scale=True, disable=not progress
+        ) as bar:
+            done_before = len(asked) - len(missing)
+            run_all(missing, jobs=jobs, told=_shown_in(bar, done_before, len(asked)))
+        rows = [_row(case, runs[case.name]) for case in cases]
+        (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
+        (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
+        _draw(asked, output)
+    return rows
+
+
+def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int | None = None) -> list[Case]:
+    """The rows of a suite.
+
+    Raises:
+        ConfigurationError: where it is none, or has no settings.
+    """
+    if settings not in get_args(Settings):
+        raise ConfigurationError(f"settings must be one of {', '.join(get_args(Settings))}, got {settings!r}")
+    if total_steps is not None:
+        total_steps = require_whole("total_steps", total_steps)
+    if Path(suite).suffix == ".json":
+        return _cases_in(Path(suite), total_steps)
+    env_ids = SUITES.get(str(suite)) or [name.strip() for name in str(suite).split(",") if name.strip()]
+    if not env_ids:
+        raise ConfigurationError(f"a suite is one of {', '.join(SUITES)}, ids with commas between, or a .json file")
+    if settings == "defaults":
+        if total_steps is None:
+            raise ConfigurationError("the defaults are for no number of steps of their own: say total_steps, too")
+        config = PPOConfig().to_json()
+        return [Case(env_id, env_id, total_steps, "ppo", config) for env_id in dict.fromkeys(env_ids)]
+    unknown = [env_id for env_id in env_ids if env_id not in known_environments()]
+    if unknown:
+        raise ConfigurationError(
+            f"there are no tuned settings for {', '.join(unknown)}: ask for settings 'defaults', or name a .json file. "
+            f"Suites: {', '.join(SUITES)}"
+        )
+    found = {env_id: tuned_entry(env_id) for env_id in env_ids}
+    return [
+        Case(env_id, env_id, total_steps or entry.total_steps, "ppo", entry.config.to_json(), entry.published_return)
+        for env_id, entry in found.items()
+    ]
+
+
+def _cases_in(path: Path, total_steps: int | None) -> list[Case]:
+    try:
+        text = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the suite {path} cannot be read: {error}") from error
+    if not isinstance(text, dict) or not all(isinstance(entry, dict) for entry in text.values()) or not text:
+        raise ConfigurationError(f"the suite {path} must hold an object of objects, one for each case")
+    cases = []
+    for name, entry in text.items():
+        unknown = set(entry) - {"env_id", "total_steps", "agent", "config", "published"}
+        if unknown or "env_id" not in entry or Path(name).name != name:
+            what = f"has {', '.join(sorted(unknown))}, which is unknown" if unknown else "needs an env_id"
+            what = what if Path(name).name == name else "is no name that a folder can have"
+            raise ConfigurationError(f"{path}: {name!r} {what}")
+        agent = entry.get("agent", "ppo")
+        try:
+            config = config_from_json(agent, entry.get("config", {}))
+        except (KeyError, TypeError, ConfigurationError) as error:
+            raise ConfigurationError(f"{path}: {name!r} has settings that cannot be: {error}") from error
+        steps = require_whole(f"{path}: total_steps of {name!r}", total_steps or entry.get("total_steps"))
+        published = entry.get("published")
+        cases.append(Case(name, entry["env_id"], steps, name_of(config), config.to_json(), published))
+    return cases
+
+
+def _asked(case: Case, seed: int, output: Path) -> RunAsked:
+    folder = output / "runs" / case.name.replace("/", "-").replace(":", "-") / f"seed{seed}"
+    options = {**PLACEMENT, "evaluation_episodes": EVALUATION_EPISODES}
+    return RunAsked(str(folder), case.env_id, case.total_steps, seed, case.agent, case.config, options)
+
+
+def _require_same(run: RunAsked) -> None:
+    """What is there of a run is of the settings that are asked for, and not of another benchmark."""
+    path = Path(run.run_dir) / "config.json"
+    if not path.exists():
+        return
+    there = json.loads(path.read_text(encoding="utf-8"))
+    expected = {"env_id": run.env_id, "total_steps": run.total_steps, "seed": run.seed, "config": run.config}
+    for name, value in expected.items():
+        if json.loads(as_json(value)) != there.get(name):
+            raise ConfigurationError(
+                f"{run.run_dir} is a run of another {name}: name another output folder, or remove that one"
+            )
+
+
+def result_of(run: RunAsked) -> dict[str, Any] | None:
+    """What a run has reached; None where it has not ended.
+
+    Raises:
+        RunDirectoryError: where what it has left cannot be read.
+    """
+    path = Path(run.run_dir) / "result.json"
+    if not path.exists():
+        return None
+    try:
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        is_there = result["env_steps"] >= run.total_steps and "evaluation_return_mean" in result
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+    return result if is_there else None
+
+
+def _shown_in(bar: Any, done_before: int, of: int) -> Callable[[int, int], None]:
+    def show(steps: int, done: int) -> None:
+        bar.set_postfix_str(f"{done_before + done} of {of} runs", refresh=False)
+        bar.update(min(steps, bar.total) - bar.n)
+
+    return show
+
+
+def _row(case: Case, runs: Sequence[RunAsked]) -> Row:
+    results = [result for run in runs if (result := result_of(run)) is not None]
+    returns = [float(result["evaluation_return_mean"]) for result in results]
+    seconds = [float(result["seconds"]) for result in results]
+    values = np.asarray(returns)
+    low, high = map(float, bootstrap_interval(values))
+    return Row(case, returns, seconds, float(interquartile_mean(values)), low, high)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: a line for each case."""
+    lines = [
+        "| environment | steps | seeds | return | 95 % | lowest | highest | published | seconds a run |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        case = row.case
+        published = "" if case.published is None else f"{case.published:g}"
+        cells = [
+            case.name,
+            f"{case.total_steps:,}",
+            str(len(row.returns)),
+            f"{row.middle:,.1f}",
+            f"{row.low:,.1f} to {row.high:,.1f}" if len(row.returns) > 1 else "",
+            f"{min(row.returns):,.1f}",
+            f"{max(row.returns):,.1f}",
+            published,
+            f"{float(np.median(row.seconds)):,.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _draw(runs: Sequence[RunAsked], output: Path) -> None:
+    from hybridppo.reporting.pictures import has_matplotlib
+
+    if has_matplotlib():
+        from hybridppo.tools.views.plotting import plot_runs
+
+        plot_runs([run.run_dir for run in runs], output / "curves.png")

@@ -1,0 +1,1 @@
+"""A policy to take away: an ONNX file or NumPy arrays, without the library."""

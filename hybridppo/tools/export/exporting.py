@@ -1,0 +1,317 @@
+"""A run's policy as a file for other machines, checked against the agent on what its environment gives.
+
+    hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.onnx")
+    hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.npz")
+
+ONNX needs the extra `onnx`; NumPy's form needs nothing, here or there. A file says what it takes and
+gives: names, order, shapes and types of the parts of an observation and an action, as JSON, in the metadata of ONNX
+under `hybridppo` and in `Policy.about` of NumPy's form.
+"""
+
+import contextlib
+import itertools
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybridppo.agents import PPO
+from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.frame_stack import stacked
+from hybridppo.environments.making import is_tensor_env, with_arguments
+from hybridppo.environments.named import make_env
+from hybridppo.environments.new_objects import make_new
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import ConfigurationError, EnvError, TrainingError, pip_install
+from hybridppo.networks.making import Networks
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.runs.loading import load
+from hybridppo.runs.settings import Settings
+from hybridppo.spaces.registry import first_of
+from hybridppo.system.validation import require_whole
+from hybridppo.tools.export import numpy_policy
+from hybridppo.tools.export.policies import TorchPolicy, arrays_of
+
+Array = NDArray[Any]
+Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
+"""Observation, mask and state of the environment to action, as a list of its parts, outputs and next state."""
+Experiences = Generator[tuple[Any, Any, bool], Any, None]
+"""Observation, mask, and whether an episode begins; it is sent the action."""
+
+_MODULE = Path(numpy_policy.__file__)
+STEPS_DRAWN = 20
+"""Of an episode whose observations are drawn from their space."""
+TOLERANCE = 1e-4
+"""How far outputs may lie from torch's, absolutely and in proportion."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written."""
+
+    path: Path
+    steps_checked: int
+    """On how many observations the file gave what the agent gives."""
+    largest_difference: float
+    """Between an output of the file's and torch's."""
+
+
+def export(
+    run_dir: str | Path,
+    file: str | Path,
+    *,
+    checkpoint: WhichCheckpoint = "latest",
+    check_steps: int = 200,
+    env: EnvSource | None = None,
+    agent: type[PPO] | None = None,
+    networks: Networks | None = None,
+) -> Exported:
+    """Write the policy of a run: the most probable action, with normalisation, masks and memory inside.
+
+    Args:
+        run_dir: of the run.
+        file: `.onnx`, or `.npz` for NumPy, beside which its module is written, `numpy_policy.py`. A file that is there
+            already is replaced by the new one, once that is whole; another `numpy_policy.py` is not.
+        checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
+        check_steps: on how many observations the file is compared with the agent; 0 for none. They are drawn from the
+            observation space if the run's environment was made by a function that is not given again, or is one of
+            tensors or a vector; else they are the environment's.
+        env: as for `hybridppo.resume`, for the comparison; None does without.
+        agent: as for `hybridppo.load`.
+        networks: as for `hybridppo.load`.
+
+    Raises:
+        ConfigurationError: for a policy that has no such form, and where packages are missing.
+        TrainingError: where the file does not give what the agent gives; nothing is written then.
+    """
+    path = Path(file)
+    kinds: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy}
+    if path.suffix.lower() not in kinds:
+        raise ConfigurationError(f"the file must end with {' or '.join(kinds)}, got {path.name!r}")
+    check_steps = require_whole("check_steps", check_steps, 0)
+    player = load(run_dir, checkpoint, agent=agent, networks=networks)
+    if not isinstance(player, PPO):
+        raise ConfigurationError(
+            f"{type(player).__name__} cannot be exported, only PPO's policies can: `agent.save(file)` keeps any agent"
+        )
+    policy = TorchPolicy(player).eval()
+    module = path.parent / "numpy_policy.py" if path.suffix.lower() == ".npz" else None
+    if module is not None:
+        _require_ours(module)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
+        written = Path(folder) / f"policy{path.suffix.lower()}"
+        call = kinds[path.suffix.lower()](policy, written)
+        difference = 0.0
+        if check_steps:
+            with contextlib.closing(_experiences(run_dir, env, player, policy)) as experiences:
+                difference = _compare(player, policy, call, experiences, check_steps)
+        written.replace(path)
+    if module is not None:
+        module.write_bytes(_MODULE.read_bytes())
+    return Exported(path, check_steps, difference)
+
+
+def _require_ours(module: Path) -> None:
+    """Refuse to write over a module that is somebody else's.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    if not module.exists():
+        return
+    # A version control may have changed the ends of lines.
+    there, ours = (file.read_bytes().replace(b"\r\n", b"\n") for file in (module, _MODULE))
+    if there != ours:
+        raise ConfigurationError(
+            f"{module} is there already, and is not the module that goes with the file: move it, or export into "
+            "another folder"
+        )
+
+
+def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(f"ONNX needs {', '.join(missing)}: {pip_install('onnx')}")
+    import onnx
+    import onnxruntime
+
+    batch = torch.export.Dim("batch")
+    inputs = policy.example(2)
+    with _silent("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter, about itself
+        torch.onnx.export(
+            policy,
+            (inputs,),
+            path,
+            input_names=policy.input_names,
+            output_names=policy.output_names,
+            dynamic_shapes=(tuple({0: batch} for _ in inputs),),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, {"hybridppo": json.dumps(policy.about(), allow_nan=False)})
+    onnx.save(model, path)
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+
+    def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
+        arrays = policy.inputs(observation, action_mask, state)
+        found: Any = session.run(None, dict(zip(policy.input_names, arrays, strict=True)))
+        num_parts = len(policy.actions)
+        action = [part[0] for part in found[:num_parts]]
+        return action, found[num_parts][0], found[-1] if policy.state_size else None
+
+    return call
+
+
+def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
+    about, arrays = arrays_of(policy)
+    text = json.dumps({"format": numpy_policy.FORMAT, **about}, allow_nan=False).encode()
+    np.savez(path, about=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
+    reader = numpy_policy.Policy(path)
+
+    def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
+        inputs = [array[0] for array in policy.inputs(observation, action_mask, None)]
+        mask = inputs[1] if policy.mask_size else None
+        outputs, _ = reader.outputs(inputs[0], action_mask=mask, state=state)
+        action, state = reader.act(inputs[0], action_mask=mask, state=state)
+        return policy.parts_of(action), outputs, state
+
+    return call
+
+
+@contextlib.contextmanager
+def _silent(*names: str) -> Iterator[None]:
+    """Within it, these loggers log errors alone."""
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _experiences(run_dir: str | Path, env: EnvSource | None, agent: PPO, policy: TorchPolicy) -> Experiences:
+    """Those of the run's environment, if it can be made here as a single one; else drawn from the spaces."""
+    settings = Settings.read(RunDirectory.open(run_dir)) if Path(run_dir).is_dir() else None
+    if env is None and (settings is None or not settings.env_is_registered):
+        return _drawn(policy, agent)
+    options = settings.environment if settings is not None else EnvironmentOptions()
+    source = settings.source(env) if settings is not None else env
+    if is_tensor_env(source):
+        return _drawn(policy, agent)
+    if isinstance(source, str):
+        env_kwargs = options.env_kwargs or {}
+        make: Callable[[], Any] = partial(make_new, make_env, source, imports=options.imports, **env_kwargs)
+    else:
+        assert callable(source)
+        make = with_arguments(source, 1, options)
+    if options.frame_stack > 1:
+        make = partial(stacked, make, options.frame_stack)
+    made = make()
+    if isinstance(made, gym.Env):
+        return _lived(made, make if options.restarts else None, agent, policy)
+    if callable(getattr(made, "close", None)):
+        made.close()
+    return _drawn(policy, agent)
+
+
+def _lived(env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: PPO, policy: TorchPolicy) -> Experiences:
+    """Episodes of an environment, which is closed at the end; one that fails is made anew, if `restart` makes it."""
+    try:
+        require_spaces_of(agent, env, masks_apart=True)
+        observation, info = env.reset(seed=0)
+        begins = True
+        while True:
+            mask = info.get("action_mask") if policy.mask_size else None
+            action = yield observation, mask, begins
+            try:
+                observation, _, terminated, truncated, info = env.step(action)
+                begins = terminated or truncated
+            except Exception as error:
+                if restart is None:
+                    raise EnvError(
+                        f"the environment failed while the file was compared in it: {type(error).__name__}: {error}: "
+                        "compare on fewer observations (check_steps), or not at all (check_steps=0)"
+                    ) from error
+                env.close()
+                env, begins = restart(), True
+            if begins:
+                observation, info = env.reset()
+    finally:
+        env.close()
+
+
+def _drawn(policy: TorchPolicy, agent: PPO) -> Experiences:
+    """Members of the observation space at random, and masks that allow some actions."""
+    policy.space.seed(0)
+    generator = np.random.default_rng(0)
+    for step in itertools.count():
+        mask = _drawn_mask(agent.action_space, generator) if policy.mask_size else None
+        yield policy.space.sample(), mask, step % STEPS_DRAWN == 0
+
+
+def _drawn_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
+    """A mask as agents take it, with something allowed for every choice."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _drawn_mask(part, generator) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_drawn_mask(part, generator) for part in space.spaces)
+    if isinstance(space, gym.spaces.MultiBinary):
+        return generator.integers(0, 3, space.shape).astype(np.int8)
+    if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        return None
+    sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.ravel().tolist()
+    masks = [generator.integers(0, 2, size).astype(np.int8) for size in sizes]
+    for mask in masks:
+        mask[generator.integers(len(mask))] = 1
+    return np.concatenate(masks)
+
+
+def _compare(agent: PPO, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
+    """Act by `agent.act`, and ask the file, too; the largest difference of outputs."""
+    difference = 0.0
+    state: Any = None
+    theirs: Any = None
+    observation, mask, begins = next(experiences)
+    for step in range(steps):
+        if begins:
+            state = theirs = None
+        with torch.no_grad():
+            before = None if state is None else state[None]
+            inputs = tuple(torch.as_tensor(array) for array in policy.inputs(observation, mask, before))
+            outputs = policy(inputs)[len(policy.actions)][0].numpy()
+        expected, state = agent.act(observation, action_mask=mask, state=state)
+        action, found, theirs = call(observation, mask, theirs)
+        difference = max(difference, float(np.abs(found - outputs).max(initial=0.0)))
+        is_close = np.allclose(found, outputs, rtol=TOLERANCE, atol=TOLERANCE)
+        # Of two choices as good as equal, rounding may take either, by the file's own outputs.
+        follows = first_of(agent.action_space)(agent.distribution.to_env(agent.distribution.mode(found[None])))
+        is_same = _are_close(action, policy.parts_of(expected)) or _are_close(action, policy.parts_of(follows))
+        if not (is_close and is_same):
+            raise TrainingError(
+                f"the file does not give what the agent gives: at step {step}, {action} and not {expected}, from "
+                f"outputs {found.tolist()} and not {outputs.tolist()}"
+            )
+        observation, mask, begins = experiences.send(expected)
+    return difference
+
+
+def _are_close(some: list[Array], others: list[Array]) -> bool:
+    pairs = zip(some, others, strict=True)
+    return all(np.allclose(one, other, rtol=TOLERANCE, atol=TOLERANCE) for one, other in pairs)

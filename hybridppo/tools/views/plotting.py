@@ -1,0 +1,100 @@
+"""Pictures of several runs; needs matplotlib (the extra `plot`).
+
+hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from hybridppo.errors import ConfigurationError, pip_install
+from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
+
+SUFFIXES = (".png", ".svg")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Which people who see few colours can tell apart: Okabe and Ito, "Color universal design", 2008."""
+LINES = ("-", "--", "-.", ":")
+"""When the colours are used up."""
+
+
+def plot_runs(
+    run_dirs: Sequence[str | Path],
+    output: str | Path,
+    *,
+    by: Axis = "steps",
+    confidence: float = 0.95,
+    labels: Sequence[str] = (),
+) -> list[Group]:
+    """Draw the returns of runs, a panel for each environment and a line for each group of seeds.
+
+    Runs of one environment that differ in nothing that can change a result but in their seeds are a group: a line at
+    their interquartile mean, and a bootstrap band around it. Groups are labelled by the settings in which they differ.
+    Of runs that have the same seed, too, the one that has come farthest is drawn, and the others are warned of.
+
+    Args:
+        run_dirs: run directories, or folders of such.
+        output: the picture; `.png` or `.svg`.
+        by: what returns are drawn over: environment `steps`, or `seconds` of training.
+        confidence: of the band.
+        labels: one for each of `run_dirs`, and runs of different labels are different groups; or one for each
+            configuration among the runs, in the order in which they come.
+
+    Returns:
+        The groups that were drawn.
+
+    Raises:
+        ConfigurationError: where matplotlib is not installed, or an argument cannot be meant.
+        RunDirectoryError: where a folder is no run.
+    """
+    output = Path(output)
+    if output.suffix.lower() not in SUFFIXES:
+        raise ConfigurationError(f"the picture must end with {' or '.join(SUFFIXES)}, got {output.name!r}")
+    if by not in get_args(Axis):
+        raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
+    if not 0.0 < confidence < 1.0:
+        raise ConfigurationError(f"confidence must lie between 0 and 1, got {confidence}")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}") from None
+    groups = groups_of(_runs(run_dirs, labels))
+    env_ids = list(dict.fromkeys(group.env_id for group in groups))
+    columns = min(3, len(env_ids))
+    rows = -(-len(env_ids) // columns)
+    figure = Figure(figsize=(1.5 + 5.5 * columns, 0.6 + 3.6 * rows), layout="constrained")
+    FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
+    for panel in panels[len(env_ids) :]:
+        panel.set_visible(False)
+    for panel, env_id in zip(panels, env_ids, strict=False):
+        _draw(panel, [group for group in groups if group.env_id == env_id], by, confidence)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output, dpi=150)
+    return groups
+
+
+def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:
+    paths = find_runs(run_dirs)
+    if len(labels) != len(run_dirs):
+        runs = [run for path in paths for run in read_policies(path)]
+        return labelled(runs, labels) if labels else runs
+    names = {path: label for run_dir, label in zip(run_dirs, labels, strict=True) for path in find_runs([run_dir])}
+    return [run for path in paths for run in read_policies(path, names[path])]
+
+
+def _draw(axes: Any, groups: list[Group], by: Axis, confidence: float) -> None:
+    for number, group in enumerate(groups):
+        band = band_of(group, by, confidence=confidence)
+        colour = COLOURS[number % len(COLOURS)]
+        line = LINES[number // len(COLOURS) % len(LINES)]
+        seeds = f"{len(group.runs)} seeds" if len(group.runs) > 1 else f"seed {group.runs[0].config['seed']}"
+        axes.plot(band.at, band.middle, color=colour, linestyle=line, label=f"{group.label} ({seeds})")
+        if len(group.runs) > 1:
+            axes.fill_between(band.at, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+    label = "environment steps" if by == "steps" else "seconds of training"
+    axes.set(title=groups[0].env_id, xlabel=label, ylabel="return, mean of the last 100 episodes")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if by == "steps" else f"{value:g}")
+    axes.xaxis.get_major_locator().set_params(nbins=5)
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", fontsize="small")

@@ -1,0 +1,285 @@
+"""A run as one page of HTML, which needs nothing but itself: no network, no script, light and dark.
+
+hybridppo.write_report("runs/CartPole-v1-20260101-120000-seed0")
+"""
+
+import base64
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from hybridppo.agents.registry import AGENTS
+from hybridppo.errors import RunDirectoryError
+from hybridppo.run_directory.files import replace_synced
+from hybridppo.runs.options import GROUPS, fields_of
+from hybridppo.runs.settings import settings_of_result
+from hybridppo.tools.views.curves import Run, names_of, policy_of, read_run
+from hybridppo.tools.views.svg import line_chart, stacked_bar
+
+NAME, VIDEO = "report.html", "video.mp4"
+LARGEST_VIDEO = 20 * 2**20
+"""Bytes; a larger one is linked to, not held."""
+PHASES = ("sampling", "learning", "copying", "other")
+FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
+"""Curves that come before the others."""
+NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
+"""What is an axis, a count, or told otherwise."""
+
+STYLE = """
+:root { color-scheme: light dark; --text: #1c2024; --soft: #60666d; --back: #fff; --card: #f5f6f8; --line: #d8dce1;
+  --curve: #0072b2; --part0: #0072b2; --part1: #d55e00; --part2: #009e73; --part3: #8a8f96; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6e8ea; --soft: #9aa1a9; --back: #15181b; --card: #1f2327;
+  --line: #363c43; --curve: #56b4e9; --part0: #3b94cf; --part1: #e07b2e; --part2: #2fb08a; --part3: #767c84; } }
+* { box-sizing: border-box; }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
+  padding: 24px 16px 64px; max-width: 1120px; }
+h1 { font-size: 1.6em; margin: 0; } h2 { font-size: 1.15em; margin: 2em 0 .6em; } .soft { color: var(--soft); }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin-top: 16px; }
+.card { background: var(--card); border-radius: 8px; padding: 10px 14px; overflow-wrap: anywhere; }
+.card b { display: block; font-size: 1.25em; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: 10px; }
+.charts svg { background: var(--card); border-radius: 8px; width: 100%; height: auto; }
+.wide { overflow-x: auto; } svg.bar, .bar svg { width: 100%; height: auto; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: 3px 14px 3px 0; vertical-align: top;
+  border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+tr.changed td { font-weight: 600; } video { max-width: 100%; border-radius: 8px; }
+text { fill: var(--text); font: 10px system-ui, sans-serif; } text.title { font-size: 12px; font-weight: 600; }
+text.tick { fill: var(--soft); } text.onbar { fill: #fff; font-size: 13px; } .grid { stroke: var(--line); }
+.curve { fill: none; stroke: var(--curve); stroke-width: 1.6; stroke-linejoin: round; }
+.part0 { fill: var(--part0); } .part1 { fill: var(--part1); }
+.part2 { fill: var(--part2); } .part3 { fill: var(--part3); }
+"""
+
+
+def write_report(run_dir: str | Path) -> Path:
+    """Write `report.html` into a run directory, of a run that is finished or not; the page's path.
+
+    Raises:
+        RunDirectoryError: where it is no run directory, has no metrics yet, or does not take the page.
+    """
+    run = read_run(run_dir)
+    path = run.path / NAME
+    try:
+        replace_synced(path, page(run).encode())
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def page(run: Run) -> str:
+    """The page."""
+    title = f"{run.env_id}, seed {run.config['seed']}"
+    sections = [
+        ("Curves", _curves(run)),
+        ("Where the seconds went", _phases(run)),
+        ("Placement", _placement(run)),
+        ("Video", _video(run)),
+        ("Result", _result(run)),
+        ("Environment", _environment(run)),
+        ("Settings", _settings(run)),
+    ]
+    body = "\n".join(f"<section>\n<h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header>
+<h1>{escape(title)}</h1>
+<div class="soft">{escape(run.path.name)}, hybridppo {escape(str(run.config["versions"]["hybridppo"]))}</div>
+{_cards(run)}
+</header>
+{body}
+</body>
+</html>
+"""
+
+
+def _cards(run: Run) -> str:
+    last = run.lines[-1]
+    result = _read(run.path / "result.json")
+    goal = run.config["total_steps"]
+    of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
+    cards = [
+        *((f"return, last 100 episodes{of}", _number(last[f"{at}episode_return_mean"])) for of, at in of_policies),
+        ("environment steps", f"{last['env_steps']:,}"),
+        ("training", _duration(last["seconds"])),
+        ("steps a second", f"{last['env_steps'] / last['seconds']:,.0f}" if last["seconds"] else "-"),
+        ("state", "finished" if result else f"{min(1.0, last['env_steps'] / goal):.0%} of {goal:,} steps"),
+    ]
+    if result and result.get("evaluation_return_mean") is not None:
+        mean, deviation = result["evaluation_return_mean"], result["evaluation_return_std"]
+        cards.insert(1, ("evaluation", f"{_number(mean)} ± {_number(deviation)}"))
+    inside = "\n".join(
+        f'<div class="card"><span class="soft">{name}</span><b>{value}</b></div>' for name, value in cards
+    )
+    return f'<div class="cards">\n{inside}\n</div>'
+
+
+def _curves(run: Run) -> str:
+    names = sorted(run.lines[-1], key=_place)
+    charts = []
+    for name in names:
+        points = [(m["env_steps"], m[name]) for m in run.lines if isinstance(m.get(name), (int, float))]
+        never_moves = _place(name) == len(FIRST) and len({value for _, value in points}) < 2
+        if name.rpartition("/")[2] not in NO_CURVES and points and not never_moves:
+            charts.append(line_chart(name.replace("/", ", ").replace("_", " "), points, "environment steps"))
+    return '<div class="charts">\n' + "\n".join(charts) + "\n</div>"
+
+
+def _place(name: str) -> int:
+    """Where a metric's curve belongs; that of a policy is named after it."""
+    last = name.rpartition("/")[2]
+    return FIRST.index(last) if last in FIRST else len(FIRST)
+
+
+def _phases(run: Run) -> str:
+    columns = {phase: [m.get(f"seconds_{phase}") or 0.0 for m in run.lines] for phase in PHASES}
+    whole = sum(map(sum, columns.values()))
+    if whole == 0.0:
+        return ""
+    bar = stacked_bar("seconds by phase", [(phase, sum(values)) for phase, values in columns.items()])
+    rows = [
+        (phase, f"{1e3 * statistics.median(values):.2f}", f"{1e3 * max(values):.2f}", f"{sum(values) / whole:.1%}")
+        for phase, values in columns.items()
+    ]
+    overlapped = sum(m.get("seconds_overlapped") or 0.0 for m in run.lines)
+    said = f"<p>Sampled beside the learning, no part of the above: {_duration(overlapped)}.</p>" if overlapped else ""
+    heads = ("phase", "median ms", "longest ms", "share")
+    return f'<div class="bar">{bar}</div>\n<p class="soft">An iteration:</p>\n{_table(heads, rows, numbers=3)}{said}'
+
+
+def _placement(run: Run) -> str:
+    placement = ", ".join(f"{name} {value}" for name, value in run.config["placement"].items())
+    text = f"<p>{escape(placement)}</p>"
+    table = _read(run.path / "placements.json")
+    if not table:
+        return text
+    line = table.get("line", table["chosen"])  # which earlier releases left out if nothing was measured
+    text += f"<p>auto: {escape(str(line))}</p>"
+    predictions: list[dict[str, Any]] = table.get("predictions") or []
+    if not predictions:
+        return text
+    rows = [
+        (each["label"], *(f"{1e3 * each[part]:.2f}" for part in ("iteration", "sampling", "learning", "copying")))
+        for each in predictions
+    ]
+    heads = ("predicted", "iteration ms", "sampling ms", "learning ms", "copying ms")
+    chosen = {number for number, row in enumerate(rows) if row[0] == table["chosen"]}
+    return text + _table(heads, rows, numbers=4, strong=chosen)
+
+
+def _video(run: Run) -> str:
+    path = run.path / VIDEO
+    if not path.exists():
+        return ""
+    if path.stat().st_size > LARGEST_VIDEO:
+        return f'<p>Too large to be held by this page: <a href="{VIDEO}">{VIDEO}</a></p>'
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<video controls muted loop src="data:video/mp4;base64,{data}"></video>'
+
+
+def _result(run: Run) -> str:
+    result = _read(run.path / "result.json")
+    return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
+
+
+def _environment(run: Run) -> str:
+    spaces = {name: _space(run.config[name]) for name in ("observation_space", "action_space")}
+    versions = ", ".join(f"{name} {version}" for name, version in run.config["versions"].items())
+    return _pairs({"env_id": run.config["env_id"], **spaces, "versions": versions})
+
+
+def _space(space: dict[str, Any]) -> str:
+    """A space in a line: bounds of many numbers are left out."""
+    parts = {name: value for name, value in space.items() if name != "type"}
+    said = ", ".join(f"{name} {value}" for name, value in parts.items() if len(str(value)) <= 120)
+    return f"{space.get('type', '')} {said}".strip()
+
+
+def _settings(run: Run) -> str:
+    """What can change the result, by which `plot` tells runs apart, of each policy; then all other options."""
+    of_policies = [policy_of(run, name) for name in names_of(run.config)] or [run]
+    deciding = [settings_of_result(each.config) for each in of_policies]
+    tables = []
+    for each, settings in zip(of_policies, deciding, strict=True):
+        title = ", ".join(filter(None, (each.policy, "what can change the result")))
+        tables.append(f"<h3>{escape(title)}</h3>{_with_defaults(settings)}")
+    options = {name: run.config.get(name) for name in fields_of(*GROUPS) if name not in deciding[0]}
+    for each, settings in zip(of_policies, deciding, strict=True):
+        fields = {name: value for name, value in each.config["config"].items() if name not in settings}
+        options |= {f"{each.policy}, {name}" if each.policy else name: value for name, value in fields.items()}
+    others = _pairs(options)
+    return f'<p class="soft">Bold: other than the default.</p>{"".join(tables)}<h3>Other options</h3>{others}'
+
+
+def _with_defaults(settings: dict[str, Any]) -> str:
+    """A table of settings, those other than their defaults in bold."""
+    kind = AGENTS[settings["agent"]].config
+    default = {
+        name: _plain(option.default)
+        for name, option in fields_of(kind, *GROUPS).items()
+        if option.default is not MISSING
+    }
+    changed = {at for at, (name, value) in enumerate(settings.items()) if value != default.get(name, value)}
+    return _table(("setting", "value"), [(name, _text(value)) for name, value in settings.items()], strong=changed)
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return _table((), [(name, _text(value)) for name, value in values.items()])
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0, strong: Iterable[int] = ()) -> str:
+    """Rows of text; the last `numbers` columns are numbers."""
+    strong = set(strong)
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        kinds = [""] * (len(row) - numbers) + [' class="n"'] * numbers
+        return "".join(f"<{tag}{kind}>{escape(cell)}</{tag}>" for kind, cell in zip(kinds, row, strict=True))
+
+    lines = [f"<tr>{cells('th', heads)}</tr>"] if heads else []
+    for number, row in enumerate(rows):
+        kind = ' class="changed"' if number in strong else ""
+        lines.append(f"<tr{kind}>{cells('td', row)}</tr>")
+    return '<div class="wide"><table>\n' + "\n".join(lines) + "\n</table></div>"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return " x ".join(map(_text, value))
+    return "-" if value is None else f"{value:g}" if isinstance(value, float) and abs(value) < 1e5 else str(value)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.1f} min" if hours < 2 else f"{hours:.1f} h"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+    return found if isinstance(found, dict) else None

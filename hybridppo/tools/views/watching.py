@@ -1,0 +1,209 @@
+"""A run in the terminal while it goes on, out of its files: on this machine, or on a disk that both see.
+
+$ hybridppo watch runs/CartPole-v1-20260101-120000-seed0
+"""
+
+import itertools
+import json
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from hybridppo.errors import RunDirectoryError
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.tools.views.curves import names_of
+
+Metrics = dict[str, Any]
+
+PHASES = ("sampling", "learning", "copying", "other")
+RECENT = 20
+"""Iterations over which phases are averaged."""
+MOST_LINES = 2000
+"""Iterations that are kept, for the curves."""
+SILENT_SECONDS = 30.0
+"""Without a new line after which that is said."""
+BLOCKS, PLAIN = ("▁▂▃▄▅▆▇█", "█", "░"), (".:-=+*#@", "#", ".")
+"""For curves, bars, and what of a bar is left; the second where the terminal has no more than ASCII."""
+
+
+class Tail:
+    """The newest lines of a file that grows, and may be cut by a run that is resumed."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines: deque[Metrics] = deque(maxlen=MOST_LINES)
+        self._path, self._end, self._last = path, 0, b""
+
+    def read(self) -> bool:
+        """Read what is new; whether anything is.
+
+        Raises:
+            RunDirectoryError: where a line is no object of JSON.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
+                    self.lines.clear()
+                    self._end, self._last = 0, b""
+                    file.seek(0)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return False
+        for line in whole.splitlines():
+            try:
+                metrics = json.loads(line)
+            except ValueError as error:
+                raise RunDirectoryError(f"{self._path} is damaged: {error}") from error
+            self.lines.append(metrics)
+        if newline:
+            self._end += len(whole) + len(newline)
+            self._last = whole.rpartition(b"\n")[2] + newline
+        return bool(newline)
+
+
+def watch(
+    run_dir: str | Path,
+    *,
+    seconds: float = 1.0,
+    out: TextIO | None = None,
+    wait: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Show a run until it ends; a frame in place of the one before where the output is a terminal.
+
+    Args:
+        run_dir: of the run.
+        seconds: between two looks at its files.
+        out: where to; None for the standard output.
+        wait: waits for so many seconds.
+        clock: seconds since whenever.
+
+    Raises:
+        RunDirectoryError: where it is no run directory.
+    """
+    out = sys.stdout if out is None else out
+    directory = RunDirectory.open(run_dir)
+    tail = Tail(directory.path / "metrics.jsonl")
+    signs = BLOCKS if _can_encode("".join(BLOCKS), out) else PLAIN
+    height, changed_at, was_silent = 0, clock(), False
+    while True:
+        has_ended = _has_ended(directory.path)  # before the lines: none comes after it
+        is_new = tail.read()
+        changed_at = clock() if is_new else changed_at
+        silence = clock() - changed_at
+        is_silent = silence > SILENT_SECONDS and not has_ended
+        if is_new or has_ended or is_silent != was_silent or height == 0:
+            width = min(100, shutil.get_terminal_size().columns)
+            shown = frame(directory.config, list(tail.lines), width, signs, silence if is_silent else None)
+            if height and out.isatty():
+                out.write(f"\x1b[{height}A\x1b[J")  # up, and away with what is below
+            out.write("\n".join(shown) + "\n")
+            out.flush()
+            height, was_silent = len(shown), is_silent
+        if has_ended:
+            out.write("the run has ended\n")
+            return
+        wait(seconds)
+
+
+def _has_ended(path: Path) -> bool:
+    """Whether the run has written its result after its last line; an older result is that of a run that goes on."""
+    result, metrics = path / "result.json", path / "metrics.jsonl"
+    if not result.exists():
+        return False
+    return not metrics.exists() or result.stat().st_mtime_ns >= metrics.stat().st_mtime_ns
+
+
+def _can_encode(text: str, out: TextIO) -> bool:
+    try:
+        text.encode(getattr(out, "encoding", None) or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def frame(
+    config: dict[str, Any],
+    lines: Sequence[Metrics],
+    width: int,
+    signs: tuple[str, str, str] = BLOCKS,
+    silence: float | None = None,
+) -> list[str]:
+    """What is shown, line by line, none wider than `width`.
+
+    Args:
+        config: of the run, as in `config.json`.
+        lines: of its metrics, oldest first.
+        width: of the terminal.
+        signs: for curves and bars.
+        silence: seconds without a new line, where that is worth saying.
+    """
+    placement = " ".join(str(value) for value in config["placement"].values())
+    shown = [f"{config['env_id']}, seed {config['seed']}, placement {placement}"]
+    if not lines:
+        shown.append("no iteration has ended yet")
+    else:
+        shown += _numbers(config, lines, width, signs)
+    if silence is not None:
+        shown.append(f"nothing new for {silence:.0f} s: it is slow, or was stopped (Ctrl-C leaves)")
+    return [line[:width] for line in shown]
+
+
+def _numbers(config: dict[str, Any], lines: Sequence[Metrics], width: int, signs: tuple[str, str, str]) -> list[str]:
+    last, recent = lines[-1], lines[-RECENT:]
+    goal = config["total_steps"]
+    share = min(1.0, last["env_steps"] / goal)
+    rate = sum(m["steps_per_second"] or 0.0 for m in recent) / len(recent)
+    left = max(0.0, goal - last["env_steps"]) / rate if rate else float("inf")
+    room = max(10, width - 30)
+    shown = [
+        f"{_bar(share, room, signs)} {share:4.0%} {_clock(left)} left",
+        f"{last['env_steps']:,} of {goal:,} steps, iteration {last['iteration']:,}, {_clock(last['seconds'])}",
+        "",
+    ]
+    returns = [(f"{name}/episode_return_mean", name) for name in names_of(config)]
+    for name, label in (*(returns or [("episode_return_mean", "return")]), ("steps_per_second", "steps/s")):
+        values = [float(m[name]) for m in lines if m.get(name) is not None]
+        now = f"{values[-1]:,.1f}" if values else "-"
+        shown.append(f"{label[:10]:<10}{now:>12}  {_curve(values, room, signs[0])}")
+    shown += ["", f"an iteration, mean of the last {len(recent)}:"]
+    means = {phase: sum(m.get(f"seconds_{phase}") or 0.0 for m in recent) / len(recent) for phase in PHASES}
+    overlapped = sum(m.get("seconds_overlapped") or 0.0 for m in recent) / len(recent)
+    whole = max(sum(means.values()), overlapped) or 1.0
+    shown += [_phase(phase, seconds, whole, room, signs) for phase, seconds in means.items()]
+    if overlapped:
+        shown.append(_phase("beside", overlapped, whole, room, signs) + " (sampled while learning)")
+    return shown
+
+
+def _phase(name: str, seconds: float, whole: float, room: int, signs: tuple[str, str, str]) -> str:
+    return f"{name:<10}{1e3 * seconds:>9.2f} ms  {_bar(seconds / whole, room // 2, signs)} {seconds / whole:4.0%}"
+
+
+def _bar(share: float, room: int, signs: tuple[str, str, str]) -> str:
+    done = round(share * room)
+    return signs[1] * done + signs[2] * (room - done)
+
+
+def _curve(values: Sequence[float], room: int, signs: str) -> str:
+    """Means of neighbours, as high as they are between the lowest and the highest."""
+    if not values:
+        return ""
+    count = min(room, len(values))
+    ends = [number * len(values) // count for number in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    low, high = min(means), max(means)
+    top = len(signs) - 1
+    return "".join(signs[round((mean - low) / (high - low) * top) if high > low else 0] for mean in means)
+
+
+def _clock(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

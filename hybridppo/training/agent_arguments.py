@@ -1,0 +1,70 @@
+"""Which agent is to be trained, from what `train` was given of it."""
+
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.ppo.memory import require_memory
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
+from hybridppo.auto.auto import Auto
+from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import require_spaces_of
+from hybridppo.errors import ConfigurationError
+from hybridppo.networks.making import Networks
+from hybridppo.placements.base import Placement
+from hybridppo.runs.settings import name_of_source
+
+
+def config_asked_for(config: AnyConfig | None, agent: object, loss: object, networks: object) -> AnyConfig:
+    """The configuration of what is to be trained.
+
+    Raises:
+        ConfigurationError: where the arguments contradict one another, or one is none.
+    """
+    if isinstance(agent, AnyAgent):
+        if config not in (None, agent.config):
+            raise ConfigurationError("an agent that there is already has a config of its own: leave config=... out")
+        if loss is not None or networks is not None:
+            raise ConfigurationError("an agent that there is already has a loss and networks: leave them out")
+        return agent.config
+    if agent is None:
+        config = config if config is not None else PPOConfig()
+        agent_class(config)  # refuses what is no configuration
+        return config
+    config = config if config is not None else default_config(agent)
+    wanted = agent_class(config)
+    if not (isinstance(agent, type) and issubclass(agent, wanted)):
+        name = wanted.__name__
+        raise ConfigurationError(f"agent must be a subclass of {name} or a {name}, got {name_of_source(agent)}")
+    return config
+
+
+def agent_asked_for(
+    agent: type[AnyAgent] | AnyAgent | None,
+    environments: Environments,
+    config: AnyConfig,
+    seed: int,
+    loss: LossFunction | None,
+    networks: Networks | None,
+) -> AnyAgent:
+    """The agent to train: the one that there is, or a new one.
+
+    Raises:
+        ConfigurationError: where the one that there is was made for other spaces.
+    """
+    if isinstance(agent, AnyAgent):
+        require_spaces_of(agent, environments, error=ConfigurationError)
+        return agent
+    kind = agent if agent is not None else agent_class(config)
+    spaces = environments.observation_space, environments.action_space
+    return make_agent(kind, *spaces, config, seed=seed, loss=loss, networks=networks)
+
+
+def require_memory_for_agents(config: AnyConfig, environments: Environments, placement: Placement | Auto) -> None:
+    """Refuse several agents in each environment whose rollouts do not fit, before anything is made for them.
+
+    Raises:
+        OutOfMemoryError: with what is needed, and the fields to lower.
+    """
+    if environments.agents and isinstance(config, PPOConfig):
+        spaces = environments.observation_space, environments.action_space
+        on_host = isinstance(placement, Placement) and placement.learning_device.type == "cpu"
+        require_memory({"": (config, environments.num_agents)}, *spaces, learns_on_host=on_host)

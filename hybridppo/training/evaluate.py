@@ -1,0 +1,127 @@
+"""Evaluation: whole episodes with an agent, or with a checkpoint of a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
+from hybridppo.networks.making import Networks
+from hybridppo.networks.precision import float32_products
+from hybridppo.placements.base import Placement
+from hybridppo.placements.single_device import SingleDevice
+from hybridppo.reporting.progress import ProgressBar
+from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
+from hybridppo.runners.evaluation import Evaluation, made_for
+from hybridppo.runners.evaluation import evaluate as run_episodes
+from hybridppo.runners.evaluators.making import num_envs_of
+from hybridppo.runs.loading import load
+from hybridppo.runs.settings import Settings
+from hybridppo.spaces.frames import num_frames_of
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.system.seeds import seed_of
+from hybridppo.system.validation import require_whole
+
+
+def evaluate_agent(
+    agent: AnyAgent,
+    env: EnvSource,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    autoreset_mode: AutoresetName | None = None,
+    on_env_error: OnEnvError = "raise",
+    env_kwargs: dict[str, Any] | None = None,
+    imports: str = "",
+    vectorization: Vectorization = "auto",
+    placement: Placement | None = None,
+    progress: bool = True,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation:
+    """Run whole episodes with an agent, in environments made for it and closed again.
+
+    Args:
+        agent: what to evaluate.
+        env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
+            Vectors and environments of tensors may have any number of environments.
+        episodes: how many; up to 32 run side by side. Where there are several agents, each has a return of its own.
+        seed: of the environments, and of random actions.
+        deterministic: take the most probable actions.
+        autoreset_mode: for vector environments that do not declare theirs.
+        on_env_error: as for `train`; an episode that was broken off does not count.
+        env_kwargs: arguments for whoever makes an environment, as for `train`.
+        imports: modules that register environments, as for `train`.
+        vectorization: as for `train`.
+        placement: one that the agent is prepared for; None samples where the agent is.
+        progress: whether to show a progress bar.
+        should_stop: asked before each step; where it says so, `Stopped` is raised.
+
+    Raises:
+        EnvError: if the environment has other spaces than the agent.
+    """
+    episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
+    if placement is None:
+        placement = SingleDevice(agent.parameters.values.device)
+        placement.prepare(agent)
+    num_envs = num_envs_of(env, agent.config.num_envs, episodes)
+    options = EnvironmentOptions(
+        autoreset_mode=autoreset_mode,
+        on_env_error=on_env_error,
+        env_kwargs=env_kwargs,
+        imports=imports,
+        vectorization=vectorization,
+        action_masks=isinstance(agent.observation_space, MaskedObservation),
+        frame_stack=num_frames_of(agent.observation_space),
+    )
+    environments = made_for(agent, env, num_envs, options, own_number=True)
+    bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
+    try:
+        products = float32_products(agent.config.precision, placement.sampling_device)
+        with bar, products, placement.evaluating(agent) as actor:
+            return run_episodes(
+                actor,
+                agent.distribution,
+                environments,
+                episodes=episodes,
+                # Environments take neighbouring seeds; those of neighbouring evaluations must not be the same.
+                seed=seed_of(seed, "evaluation"),
+                deterministic=deterministic,
+                on_episode=bar.advance,
+                should_stop=should_stop,
+                memory=agent.memory,
+            )
+    finally:
+        environments.close()
+
+
+def evaluate(
+    run_dir: str | Path,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    deterministic: bool = True,
+    env: EnvSource | None = None,
+    agent: type[AnyAgent] | None = None,
+    networks: Networks | None = None,
+    checkpoint: WhichCheckpoint = "latest",
+    progress: bool = True,
+) -> Evaluation:
+    """Evaluate a checkpoint of a run, on the CPU.
+
+    `env` as for `resume`; `checkpoint`, `agent` and `networks` as for `load`; the others as for `evaluate_agent`.
+    """
+    settings = Settings.read(RunDirectory.open(run_dir))
+    return evaluate_agent(
+        load(run_dir, checkpoint, agent=agent, networks=networks),
+        settings.source(env),
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        autoreset_mode=settings.environment.autoreset_mode,
+        on_env_error=settings.environment.on_env_error,
+        env_kwargs=settings.environment.env_kwargs,
+        imports=settings.environment.imports,
+        vectorization=settings.environment.vectorization_of_evaluation,
+        progress=progress,
+    )

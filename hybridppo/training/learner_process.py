@@ -1,0 +1,94 @@
+"""A learner's process, started by `Launched` as `python -m hybridppo.training.learner_process PORT RANK SIZE`.
+
+It makes its share of the environments and an agent, takes over what the first learner has, and trains with it. It ends
+with the training, or when its standard input does: no learner outlives the first.
+"""
+
+import os
+import sys
+import threading
+from typing import Any
+
+import cloudpickle
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from hybridppo.agents.registry import make_agent
+from hybridppo.distribution.link import Link, told_of
+from hybridppo.distribution.meeting import join_store
+from hybridppo.distribution.team import Team, start_timeout
+from hybridppo.environments.registration import source_here
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.runners.workers.process import leave_signals_to_the_trainer
+from hybridppo.runs.job import Job
+from hybridppo.runs.observers import Reporting
+from hybridppo.runs.settings import Settings
+from hybridppo.system.interruption import Interruption
+from hybridppo.system.seeds import seed_globals, seed_of
+from hybridppo.training.train import run_to_the_end
+
+
+def main() -> None:
+    """Read what to do, and train."""
+    leave_signals_to_the_trainer()
+    port, rank, size = map(int, sys.argv[1:])
+    told = _message()
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    setup = cloudpickle.loads(told)
+    settings: Settings = setup["settings"]
+    timeout = settings.environment.worker_timeout
+    store = join_store(port, start_timeout(timeout))
+    try:
+        _train(setup, settings, store, rank, size)
+    except BaseException as error:
+        # In the first learner's words, where it has any: it shows them.
+        if not store.check([f"gone/{rank}"]):
+            store.set(f"gone/{rank}", told_of(error))
+        raise SystemExit(1) from None
+
+
+def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, size: int) -> None:
+    source = source_here(setup["source"], settings.environment.imports)
+    timeout = settings.environment.worker_timeout
+    kind: type[Team] = setup["team"]
+    with kind(rank, size, setup["shards"], timeout) as team:
+        placement = team.placement(placement_from_settings(settings.placement))
+        assert isinstance(placement, Placement)  # as it was for the first
+        seed_globals(settings.seed, f"environments of learner {rank}")
+        environments = team.environments(source, settings.config.num_envs, settings.environment)
+        try:
+            own = {name: setup["own"].get(name) for name in ("loss", "networks")}
+            spaces = environments.observation_space, environments.action_space
+            seed = seed_of(settings.seed, "agent")
+            agent = make_agent(setup["kind"], *spaces, settings.config, seed=seed, **own)
+            team.link = Link(store, rank, size, timeout=timeout, start_timeout=start_timeout(timeout))
+            quiet = Reporting(progress=False)
+            job = Job(source, settings, environments, agent, placement, Interruption(), reporting=quiet)
+            run_to_the_end(job, team)
+        finally:
+            environments.close()
+
+
+def _message() -> bytes:
+    """The next message of the first learner: its length, and as many bytes."""
+    length = int.from_bytes(_read(8), "little")
+    return _read(length)
+
+
+def _read(size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = os.read(0, size - len(data))
+        if not part:  # the first learner is gone
+            os._exit(1)
+        data += part
+    return data
+
+
+def _end_with_input() -> None:
+    os.read(0, 1)  # nothing more is ever written: it returns when the other end of the pipe is gone
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Going on with a run from its newest checkpoint."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.registry import AnyAgent
+from hybridppo.auto.auto import Auto
+from hybridppo.auto.named import PlacementChoice, resolve_placement
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.teams import run_directory_of, team_of
+from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.options import EnvSource
+from hybridppo.errors import CheckpointError, RunDirectoryError
+from hybridppo.interfaces import Metrics
+from hybridppo.networks.making import Networks
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import placement_from_settings
+from hybridppo.reporting.callbacks import Callback, Loggers
+from hybridppo.run_directory.checkpoints import Checkpoint
+from hybridppo.runs.job import Job
+from hybridppo.runs.loading import agent_of, rewind_to
+from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
+from hybridppo.runs.options import changeable_names, takes_options
+from hybridppo.runs.settings import Settings
+from hybridppo.runs.starting import start_from
+from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
+from hybridppo.system.interruption import Interruption
+from hybridppo.training.train import TrainResult, run_by_groups
+
+logger = logging.getLogger(__name__)
+
+
+@takes_options(changeable_names(), optional=True)
+def resume(
+    run_dir: str | Path,
+    *,
+    env: EnvSource | None = None,
+    placement: PlacementChoice | None = None,
+    agent: type[AnyAgent] | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] | None = None,
+    loggers: Loggers = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    on_interrupt: OnInterrupt = "raise",
+    **options: Any,
+) -> TrainResult | Any:
+    """Go on with a run from its newest checkpoint.
+
+    Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
+    environments where their state can be saved (`hybridppo.environments.state`): the run ends as if it had never
+    stopped. Where it cannot be, they start new episodes, which is told with the reason.
+
+    Args:
+        run_dir: of the run.
+        env: the function that makes the environment, where the run was started with one.
+        placement: another placement than the run's own. What `auto` chose for the run is its own; only asked for
+            anew, here, does it measure again.
+        agent: the subclass that the run was started with, where it was.
+        loss: the loss of one's own, likewise.
+        networks: the function that makes networks of one's own, likewise.
+        progress: whether to show a progress bar.
+        on_iteration: called with each iteration's metrics; an error in it ends the training.
+        loggers: called likewise; errors are warned of.
+        callbacks: as for `train`; those that the run had are not remembered.
+        on_interrupt: as for `train`.
+        **options: replaced by those that a run may change. None keeps the run's own.
+
+    Returns:
+        As `train`: of a run of several policies a `PoliciesResult`, which only the run directory can tell, and no type.
+
+    Raises:
+        CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
+            that was killed before it could write one begins anew, and says so.)
+        TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
+    """
+    options, trackers = named_trackers(options)
+    with contextlib.closing(run_directory_of(run_dir, options.get("distribution"))) as directory:
+        if "policies" in directory.config:
+            from hybridppo.training.several_policies import resume_policies
+
+            names = {"placement": placement, "agent": agent, "loss": loss, "networks": networks, "callbacks": callbacks}
+            reporting = Reporting.of(
+                run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
+                on_interrupt=on_interrupt,
+            )  # fmt: skip
+            return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
+        before = Settings.read(directory)
+        settings = before.with_options(options)
+        reporting = Reporting.of(
+            run_dir,
+            settings.run.track,
+            trackers,
+            progress=progress,
+            on_iteration=on_iteration,
+            loggers=loggers,
+            callbacks=callbacks,
+            on_interrupt=on_interrupt,
+        )
+        settings.require_own(agent=agent, loss=loss, networks=networks)
+        env = settings.source(env)
+        team = team_of(settings.run, settings.environment.worker_timeout)
+        team.check(settings.config, settings.environment, settings.run)
+        settings = replace(settings, environment=team.dividing(env, settings.environment))
+        meant = team.placement(_own_placement(settings) if placement is None else resolve_placement(placement))
+        checkpoint = None if directory.is_untouched else directory.load_checkpoint(to_go_on=True)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(team)
+            settings = replace(settings, run=team.settled(settings.run))
+            interruption = stack.enter_context(Interruption())
+            environments = _environments(settings, env, team)
+            stack.callback(environments.close)
+            trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
+            if isinstance(meant, Auto):
+                resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
+            else:
+                resolved = meant
+            _tell_of_kernels(directory.config.get("versions"))
+            # What is changed holds for whoever resumes next; the placement is the run's own still.
+            directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
+            if team.rank > 0:
+                pass  # the first has the checkpoint, and all take it over from there
+            elif checkpoint is None:
+                if settings.run.start_from is not None:
+                    start_from(trained, settings.run.start_from)
+                directory.rewind(0, 0)
+                logger.warning("%s ended before its first checkpoint, and nothing came of it: it begins anew", run_dir)
+            else:
+                _tell_of_schedules(before, settings, rewind_to(directory, checkpoint))
+            job = Job(
+                env,
+                settings,
+                environments,
+                trained,
+                resolved,
+                interruption,
+                directory,
+                checkpoint,
+                False,
+                reporting,
+            )
+            return run_by_groups(job, team)
+
+
+def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
+    """Say what another goal does to what is annealed towards it."""
+    config, was, goal = now.config, before.run.total_steps, now.run.total_steps
+    annealed = {"learning rate": "anneal_learning_rate", "clip range": "anneal_clip_range"}
+    whats = [what for what, field in annealed.items() if getattr(config, field, False)]  # not every agent has them
+    if not whats or was == goal or env_steps >= goal:
+        return
+    what = whats[0]
+    shares = [max(0.0, 1.0 - env_steps / steps) for steps in (was, goal)]
+    logger.warning(
+        "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
+        "it had been on its way to the new goal from the beginning. A run that is to be prolonged learns better "
+        "without annealing (--no-anneal-learning-rate, --no-anneal-clip-range), or with its last goal from the "
+        "beginning, stopped by Ctrl-C and resumed",
+        f"{was:,}", f"{goal:,}", what, 100 * shares[1], 100 * shares[0],
+    )  # fmt: skip
+
+
+def _tell_of_kernels(versions: Any) -> None:
+    """Say where NumPy rounds otherwise than it did; of runs that are older, nothing is known."""
+    was, now = versions.get("kernels") if isinstance(versions, dict) else None, kernels_taken()
+    if isinstance(was, str) and was and now and was != now:
+        logger.warning(
+            "the run was begun with NumPy's kernels for %s, and goes on with those for %s, which round otherwise: it "
+            "goes on as well, and not to the same bits%s",
+            was,
+            now,
+            f" ({VARIABLE}={was}, set before NumPy is loaded, takes those here, too)" if has_both(now, was) else "",
+        )
+
+
+def _own_placement(settings: Settings) -> Placement:
+    try:
+        return placement_from_settings(settings.placement)
+    except (KeyError, TypeError) as error:
+        raise RunDirectoryError(f"config.json is damaged: placement: {type(error).__name__}: {error}") from error
+
+
+def _chosen_anew(
+    team: Alone,
+    auto: Auto,
+    env: EnvSource,
+    environments: Environments,
+    agent: AnyAgent,
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+) -> Placement:
+    """The placement for what is left of a run; its worker processes and threads stay as they are."""
+    env_steps = 0 if checkpoint is None else checkpoint.state["sampler"]["env_steps"]
+    return team.choose(
+        auto,
+        env,
+        environments,
+        settings.config,
+        total_steps=max(1, settings.run.total_steps - env_steps),
+        num_workers=settings.run.num_workers,
+        options=settings.environment,
+        agent=agent,
+    ).placement
+
+
+def _environments(settings: Settings, env: EnvSource, team: Alone) -> Environments:
+    """The environments of a run, refused where their spaces are not those it was trained with."""
+    num_envs, num_workers = settings.config.num_envs, settings.run.num_workers
+    environments = team.environments_to_begin(env, num_envs, settings.environment, num_workers)
+    try:
+        require_spaces_of(settings, environments, error=CheckpointError)
+    except CheckpointError:
+        environments.close()
+        raise
+    return environments

@@ -1,0 +1,381 @@
+"""Training: from an environment to a trained agent.
+
+    result = hybridppo.train("CartPole-v1", total_steps=100_000)
+    action = result.agent.act(observation)
+
+`train` puts the parts together, and `run_to_the_end` drives them; `resume` (`resuming.py`) ends there too.
+One long file, so that the way from `train` to the loop is not scattered; a third of it is signatures.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.registry import AnyAgent, AnyConfig, explaining_memory
+from hybridppo.auto.auto import Auto, Choice
+from hybridppo.auto.named import PlacementChoice, resolve_placement
+from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.teams import team_of
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
+from hybridppo.interfaces import Metrics
+from hybridppo.networks.making import Networks
+from hybridppo.networks.precision import float32_products
+from hybridppo.placements.base import Placement
+from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, StopAtReturn, TrainingRun
+from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.runners.evaluation import Evaluation
+from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of
+from hybridppo.runners.evaluators.making import make_evaluator
+from hybridppo.runners.profiling import Profiler
+from hybridppo.runners.rescue import rescuing
+from hybridppo.runners.runner import Runner
+from hybridppo.runs.job import Job
+from hybridppo.runs.loading import go_on
+from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
+from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
+from hybridppo.runs.settings import Settings, name_of_source
+from hybridppo.runs.starting import start_from
+from hybridppo.system.interruption import Interruption, Stopped
+from hybridppo.system.seeds import fresh_seed, seed_of
+from hybridppo.system.threads import limit_threads
+from hybridppo.training.agent_arguments import agent_asked_for, config_asked_for, require_memory_for_agents
+from hybridppo.training.evaluate import evaluate_agent
+
+if TYPE_CHECKING:
+    from hybridppo.training.several_policies import PoliciesResult
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a training run gives back."""
+
+    agent: AnyAgent
+    """The trained agent, on its learning device."""
+    metrics: Metrics
+    """The last iteration's metrics; a run directory's `metrics.jsonl` holds those of all."""
+    run_dir: Path | None
+    """Where everything was written, or None."""
+    seed: int
+    """The seed used, also where none was given."""
+    evaluation: Evaluation | None
+    """The evaluation after training, where one was asked for."""
+    interrupted: bool
+    """Whether Ctrl-C or another signal ended the training, or the evaluation after it, early; `resume` goes on."""
+    saved: bool
+    """Whether the last checkpoint is on the disk. False where there is no run directory, or where the disk would not
+    take it, which was warned of."""
+    stopped_by: str | None = None
+    """Why the training ended before its goal, where a callback or `target_return` ended it."""
+
+
+@overload
+def train(
+    env: EnvSource,
+    *,
+    placement: PlacementChoice = "auto",
+    config: AnyConfig | None = None,
+    agent: type[AnyAgent] | AnyAgent | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+    run_dir: str | Path | None = None,
+    profile: bool = False,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] | None = None,
+    loggers: Loggers = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    on_interrupt: OnInterrupt = "raise",
+    **options: Any,
+) -> TrainResult: ...
+@overload
+def train(
+    env: EnvSource, *, config: Mapping[str, PPOConfig], placement: PlacementChoice = "auto", **options: Any
+) -> "PoliciesResult": ...
+@takes_options(fields_of(*GROUPS))
+def train(
+    env: EnvSource,
+    *,
+    placement: PlacementChoice = "auto",
+    config: AnyConfig | Mapping[str, PPOConfig] | None = None,
+    agent: type[AnyAgent] | AnyAgent | None = None,
+    loss: LossFunction | None = None,
+    networks: Networks | None = None,
+    run_dir: str | Path | None = None,
+    profile: bool = False,
+    progress: bool = True,
+    on_iteration: Callable[[Metrics], object] | None = None,
+    loggers: Loggers = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    on_interrupt: OnInterrupt = "raise",
+    **options: Any,
+) -> "TrainResult | PoliciesResult":
+    """Train an agent; or, where `config` is a mapping, an agent for each kind of agents.
+
+    Args:
+        env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
+            agents, which then share the policy).
+        placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
+            for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
+        config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
+            trains a policy for each kind of agents of a compiled environment.
+        agent: a subclass to train instead of the library's agent, or an agent that there is already.
+        loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
+        networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
+        run_dir: a folder to make and write to; None writes nothing.
+        profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
+            https://ui.perfetto.dev.
+        progress: whether to show a progress bar.
+        on_iteration: called with each iteration's metrics; an error in it ends the training.
+        loggers: a function that is called likewise, as `wandb.log` can be, or several; an error in one is warned of,
+            and training goes on with the files in the run directory.
+        callbacks: told of the start, iterations, evaluations, checkpoints and the end, with the agent at hand, and free
+            to end the training (`hybridppo.Callback`). An error in one ends it, and everything up to there is saved.
+        on_interrupt: when Ctrl-C or another signal has ended the training and all is saved, `raise`
+            `TrainingInterrupted`, a `KeyboardInterrupt` with the result in it, or `return` the result.
+        **options: replaced by the options of `GROUPS`.
+
+    `track` also takes trackers that there are already, in a list with names or alone (`hybridppo.reporting.trackers`).
+
+    Returns:
+        The trained agent, and what came of the training; of several policies, a `PoliciesResult` with their agents.
+
+    Raises:
+        HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
+        TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
+    """
+    options, trackers = named_trackers(options)
+    reporting = Reporting.of(
+        run_dir,
+        options.get("track") or "",
+        trackers,
+        progress=progress,
+        on_iteration=on_iteration,
+        loggers=loggers,
+        callbacks=callbacks,
+        on_interrupt=on_interrupt,
+    )
+    options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
+    run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
+    if isinstance(config, Mapping):
+        from hybridppo.training.several_policies import train_policies
+
+        others: dict[str, object] = {"agent": agent, "loss": loss, "networks": networks, "profile": profile}
+        others |= {"callbacks": callbacks, "track": trackers}
+        return train_policies(env, config, run, environment_options, placement, run_dir, reporting, **others)
+    if profile and run_dir is None:
+        raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
+    config = config_asked_for(config, agent, loss, networks)
+    team = team_of(run, environment_options.worker_timeout)
+    team.check(config, environment_options, run)
+    environment_options = team.dividing(env, environment_options)
+    meant = team.placement(resolve_placement(placement))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(team)
+        run = team.settled(run)
+        assert run.seed is not None  # given above, where there was none
+        interruption = stack.enter_context(Interruption(saves=run_dir is not None))
+        making = time.perf_counter()
+        environments = team.environments_to_begin(env, config.num_envs, environment_options, run.num_workers)
+        seconds_to_make = time.perf_counter() - making
+        stack.callback(environments.close)
+        require_memory_for_agents(config, environments, meant)
+        spaces = environments.observation_space, environments.action_space
+        with explaining_memory(config, *spaces):
+            trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
+            if isinstance(meant, Auto):
+                choice = team.choose(
+                    meant,
+                    env,
+                    environments,
+                    config,
+                    total_steps=run.total_steps,
+                    num_workers=run.num_workers,
+                    options=environment_options,
+                    agent=trained,
+                    seconds_to_make=seconds_to_make,
+                )
+            else:
+                choice = Choice(meant, run.num_workers, config.torch_threads or 1, table={})
+        trained.config = replace(trained.config, torch_threads=choice.torch_threads)
+        run = replace(run, num_workers=choice.num_workers)
+        if run.start_from is not None:
+            start_from(trained, run.start_from)
+        settings = Settings(
+            env_id=name_of_source(env),
+            env_is_registered=isinstance(env, str),
+            config=trained.config,
+            environment=environment_options,
+            run=run,
+            placement=choice.placement.settings(),
+            observation_space=spaces[0],
+            action_space=spaces[1],
+            own={what: name_of_source(value) for what, value in trained.own.items()},
+        )
+        job = Job(env, settings, environments, trained, choice.placement, interruption, reporting=reporting)
+        if run_dir is None or team.rank > 0:
+            return run_by_groups(job, team)
+        return _run_in(run_dir, replace(job, profile=profile), team, choice.table)
+
+
+def _run_in(run_dir: str | Path, job: Job, team: Alone, table: dict[str, Any]) -> TrainResult:
+    """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
+    with contextlib.closing(RunDirectory.create(run_dir, job.settings.to_json())) as directory:
+        try:
+            if table:
+                directory.write_placements(table)
+            return run_by_groups(replace(job, directory=directory), team)
+        except BaseException:
+            directory.discard()  # what could not even begin leaves no folder in the way of the next attempt
+            raise
+
+
+def run_by_groups(job: Job, team: Alone) -> TrainResult:
+    """As `run_to_the_end`; where a learner is lost that may be replaced, all begin again from the last checkpoint."""
+    while True:
+        try:
+            return run_to_the_end(job, team)
+        except LearnerLostError as lost:
+            job = team.regrouped(job, lost)
+
+
+def run_to_the_end(job: Job, team: Alone) -> TrainResult:
+    """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
+    job = team.begin(job)
+    settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory
+    config, run = agent.config, settings.run
+    memory = explaining_memory(config, job.environments.observation_space, job.environments.action_space)
+    products = float32_products(config.precision, placement.sampling_device, placement.learning_device)
+    with limit_threads(config.torch_threads or 1), memory, products, contextlib.ExitStack() as stack:
+        placement.prepare(agent)
+        sampler = team.sampler(
+            job.env,
+            job.environments,
+            agent,
+            placement,
+            num_envs=config.num_envs,
+            num_steps=config.num_steps,
+            num_episodes=config.episodes_per_rollout,
+            num_workers=run.num_workers,
+            options=settings.environment,
+            env_seed=seed_of(settings.seed, "environments"),
+            noise=np.random.default_rng(seed_of(settings.seed, "noise")),
+        )
+        stack.callback(sampler.close)
+        seen = TrainingRun(agent, settings.to_json(), directory.path if directory is not None else None)
+        own = [StopAtReturn(run.target_return)] if run.target_return is not None else []
+        callbacks = Callbacks([*own, *job.reporting.callbacks], seen)
+        evaluation_meanwhile = None
+        if run.evaluate_every:
+            evaluation_meanwhile = stack.enter_context(contextlib.closing(_evaluation_during(job, callbacks)))
+        runner = team.runner(
+            agent,
+            sampler,
+            placement,
+            total_steps=run.total_steps,
+            total_episodes=run.total_episodes,
+            run_directory=directory,
+            checkpoint_seconds=run.checkpoint_seconds,
+            keep_checkpoints=run.keep_checkpoints,
+            progress=job.reporting.progress,
+            callbacks=callbacks,
+            evaluation=evaluation_meanwhile,
+            interruption=job.interruption,
+        )
+        if job.checkpoint is not None and directory is not None:
+            go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
+        seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
+        with callbacks.told():
+            metrics = _run(runner, job)
+            team.end()
+            with rescuing(runner):
+                evaluation, interrupted = _evaluation_after(job, runner, callbacks)
+            if directory is not None and not interrupted:
+                directory.write_result(_result(settings, runner, evaluation, placement))
+    run_dir = directory.path if directory is not None and team.rank == 0 else None
+    result = TrainResult(
+        agent, metrics, run_dir, settings.seed, evaluation, interrupted, runner.saved, runner.stopped_by
+    )
+    if interrupted and job.reporting.on_interrupt == "raise":
+        raise TrainingInterrupted(result)
+    return result
+
+
+def _run(runner: Runner, job: Job) -> Metrics:
+    """The loop, with a trace of it where one is wanted."""
+    profiler = None
+    if job.directory is not None and job.profile:
+        profiler = Profiler(runner, job.environments, job.directory.path / "trace.json")
+    try:
+        return runner.run()
+    finally:
+        if profiler is not None:
+            profiler.close()
+
+
+def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraining:
+    settings, run = job.settings, job.settings.run
+    evaluator = make_evaluator(
+        job.env,
+        job.agent,
+        job.placement,
+        settings.environment,
+        beside=run.evaluate_beside,
+        num_envs=job.agent.config.num_envs,
+        episodes=run.evaluate_episodes,
+        seed=seed_of(settings.seed, "evaluation during training"),
+        interruption=job.interruption,
+    )
+    return EvaluationDuringTraining(
+        evaluator, every=run.evaluate_every, run_directory=job.directory, tell=callbacks.evaluation
+    )
+
+
+def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[Evaluation | None, bool]:
+    """The evaluation that was asked for, if there is one; whether a signal ended it, or the training before it."""
+    settings = job.settings
+    if runner.interrupted or settings.run.evaluation_episodes == 0:
+        return None, runner.interrupted
+    try:
+        evaluation = evaluate_agent(
+            job.agent,
+            job.env,
+            episodes=settings.run.evaluation_episodes,
+            seed=seed_of(settings.seed, "evaluation"),
+            autoreset_mode=settings.environment.autoreset_mode,
+            on_env_error=settings.environment.on_env_error,
+            env_kwargs=settings.environment.env_kwargs,
+            imports=settings.environment.imports,
+            vectorization=settings.environment.vectorization_of_evaluation,
+            placement=job.placement,
+            progress=job.reporting.progress,
+            should_stop=lambda: job.interruption.requested,
+        )
+    except Stopped:
+        return None, True
+    callbacks.evaluation(line_of(runner, evaluation))
+    return evaluation, False
+
+
+def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, placement: Placement) -> dict[str, Any]:
+    result = {
+        "env_id": settings.env_id,
+        "seed": settings.seed,
+        "env_steps": runner.sampler.env_steps,
+        "seconds": runner.seconds,
+        "placement": placement.settings(),
+        "episode_return_mean": runner.sampler.statistics.return_mean,
+    }
+    if evaluation is not None:
+        result |= {
+            "evaluation_return_mean": evaluation.return_mean,
+            "evaluation_return_std": evaluation.return_std,
+            "evaluation_episodes": len(evaluation.returns),
+        }
+    return result

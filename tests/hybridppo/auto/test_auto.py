@@ -1,0 +1,215 @@
+"""Placement auto: what it chooses is trained under, told in a line, written down, and never measured twice."""
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ppo_settings import ppo_config
+from torch import Tensor
+
+import hybridppo
+from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
+from hybridppo.auto import auto
+from hybridppo.auto.figures import Calibration, Figures
+from hybridppo.auto.of_candidate import placement_of
+from hybridppo.auto.prediction import Candidate
+
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
+ITERATIONS = 30
+
+CHEAP_STEPS = Figures({4: 1e-4, 2: 6e-5}, 1e-5, 0.0, {1: 1.0}, assumed=())
+SLOW_STEPS = Figures({4: 1.0, 2: 0.5}, 1e-5, 0.0, {1: 1.0, 4: 0.5}, assumed=())
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the figures that a calibration finds, on two cores; gives the arguments of every calibration."""
+    calls: list[dict[str, Any]] = []
+
+    def record(figures: Figures | None) -> list[dict[str, Any]]:
+        def calibrate(*arguments: Any, **options: Any) -> Calibration:
+            calls.append(options)
+            return Calibration(figures, seconds=0.5, left_out=[] if figures else ["all: too short"])
+
+        monkeypatch.setattr(auto, "calibrate", calibrate)
+        monkeypatch.setattr(auto, "cpu_cores", lambda: 2)
+        return calls
+
+    return record
+
+
+def train(env: Any = "Acrobot-v1", *, iterations: int = ITERATIONS, **options: Any) -> hybridppo.TrainResult:
+    options = {"seed": 3, "placement": "auto", "config": CONFIG, "progress": False} | options
+    return hybridppo.train(env, total_steps=iterations * CONFIG.batch_size, **options)
+
+
+def parameters(result: hybridppo.TrainResult) -> Tensor:
+    everything = [*result.agent.actor.parameters(), *result.agent.critic.parameters()]
+    return torch.cat([parameter.detach().flatten() for parameter in everything])
+
+
+def config_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "config.json").read_text())
+
+
+# The result
+
+
+@pytest.mark.parametrize("fields", [{"activation": "elu"}, {"hidden_sizes": ()}, {}], ids=["elu", "linear", "tanh"])
+def test_networks_that_workers_cannot_run_are_sampled_here(fields: Any, recorded: Any, tmp_path: Path) -> None:
+    recorded(SLOW_STEPS)
+    train(config=dataclasses.replace(CONFIG, **fields), iterations=2, run_dir=tmp_path / "run")
+    assert config_of(tmp_path / "run")["num_workers"] == (0 if fields else 2)
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Acrobot-v1", "Pendulum-v1"])
+def test_measuring_changes_nothing_of_the_result(env: str) -> None:
+    assert torch.equal(parameters(train(env)), parameters(train(env, placement="cpu")))
+
+
+def test_a_measured_choice_is_what_its_name_gives(recorded: Any, tmp_path: Path) -> None:
+    recorded(SLOW_STEPS)
+    result = train(run_dir=tmp_path / "run")
+    assert config_of(tmp_path / "run")["num_workers"] == 2
+    assert torch.equal(parameters(result), parameters(train(placement="cpu", num_workers=2)))
+    assert torch.equal(parameters(result), parameters(train(placement="cpu")))
+
+
+def test_overlap_is_taken_only_where_it_is_allowed(recorded: Any, tmp_path: Path) -> None:
+    recorded(Figures({4: 1.0}, 1e-5, 0.0, {1: 16.0}, assumed=()))
+    options = {"env": "CartPole-v1", "iterations": 5}
+    train(**options, run_dir=tmp_path / "without")
+    result = train(**options, placement=Auto(max_lag=1), run_dir=tmp_path / "with")
+    assert config_of(tmp_path / "without")["placement"] == SingleDevice("cpu").settings()
+    assert config_of(tmp_path / "with")["placement"] == Mirrored("cpu", "cpu", max_lag=1).settings()
+    assert config_of(tmp_path / "with")["num_workers"] is None  # the worker that overlap has by itself
+    by_name = train(**options, placement=Mirrored("cpu", "cpu", max_lag=1))
+    assert torch.equal(parameters(result), parameters(by_name))
+
+
+def test_threads_are_chosen_only_where_left_open(recorded: Any, tmp_path: Path) -> None:
+    recorded(Figures({4: 1e-3}, 1e-5, 0.0, {1: 1.0, 2: 0.5}, assumed=()))
+    options = {"env": "CartPole-v1", "iterations": 2}
+    open_config = dataclasses.replace(CONFIG, torch_threads=None)
+    result = train(**options, config=open_config, run_dir=tmp_path / "open")
+    assert result.agent.config.torch_threads == config_of(tmp_path / "open")["config"]["torch_threads"] == 2
+    train(**options, run_dir=tmp_path / "fixed")
+    assert config_of(tmp_path / "fixed")["config"]["torch_threads"] == 1
+    train(**options, config=open_config, placement="cpu", run_dir=tmp_path / "by name")
+    assert config_of(tmp_path / "by name")["config"]["torch_threads"] == 1
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_number_of_workers_that_was_asked_for_is_obeyed(num_workers: int, recorded: Any, tmp_path: Path) -> None:
+    recorded(SLOW_STEPS)
+    train(num_workers=num_workers, iterations=2, run_dir=tmp_path / "run")
+    assert config_of(tmp_path / "run")["num_workers"] == num_workers
+
+
+# What it says and writes
+
+
+def test_one_line_says_what_was_chosen_and_why(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    recorded(SLOW_STEPS)
+    with caplog.at_level(logging.INFO, logger="hybridppo"):
+        train(iterations=2)
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert message.startswith("placement auto: cpu, 2 workers, ")
+    assert "cpu 17 s" in message
+    assert "(measured in 0.5 s)" in message
+
+
+def test_a_run_too_short_says_so_and_takes_the_cpu(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    with caplog.at_level(logging.INFO, logger="hybridppo"):
+        train(iterations=2, run_dir=tmp_path / "run")
+    (record,) = caplog.records
+    expected = "placement auto: cpu; not measured (all: a run of 2 iterations is too short to measure)"
+    assert record.getMessage() == expected
+    table = json.loads((tmp_path / "run" / "placements.json").read_text())
+    assert table["chosen"] == "cpu"
+
+
+def test_the_table_is_written(recorded: Any, tmp_path: Path) -> None:
+    recorded(SLOW_STEPS)
+    train(iterations=2, run_dir=tmp_path / "run")
+    table = json.loads((tmp_path / "run" / "placements.json").read_text())
+    assert table["chosen"] == "cpu, 2 workers"
+    assert table["seconds"] == 0.5
+    assert table["figures"]["step"] == {"4": 1.0, "2": 0.5}
+    assert [row["label"] for row in table["predictions"]][:3] == ["cpu", "cpu, 2 workers", "overlap, 1 worker"]
+
+
+def test_a_placement_by_name_measures_nothing(recorded: Any, tmp_path: Path) -> None:
+    calls = recorded(SLOW_STEPS)
+    train(iterations=2, placement="cpu", run_dir=tmp_path / "run")
+    assert calls == []
+    assert not (tmp_path / "run" / "placements.json").exists()
+
+
+def test_a_resumed_run_is_not_measured_again(recorded: Any, tmp_path: Path) -> None:
+    calls = recorded(SLOW_STEPS)
+    train(iterations=2, run_dir=tmp_path / "run")
+    before = config_of(tmp_path / "run")
+    hybridppo.resume(tmp_path / "run", total_steps=4 * CONFIG.batch_size, progress=False)
+    assert len(calls) == 1
+    assert config_of(tmp_path / "run") == before | {"total_steps": 4 * CONFIG.batch_size}
+
+
+def test_a_resumed_run_is_measured_where_that_is_asked_for(recorded: Any, tmp_path: Path) -> None:
+    calls = recorded(SLOW_STEPS)
+    train(iterations=2, placement="cpu", run_dir=tmp_path / "run")
+    hybridppo.resume(tmp_path / "run", total_steps=4 * CONFIG.batch_size, placement="auto", progress=False)
+    assert len(calls) == 1
+
+
+def test_what_goes_wrong_is_told_and_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise ZeroDivisionError("no second simulator")
+
+    monkeypatch.setattr(auto, "calibrate", fail)
+    result = train(iterations=2)
+    assert result.metrics["iteration"] == 2
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == "placement auto: not measured, because of ZeroDivisionError: no second simulator"
+
+
+def test_more_than_one_update_of_lag_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_lag must be 0 or 1, got 2"):
+        Auto(max_lag=2)
+
+
+# From candidates to placements
+
+
+@pytest.mark.parametrize(
+    ("candidate", "expected"),
+    [
+        (Candidate("cpu", num_workers=2), "SingleDevice(device='cpu')"),
+        (Candidate("cuda", "cpu", "cpu"), "SingleDevice(device='cpu')"),
+        (Candidate("overlap"), "max_lag=1, verify=False, force_copy=False)"),
+        (Candidate("hybrid"), "max_lag=0, verify=False, force_copy=True)"),
+        (Candidate("migrate"), "Migrating(sampling='cpu', learning='cpu', force_copy=True)"),
+    ],
+)
+def test_candidates_are_placements(candidate: Candidate, expected: str) -> None:
+    assert repr(placement_of(candidate)).endswith(expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_gpu_candidates_are_measured(tmp_path: Path) -> None:
+    config = ppo_config(num_envs=8, hidden_sizes=(1024, 1024))
+    hybridppo.train(
+        "CartPole-v1", total_steps=200 * config.batch_size, config=config, run_dir=tmp_path / "run", progress=False
+    )
+    table = json.loads((tmp_path / "run" / "placements.json").read_text())
+    assert {row["name"] for row in table["predictions"]} >= {"cpu", "cuda", "hybrid", "migrate"}
+    assert table["chosen"] in ("cuda", "hybrid")

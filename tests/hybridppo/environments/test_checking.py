@@ -1,0 +1,269 @@
+"""What is wrong with an environment is found, and what is right is not complained of."""
+
+import json
+import random
+import re
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.vector import SyncVectorEnv
+from toy_agents import FaultyAgents, Matching
+
+import hybridppo
+from hybridppo import ConfigurationError
+from hybridppo.commands.main import main
+from hybridppo.system.figures import shown_return, shown_seconds
+
+
+class Walk(gym.Env[Any, Any]):
+    """Nothing is wrong with it: a walk to either end of a line."""
+
+    observation_space: Any = Box(-9.0, 9.0, (1,))
+    action_space: Any = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place = int(self.np_random.integers(-2, 3))
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place += 2 * int(action) - 1
+        return self.seen(), self.reward(), abs(self.place) >= 9, False, {}
+
+    def seen(self) -> Any:
+        return np.array([self.place], np.float32)
+
+    def reward(self) -> Any:
+        return float(self.place == 9)
+
+
+def variant(**attributes: Any) -> Callable[[], Any]:
+    return lambda: type("Variant", (Walk,), attributes)()
+
+
+def made_with_lock() -> Any:
+    env = Walk()
+    env.lock = threading.Lock()  # type: ignore[attr-defined]
+    return env
+
+
+LOCK = threading.Lock()
+FAR, UNBOUNDED = Box(-1e9, 1e9, (1,)), Box(-np.inf, np.inf)
+
+
+def needs_lock(lock: Any) -> Any:
+    return Walk()
+
+
+def continuous(env: Walk, action: Any) -> Any:
+    return Walk.step(env, action[0] > 0)
+
+
+def endless(env: Walk, action: Any) -> Any:
+    return *Walk.step(env, action)[:2], False, False, {}
+
+
+def reset_anywhere(env: Walk, **options: Any) -> Any:
+    env.place = float(np.random.default_rng().uniform(-8.0, 8.0))  # never the same twice
+    return env.seen(), {}
+
+
+def far(env: Walk) -> Any:
+    return np.array([1e4 * env.place], np.float32)
+
+
+FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "raises": (variant(reward=lambda env: 1 / 0), "error", "it fails.*ZeroDivisionError"),
+    "cannot be made": (lambda: 1 / 0, "error", "it cannot be made.*ZeroDivisionError"),
+    "no environment": (lambda: 3, "error", "it is a int -> derive it from gymnasium.Env"),
+    "no space": (variant(observation_space=None), "error", "it has no observation_space -> set self.observation_space"),
+    "unsupported space": (variant(action_space=Text(3)), "error", "the action space .* is not supported"),
+    "outside at first": (variant(observation_space=Box(7.0, 9.0, (1,))), "error", "outside of the bounds"),
+    "outside later": (
+        variant(observation_space=Box(-4.0, 4.0, (1,))),
+        "warning",
+        r"observation\[0\] was -9.0, outside of the bounds of its space, -4.0 to 4.0 -> give the space",
+    ),
+    "shape": (variant(seen=lambda env: np.zeros(2, np.float32)), "error", r"of shape \(2,\)"),
+    "not finite": (variant(reward=lambda env: float("nan")), "error", "its reward is nan"),
+    "reset alone": (variant(reset=lambda env, **options: np.zeros(1)), "error", "its reset did not return two values"),
+    "wide actions": (
+        variant(action_space=Box(-500.0, 500.0), step=continuous),
+        "warning",
+        "its actions go up to 500.*RescaleAction",
+    ),
+    "unbounded actions": (variant(action_space=UNBOUNDED, step=continuous), "note", "its actions are not bounded"),
+    "large observations": (
+        variant(observation_space=FAR, seen=far),
+        "note",
+        r"observation\[0\] goes up to .*normalize_observations",
+    ),
+    "large rewards": (variant(reward=lambda env: 1e3 * env.place), "note", "rewards go up to.*normalize_rewards"),
+    "no rewards": (variant(reward=lambda env: 0.0), "warning", "rewards were 0"),
+    "endless": (variant(step=endless, observation_space=FAR), "warning", "no episode ended.*TimeLimit"),
+    "not seeded": (
+        variant(reset=reset_anywhere, observation_space=FAR),
+        "warning",
+        "the same seed gave two different episodes",
+    ),
+    "global generator": (variant(reward=lambda env: random.random()), "warning", "global generator"),
+    "not to be sent": (partial(needs_lock, LOCK), "note", "cannot be sent to worker processes"),
+    "not to be saved": (made_with_lock, "note", "its state cannot be saved.*get_state"),
+}
+
+
+@pytest.mark.parametrize("what", FINDINGS)
+def test_what_is_wrong_is_found_with_its_mend(what: str) -> None:
+    make, severity, text = FINDINGS[what]
+    report = hybridppo.check_env(make, steps=500)
+    found = [str(finding) for finding in report.findings if finding.severity == severity]
+    assert any(re.search(text, line, re.DOTALL) for line in found), report
+    assert report.is_usable == (severity != "error")
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    report = hybridppo.check_env(Walk, steps=500)
+    assert report.findings == []
+    assert report.is_usable
+    assert report.steps == 500
+    assert report.seconds_per_step > 0
+    assert all(length >= 7 for length in report.episode_lengths)
+    assert "can be trained in" in str(report)
+
+
+@pytest.mark.parametrize("make", [Walk, Matching])
+def test_a_slow_environment_makes_fewer_steps(make: Callable[[], Any]) -> None:
+    report = hybridppo.check_env(make, seconds=0)
+    assert report.steps == 1
+    assert report.is_usable
+    assert "1 of 2,000 steps took 0 s -> for more, check_env(..., seconds=60), or --seconds 60" in str(report)
+    assert "no episode ended" not in str(report)
+    assert "steps took" not in str(hybridppo.check_env(make, steps=1, seconds=0))
+    for bad in (-1, "long", float("nan")):
+        with pytest.raises(ConfigurationError, match="seconds must be a number of at least 0"):
+            hybridppo.check_env(make, seconds=bad)  # type: ignore[arg-type]
+
+
+def test_a_first_observation_a_little_out_of_bounds_is_warned_of() -> None:
+    class Beginning(Walk):
+        observation_space: Any = Box(0.0, 9.0, (1,))
+
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            super().reset(seed=seed)
+            self.place = 8
+            return np.array([9.5], np.float32), {}
+
+    report = hybridppo.check_env(Beginning, steps=1)
+    assert report.is_usable
+    assert "observation[0] was 9.5, outside of the bounds of its space, 0.0 to 9.0" in str(report)
+
+
+def test_a_reset_may_make_another_action_space() -> None:
+    class Renewing(Walk):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            self.action_space = Discrete(2)
+            return super().reset(seed=seed)
+
+    assert hybridppo.check_env(Renewing, steps=500).findings == []
+
+
+def test_times_are_said_in_units_that_can_be_read() -> None:
+    said = [
+        shown_seconds(seconds) for seconds in (0.0, 4.464e-6, 9.994e-4, 9.996e-4, 0.0123, 0.9996, 9.4, 99.96, 4321.0)
+    ]
+    assert said == ["0 s", "4.46 us", "999 us", "1 ms", "12.3 ms", "1 s", "9.4 s", "100 s", "4,321 s"]
+    assert [shown_return(mean) for mean in (12.34, float("nan"))] == ["return 12.3", "no whole episode"]
+
+
+def test_a_mask_is_obeyed_and_told_of() -> None:
+    class Masked(Walk):
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            observation, _ = super().reset(seed=seed)
+            return observation, {"action_mask": np.array([0, 1], np.int8)}
+
+        def step(self, action: Any) -> Any:
+            assert action == 1
+            return *super().step(action)[:4], {"action_mask": np.array([0, 1], np.int8)}
+
+    report = hybridppo.check_env(Masked, steps=200)
+    assert [finding.mend for finding in report.findings] == ["train with action_masks=True (--action-masks)"]
+
+
+def test_the_global_generators_are_left_as_they_were() -> None:
+    def state() -> Any:
+        return random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index] # noqa: NPY002
+
+    before = state()
+    hybridppo.check_env(Walk, steps=50)
+    assert state() == before
+
+
+def test_a_vector_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="check one of its environments"):
+        hybridppo.check_env(lambda: SyncVectorEnv([Walk]))
+
+
+def test_the_command_prints_and_its_exit_code_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["check", "CartPole-v1", "--steps", "50", "--seconds", "0", "--json"])
+    assert end.value.code == 0
+    said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # JSON by the standard
+    assert (said["is_usable"], said["steps"], said["seconds_per_reset"]) == (True, 1, None)
+    with pytest.raises(SystemExit) as end:
+        main(["check", "Nowhere-v0"])
+    assert end.value.code == 1
+    assert "pprint_registry" in capsys.readouterr().out
+
+
+# Several agents
+
+
+def test_agents_that_share_a_policy_are_checked() -> None:
+    report = hybridppo.check_env(partial(Matching, masks=True), steps=100)
+    assert report.is_usable
+    assert report.steps == 100
+    assert set(report.episode_lengths) == {6, 7, 8}
+    assert "note: it has 3 agents, which share a policy: player 0, player 1, player 2" in str(report)
+    assert "its infos have an 'action_mask'" in str(report)
+    assert "two different episodes" not in str(report)
+
+
+class Unlike(Matching):
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(4 + self.possible_agents.index(agent))
+
+
+class Drawing(Matching):
+    """Draws from the global generator."""
+
+    def _seen(self, wanted: int) -> Any:
+        return np.random.randint(4)  # noqa: NPY002
+
+
+AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a space of their own": (
+        Unlike,
+        "error: agents that share a policy have the same spaces: the observation",
+    ),
+    "a number that is none": (
+        partial(FaultyAgents, lambda env, result: ({**result[0], "agent_1": np.full(3, np.nan)}, *result[1:])),
+        "error: agent 'agent_1': its observation[0] is nan",
+    ),
+    "in turn": (partial(lambda: type("InTurn", (Matching,), {"last": None})()), "agents act in turn"),
+    "the global generator": (Drawing, "warning: it draws from Python's or NumPy's global generator"),
+    "nothing at all": (object, "error: it is a object -> derive it from gymnasium.Env, or, of several agents, from"),
+}
+
+
+@pytest.mark.parametrize("what", AGENTS_GONE_WRONG)
+def test_what_is_wrong_with_agents_is_found(what: str) -> None:
+    make, words = AGENTS_GONE_WRONG[what]
+    report = hybridppo.check_env(make, steps=50)
+    assert words in str(report)
+    assert report.is_usable == ("error" not in words and "turn" not in words)

@@ -1,0 +1,172 @@
+"""The policies: their texts, their fragments, and what is refused before anything begins."""
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium as gym
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from ppo_settings import ppo_config
+
+import hybridppo
+from hybridppo import ConfigurationError, DistributionError, MultiLearner
+from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.distribution.cluster import Cluster
+from hybridppo.runs.distribution_policies import POLICIES, Distribution, distribution_of
+
+EVERY: dict[str, Distribution] = {
+    "local": hybridppo.Local(),
+    "coarse:8": hybridppo.SingleLearnerCoarse(samplers=8),
+    "fine:2": hybridppo.SingleLearnerFine(env_workers=2),
+    "environments:3": hybridppo.Environments(workers=3),
+    "multi": hybridppo.MultiLearner(),
+    "multi:2": hybridppo.MultiLearner(learners=2),
+    "multi:2:4": hybridppo.MultiLearner(learners=2, shards=4),
+    "gpu:2:4": hybridppo.GPUOnly(learners=2, shards=4),
+    "central:2": hybridppo.Central(learners=2),
+    "central:2:0": hybridppo.Central(learners=2, max_lag=0),
+}
+CONFIG = ppo_config(num_envs=4, num_steps=8, hidden_sizes=(4,))
+
+
+@pytest.mark.parametrize(("text", "policy"), EVERY.items())
+def test_every_policy_has_a_text_and_fragments(text: str, policy: Distribution) -> None:
+    assert str(policy) == text
+    assert {part for fragment in policy.fragments() for part in fragment.holds} >= {"environments", "actor", "learner"}
+    assert distribution_of(text) == distribution_of(policy) == policy
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("kind", POLICIES.values(), ids=POLICIES)
+def test_the_documents_say_of_each_what_it_says_itself(kind: type[Distribution]) -> None:
+    policy = kind(*[{"samplers": 8, "env_workers": 8, "workers": 8, "learners": 4}[f.name] for f in fields(kind)[:1]])
+    fragments = [f"{part.count} of {', '.join(part.holds)} ({part.crosses})" for part in policy.fragments()]
+    row = f"| `{policy!r}` | `{policy}` | {'; '.join(fragments)} |"
+    assert row in (ROOT / "docs" / "distribution.md").read_text(encoding="utf-8").splitlines()
+
+
+def test_there_is_one_of_each_kind() -> None:
+    assert {type(policy) for policy in EVERY.values()} == set(POLICIES.values())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("ray:2", "unknown distribution 'ray:2': use one of local, coarse"),
+        ("multi:two", "written multi:LEARNERS:SHARDS.*'multi:two'"),
+        ("multi:2:4:8", "written multi:LEARNERS:SHARDS"),
+        ("central", "central needs learners: central:2"),
+        ("central:2:1:1", "written central:LEARNERS:MAX_LAG"),
+        ("multi:0", "learners must be a whole number of at least 1, got 0"),
+        ("multi:2:3", "shards must be a multiple of learners = 2, got 3"),
+        ("coarse", "coarse needs samplers: coarse:2"),
+        (2, "must be a policy or its text"),
+    ],
+)
+def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        distribution_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 learners, got 3"),
+        ({"num_envs": 4, "num_steps": 8}, {"distribution": "multi:2:64"}, "shards must be at most .* 8, got 64"),
+        (
+            {"recurrent": "gru", "num_steps": 64, "num_minibatches": 4},
+            {"distribution": "multi:4"},
+            "shards must be at most the sequences of a minibatch, 2, got 4: take fewer, or lower num_minibatches",
+        ),
+        ({"pool_size": 2}, {"distribution": "central:2"}, "pool_size=2 cannot be had with 2 learners of a server"),
+        ({"num_envs": 1, "episodes_per_rollout": 1}, {}, "episodes_per_rollout=1 cannot be had"),
+        ({}, {"num_workers": 2}, "num_workers=2 cannot be had"),
+        ({}, {"placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)}, "by turns on CPUs, got Mirrored"),
+        ({}, {"distribution": "multi"}, "say how many learners to start"),
+        (
+            {"num_envs": 3, "num_steps": 16},
+            {"distribution": "central:2"},
+            "num_envs must be a multiple of the 2 learner",
+        ),
+        ({"num_envs": 6}, {"distribution": "central:3"}, "num_minibatches must be a multiple of the 3 learners.*got 4"),
+        ({}, {"num_workers": 2, "distribution": "central:2"}, "num_workers=2 cannot be had"),
+        (
+            {},
+            {"distribution": "central:2", "placement": hybridppo.Mirrored("cpu", "cpu", max_lag=1)},
+            "by turns on CPU",
+        ),
+        ({}, {"distribution": "central:2", "config": hybridppo.TD3Config()}, "gradients of PPO only, got TD3Config"),
+        ({}, {"config": hybridppo.DDPGConfig()}, "learners share the gradients of PPO only, got DDPGConfig"),
+        ({}, {"config": hybridppo.TD3Config()}, "learners share the gradients of PPO only, got TD3Config"),
+    ],
+)
+def test_what_cannot_be_spread_is_refused_before_anything_is_started(
+    config: dict[str, object], options: dict[str, object], message: str
+) -> None:
+    of_ppo = ppo_config(**{"num_envs": 4, **config})
+    options = {"total_steps": 64, "distribution": MultiLearner(2), "config": of_ppo, **options}
+    with pytest.raises(ConfigurationError, match=message):
+        hybridppo.train("CartPole-v1", **options)
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({"num_envs": 1}, {}, r"(samplers|env_workers|workers) must be at most num_envs = 1, got 2"),
+        ({"num_envs": 4}, {"num_workers": 2}, "num_workers=2 cannot be had with distribution .*:2"),
+        ({"num_envs": 4}, {"address": 7}, "address must be auto or HOST:PORT, got 7"),
+    ],
+)
+def test_what_cannot_be_had_over_ray_is_refused_before_it_is_started(
+    distribution: str, config: dict[str, int], options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        hybridppo.train(
+            "CartPole-v1", total_steps=64, config=ppo_config(**config), distribution=distribution, **options
+        )
+
+
+@pytest.mark.parametrize("distribution", ["coarse:2", "fine:2", "environments:2"])
+def test_without_ray_its_policies_say_how_to_get_it(distribution: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigurationError, match=rf"{distribution} needs Ray.*pip install '\.\[ray\]'"):
+        hybridppo.train("CartPole-v1", total_steps=64, config=CONFIG, distribution=distribution)
+
+
+def test_ray_that_does_not_start_in_time_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: object) -> None:
+        raise Exception("The current node timed out during startup.")  # a plain one, as Ray does
+
+    private = SimpleNamespace(ray_constants=SimpleNamespace(ENABLE_RAY_CLUSTER=True))
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init, _private=private)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(DistributionError, match=r"Ray could not be started on this machine .*timed out during startup"):
+        Cluster("coarse:2", None, 2)
+
+
+def test_a_vector_that_is_seeded_as_a_whole_is_refused() -> None:
+    def vector() -> SyncVectorEnv:
+        return SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 4)
+
+    with pytest.raises(ConfigurationError, match="made a SyncVectorEnv, which is seeded as a whole"):
+        hybridppo.train(vector, total_steps=64, config=CONFIG, distribution=MultiLearner(2))
+
+
+def test_one_learner_needs_no_process_and_says_so_in_its_settings(tmp_path: Path) -> None:
+    result = hybridppo.train(
+        "CartPole-v1", total_steps=64, config=CONFIG, distribution=MultiLearner(1), run_dir=tmp_path / "run",
+        progress=False,
+    )  # fmt: skip
+    assert result.saved
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["distribution"] == "multi:1:1"
+    # An agent that has trained in shards goes on without them.
+    result = hybridppo.train("CartPole-v1", total_steps=64, agent=result.agent, placement="cpu", progress=False)
+    assert result.metrics["env_steps"] >= 64
+    assert not isinstance(result.agent._steps, ShardedSteps)

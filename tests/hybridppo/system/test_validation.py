@@ -1,0 +1,37 @@
+"""Numbers out of saved states: those that were saved come back, others are refused by name."""
+
+import math
+from typing import Any
+
+import pytest
+
+from hybridppo.system.validation import real, reals, whole
+
+
+def test_what_was_saved_comes_back() -> None:
+    assert whole({"a": 3}, "a") == 3
+    assert whole({"a": 2**63 - 1}, "a") == 2**63 - 1
+    assert real(3, "a") == 3.0
+    assert reals({"a": [1, 2.5]}, "a", length=2) == [1.0, 2.5]
+    assert reals({"a": []}, "a") == []
+
+
+@pytest.mark.parametrize("value", [-1, 2**63, 1.0, True, "1", None, [1]], ids=str)
+def test_other_things_are_no_whole_numbers(value: Any) -> None:
+    with pytest.raises(ValueError, match="a is no whole number of at least 0"):
+        whole({"a": value}, "a")
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, 10**400, True, "1", None, [1.0]], ids=lambda value: str(value)[:9]
+)
+def test_other_things_are_no_finite_numbers(value: Any) -> None:
+    with pytest.raises(ValueError, match="a number in a is no finite number"):
+        reals({"a": [1.0, value]}, "a")
+
+
+def test_lists_are_of_the_length_they_were() -> None:
+    with pytest.raises(ValueError, match="a is no list of 3 numbers"):
+        reals({"a": [1.0, 2.0]}, "a", length=3)
+    with pytest.raises(ValueError, match=r"a is no list$"):
+        reals({"a": "12"}, "a")

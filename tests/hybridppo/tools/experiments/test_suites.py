@@ -1,0 +1,158 @@
+"""Suites: which runs they ask for, runs side by side that are stopped and go on, and the table at the end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridppo
+from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
+from hybridppo.run_directory.lock import wait_until_free
+from hybridppo.tools.experiments.one_run import RunAsked
+from hybridppo.tools.experiments.side_by_side import run_all, run_process
+from hybridppo.tools.experiments.suites import SUITES, cases_of, result_of, table
+from hybridppo.tools.experiments.tuning import tuned_entry
+from hybridppo.tools.views.curves import read_lines
+
+processes = pytest.mark.extras
+"""Each starts several, which takes long beside other tests."""
+
+ROOT = Path(__file__).parents[3]
+SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
+
+
+def asked(folder: Path, steps: int = 64, env_id: str = "CartPole-v1", **options: Any) -> RunAsked:
+    options = {"placement": "cpu", "evaluation_episodes": 1, **options}
+    return RunAsked(str(folder), env_id, steps, 3, "ppo", SMALL.to_json(), options)
+
+
+def write_suite(folder: Path, **cases: dict[str, Any]) -> Path:
+    path = folder / "suite.json"
+    path.write_text(json.dumps(cases))
+    return path
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_has_tuned_settings_of_its_environments(name: str) -> None:
+    found = cases_of(name)
+    assert [case.env_id for case in found] == list(SUITES[name])
+    for case in found:
+        entry = tuned_entry(case.env_id)
+        assert (case.total_steps, case.config) == (entry.total_steps, entry.config.to_json())
+
+
+def test_defaults_need_steps() -> None:
+    with pytest.raises(ConfigurationError, match="say total_steps"):
+        cases_of("CartPole-v1", "defaults")
+    (case,) = cases_of("Taxi-v3", "defaults", 1000)
+    assert (case.total_steps, case.config) == (1000, PPOConfig().to_json())
+
+
+def test_settings_of_ones_own(tmp_path: Path) -> None:
+    small = {"env_id": "Pendulum-v1", "agent": "td3", "total_steps": 500, "config": {"learning_rate": 1e-4}}
+    path = write_suite(tmp_path, slow=small, plain={"env_id": "CartPole-v1", "total_steps": 9})
+    slow, plain = cases_of(path)
+    assert (slow.name, slow.env_id, slow.agent, slow.config["learning_rate"]) == ("slow", "Pendulum-v1", "td3", 1e-4)
+    assert (plain.agent, plain.config, plain.total_steps) == ("ppo", PPOConfig().to_json(), 9)
+
+
+@pytest.mark.parametrize(
+    ("entry", "what"),
+    [
+        ({"total_steps": 5}, "needs an env_id"),
+        ({"env_id": "CartPole-v1", "steps": 5}, "has steps, which is unknown"),
+        ({"env_id": "CartPole-v1", "total_steps": 5, "agent": "sac"}, "settings that cannot be: 'sac'"),
+        ({"env_id": "CartPole-v1", "total_steps": 5, "config": {"gamma": 2.0}}, "settings that cannot be: gamma"),
+        ({"env_id": "CartPole-v1"}, "total_steps of 'case'"),
+    ],
+)
+def test_a_suite_that_cannot_be_is_refused(entry: dict[str, Any], what: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        cases_of(write_suite(tmp_path, case=entry))
+
+
+def test_what_is_no_suite_names_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match=r"no tuned settings for atari.*classic, box2d, mujoco"):
+        cases_of("atari")
+    with pytest.raises(ConfigurationError, match="ids with commas"):
+        cases_of(" , ")
+
+
+@processes
+def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path) -> None:
+    path = write_suite(tmp_path, small={"env_id": "CartPole-v1", "total_steps": 64, "config": SMALL.to_json()})
+    options: dict[str, Any] = {"output": tmp_path / "out", "jobs": 2, "progress": False}
+    (row,) = hybridppo.run_benchmark(path, seeds=2, **options)
+    assert len(row.returns) == 2
+    assert row.low <= row.middle <= row.high
+    assert table([row]) in (tmp_path / "out" / "benchmark.md").read_text()
+    assert json.loads((tmp_path / "out" / "benchmark.json").read_text())[0]["returns"] == row.returns
+    # A run in a process is the run that Python makes.
+    same = hybridppo.train("CartPole-v1", total_steps=64, seed=1, placement="cpu", config=SMALL, progress=False,
+                           evaluation_episodes=20)  # fmt: skip
+    assert same.evaluation is not None
+    assert same.evaluation.return_mean == row.returns[1]
+    # Another seed trains that seed alone; other settings are refused.
+    results = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("runs/*/*/result.json")}
+    (again,) = hybridppo.run_benchmark(path, seeds=2, **options)
+    assert again.returns == row.returns
+    assert {file: file.stat().st_mtime_ns for file in results} == results
+    write_suite(tmp_path, small={"env_id": "CartPole-v1", "total_steps": 96, "config": SMALL.to_json()})
+    with pytest.raises(ConfigurationError, match="is a run of another total_steps"):
+        hybridppo.run_benchmark(path, seeds=2, **options)
+
+
+@processes
+def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
+    run = asked(tmp_path / "run", steps=10_000_000)
+    with run_process(run) as running:
+        deadline = time.monotonic() + 60
+        while running.env_steps == 0:
+            assert time.monotonic() < deadline
+            assert not running.ended()
+            time.sleep(0.05)
+    assert result_of(run) is None
+    before = len(read_lines(tmp_path / "run" / "metrics.jsonl"))
+    more = asked(tmp_path / "run", steps=32 * before + 64)
+    run_all([more], jobs=1)
+    lines = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert len(lines) > before
+    assert [line["iteration"] for line in lines] == list(range(1, len(lines) + 1))
+    assert result_of(more) is not None
+
+
+@processes
+def test_a_run_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
+    with pytest.raises(HybridPPOError, match=r"the run .*run failed: .*NoSuch.*run\.log"):
+        run_all([asked(tmp_path / "run", env_id="NoSuch-v0")], jobs=1)
+
+
+@processes
+@pytest.mark.skipif(sys.platform == "win32", reason="kill is of POSIX")
+def test_whoever_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
+    code = (
+        "import sys, json\nfrom hybridppo.tools.experiments.one_run import RunAsked\n"
+        "from hybridppo.tools.experiments.side_by_side import run_all\n"
+        "run_all([RunAsked(**json.loads(sys.argv[1]))], jobs=1)"
+    )
+    run = asked(tmp_path / "run", steps=10_000_000)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", code, run.to_line()], env=environment) as parent:
+        deadline = time.monotonic() + 60
+        while not read_lines(tmp_path / "run" / "metrics.jsonl"):
+            assert time.monotonic() < deadline
+            assert parent.poll() is None
+            time.sleep(0.05)
+        parent.send_signal(signal.SIGKILL)
+    log = tmp_path / "run.log"
+    while "interrupted" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    wait_until_free(tmp_path / "run", 60.0)  # it is being saved
+    hybridppo.resume(tmp_path / "run", total_steps=1, progress=False)  # a lock of nobody's, and a whole checkpoint

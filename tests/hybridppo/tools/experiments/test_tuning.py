@@ -1,0 +1,130 @@
+"""Tuned settings: what the file says, and what becomes of it on the command line."""
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+from ppo_settings import ppo_config
+
+import hybridppo
+from hybridppo import ConfigurationError
+from hybridppo.commands.main import main, parse_command
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.tools.experiments.tuning import FILE, Entry, tuned_entry, write_entry
+
+ENTRIES: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["environments"]
+
+
+@pytest.mark.parametrize("env_id", ENTRIES)
+def test_every_entry_is_whole_and_of_an_environment_that_there_is(env_id: str) -> None:
+    assert env_id in gym.registry
+    entry = tuned_entry(env_id)
+    assert entry.config == hybridppo.tuned(env_id) == ppo_config(**ENTRIES[env_id]["config"])
+    assert entry.total_steps >= 20_000
+    assert entry.source.startswith(("rl-baselines3-zoo", "CleanRL"))
+    assert ENTRIES[env_id].keys() >= {"published_return", "return_here", "left_out"}
+    if entry.return_here is None:
+        assert "not measured here yet" in str(entry)
+    if entry.left_out is not None:
+        assert entry.left_out in str(entry)
+
+
+def test_settings_are_those_of_the_source_in_our_terms() -> None:
+    cheetah = hybridppo.tuned("HalfCheetah-v5")
+    assert cheetah.value_coef == pytest.approx(2 * 0.58096)
+    assert (cheetah.num_envs, cheetah.num_steps, cheetah.minibatch_size) == (1, 512, 64)
+    assert cheetah.normalize_observations
+    assert cheetah.normalize_rewards
+    assert (cheetah.hidden_sizes, cheetah.activation, cheetah.log_std_init) == ((256, 256), "relu", -2.0)
+    assert (cheetah.entropy_coef, cheetah.clip_range_vf, cheetah.anneal_learning_rate) == (0.000401762, None, False)
+    assert not cheetah.orthogonal_init
+    hopper = hybridppo.tuned("Hopper-v5")  # whose values are clipped, and halved twice
+    assert (hopper.clip_range_vf, hopper.value_coef, hopper.minibatch_size) == (0.2, 0.5, 64)
+    assert hopper.anneal_learning_rate
+    cartpole = hybridppo.tuned("CartPole-v1")
+    assert cartpole.anneal_learning_rate
+    assert cartpole.anneal_clip_range
+    assert (cartpole.learning_rate, cartpole.minibatch_size) == (1e-3, 256)
+    pendulum, car = hybridppo.tuned("Pendulum-v1"), hybridppo.tuned("MountainCarContinuous-v0")
+    assert (pendulum.use_sde, pendulum.sde_sample_freq, pendulum.log_std_init) == (True, 4, 0.0)
+    assert (car.use_sde, car.sde_sample_freq, car.log_std_init, car.orthogonal_init) == (True, -1, -3.29, False)
+    assert "larger than a rollout" in (tuned_entry("MountainCarContinuous-v0").left_out or "")
+
+
+def test_an_environment_without_an_entry_names_those_with_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"'Taxi-v3', but for: CartPole-v1, Acrobot-v1, .*Hopper-v5"):
+        hybridppo.tuned("Taxi-v3")
+
+
+def train(run_dir: Path, *arguments: object, env_id: str = "CartPole-v1") -> int:
+    options = ("--tuned", "--run-dir", run_dir, "--placement", "cpu", "--no-progress", *arguments)
+    with pytest.raises(SystemExit) as exited:
+        main(["train", env_id, *map(str, options)])
+    return int(exited.value.code or 0)
+
+
+def test_tuned_is_where_other_flags_begin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", "--total-steps", 512, "--gamma", 0.99, "--learning-rate", 2.5e-4, "--seed", 1) == 0
+    assert "tuned: rl-baselines3-zoo" in capsys.readouterr().out
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    # A flag counts also where it says what the default without --tuned is.
+    expected = {**hybridppo.tuned("CartPole-v1").to_json(), "gamma": 0.99, "learning_rate": 2.5e-4}
+    assert ppo_config(**config["config"]) == ppo_config(**expected)
+    assert config["total_steps"] == 512
+
+
+def test_tuned_steps_are_those_of_the_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def noted(env_id: str, **options: Any) -> None:
+        given.update(options)
+        raise Enough
+
+    monkeypatch.setattr("hybridppo.commands.train.train", noted)
+    assert train(tmp_path / "run", env_id="Acrobot-v1") == 1
+    assert given["total_steps"] == 1_000_000
+    assert given["config"] == hybridppo.tuned("Acrobot-v1")
+
+
+def test_tuned_without_an_entry_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train(tmp_path / "run", env_id="Taxi-v3") == 2
+    assert "no tuned settings for 'Taxi-v3'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_tune_searches_with_the_options_of_train_and_prints_the_command_that_trains_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {}
+    config = ppo_config(gamma=0.5, hidden_sizes=(8, 8))
+    file = tmp_path / "my tune" / "tuned.json"
+
+    def search(env_id: str, **options: Any) -> Entry:
+        asked.update(options)
+        file.parent.mkdir()
+        entry = Entry(config, 4000, "a search", None, 1.0, None)
+        write_entry(file, env_id, entry)
+        return entry
+
+    monkeypatch.setattr("hybridppo.tools.experiments.search.tune", search)
+    flags = ["--env-kwargs", '{"name": "it\'s"}', "--action-masks", "--import", "gymnasium", "--start-from", "a run"]
+    flags += ["--placement", "hybrid", "--learning-device", "cpu", "--output", str(file.parent)]
+    with pytest.raises(SystemExit) as exited:
+        main(["tune", "CartPole-v1", *flags])
+    assert exited.value.code == 0
+    assert asked["placement"].settings() == hybridppo.Mirrored("cpu", "cpu").settings()
+    printed = capsys.readouterr().out.partition("train with it: ")[2].strip()
+    _, *arguments = shlex.split(printed)
+    parsed: Any = parse_command(arguments)
+    assert (parsed.env_id, parsed.config, parsed.options.total_steps) == ("CartPole-v1", config, 4000)
+    assert asdict(parsed.environment) == {name: asked[name] for name in asdict(EnvironmentOptions())}
+    assert parsed.environment.env_kwargs == {"name": "it's"}
+    assert parsed.options.start_from == asked["start_from"] == "a run"
+    assert parsed.placement.resolve().settings() == asked["placement"].settings()

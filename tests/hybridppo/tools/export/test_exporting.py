@@ -1,0 +1,306 @@
+"""Policies as files: what they give, to whom, and when they are refused."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from ppo_settings import ppo_config
+from processes import run_python
+
+import hybridppo
+from hybridppo import ConfigurationError, TrainingError
+from hybridppo.commands.main import main
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.errors import pip_install
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.tools.export import exporting
+
+SMALL = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 2, "learning_rate": 0.05}
+VECTOR = Box(-5.0, 5.0, (3,), np.float64)
+NESTED = Dict(
+    steer=Box(-0.1, 0.1, (2,), np.float64),
+    gear=Tuple((Discrete(3, start=-1), MultiDiscrete([[2, 3]], start=[[1, 0]]))),
+    lamps=Dict({("left", 1): MultiBinary(2)}),
+)
+
+
+class Random(gym.Env[Any, Any]):
+    """Observations at random, episodes of nine steps, masks where actions are choices."""
+
+    def __init__(self, observations: "gym.Space[Any]", actions: "gym.Space[Any]") -> None:
+        self.observation_space, self.action_space = observations, actions
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self._steps = 0
+        return self._seen()
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action) or isinstance(self.action_space, Box)
+        self._steps += 1
+        observation, info = self._seen()
+        return observation, float(self.np_random.random()), self._steps == 9, False, info
+
+    def _seen(self) -> Any:
+        info = {}
+        if isinstance(self.action_space, Discrete):
+            mask = self.np_random.integers(0, 2, int(self.action_space.n)).astype(np.int8)
+            mask[self._steps % self.action_space.n] = 1
+            info["action_mask"] = mask
+        return self.observation_space.sample(), info
+
+
+POLICIES: dict[str, tuple["gym.Space[Any]", "gym.Space[Any]", dict[str, Any], bool]] = {
+    "choices": (VECTOR, Discrete(3, start=5), {}, False),
+    "masks": (VECTOR, Discrete(4), {"activation": "relu", "normalize_observations": True}, True),
+    "numbers": (VECTOR, Box(-0.1, 0.1, (2, 2)), {"layer_norm": True, "activation": "gelu"}, False),
+    "squashed": (VECTOR, Box(-2.0, 3.0, (2,)), {"squash_actions": True, "normalize_observations": True}, False),
+    "state-dependent": (VECTOR, Box(-1.0, 1.0, (2,)), {"use_sde": True, "squash_actions": True}, False),
+    "several choices": (VECTOR, MultiDiscrete([2, 3, 3]), {"activation": "silu"}, False),
+    "truths": (VECTOR, MultiBinary(4), {"activation": "elu"}, False),
+    "lstm": (VECTOR, Discrete(3), {"recurrent": "lstm", "recurrent_size": 6}, True),
+    "gru": (VECTOR, Box(-1.0, 1.0, (2,)), {"recurrent": "gru", "normalize_observations": True}, False),
+    "trunk": (Discrete(5), Discrete(2), {"shared_trunk": True}, False),
+    "no axis": (Box(-1.0, 1.0, ()), Box(-1.0, 1.0, ()), {}, False),
+    "several actions": (VECTOR, NESTED, {"squash_actions": True}, False),
+    "several actions, with a memory": (VECTOR, NESTED, {"recurrent": "gru"}, False),
+    "parts": (Dict(a=VECTOR, b=Discrete(3)), Discrete(2), {"normalize_observations": True}, False),
+}
+IMAGE = Box(0, 255, (10, 10, 3), np.uint8)
+IMAGES = (IMAGE, Discrete(3), {}, False)
+MIXED: tuple[Any, Any, dict[str, Any], bool] = (
+    Dict(speed=VECTOR, camera=IMAGE, gear=Discrete(3)), Discrete(2), {"normalize_observations": True}, True
+)  # fmt: skip
+OF_IMAGES = {
+    "images": IMAGES,
+    "image and masks": (*IMAGES[:3], True),
+    "images and numbers": MIXED,
+    "images alone": (Tuple((IMAGE, Box(0, 255, (2, 8, 9), np.uint8))), Box(-1.0, 1.0, (2,)), {}, False),
+    "images and numbers, with a memory": (*MIXED[:2], {"recurrent": "gru"}, True),
+    "images and numbers, encoded": (*MIXED[:2], {"encoder_sizes": {"camera": [8], "speed": [4]}}, False),
+    "images and numbers, several actions": (MIXED[0], NESTED, {}, False),
+}
+
+
+def trained(path: Path, kind: tuple[Any, Any, dict[str, Any], bool]) -> Callable[[], Random]:
+    observations, actions, config, masks = kind
+
+    def make() -> Random:
+        return Random(observations, actions)
+
+    settings: dict[str, Any] = {**SMALL, "hidden_sizes": (8, 8), **config}
+    options = {"seed": 0, "placement": "cpu", "progress": False, "action_masks": masks}
+    hybridppo.train(make, total_steps=96, config=ppo_config(**settings), run_dir=path, **options)
+    return make
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_numpy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
+    make = trained(tmp_path / "run", POLICIES[name])
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "new" / "policy.npz", env=make, check_steps=60)
+    assert exported.steps_checked == 60
+    assert exported.largest_difference < 1e-4
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["numpy_policy.py", "policy.npz"]
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("name", [*POLICIES, *OF_IMAGES])
+def test_onnx_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    make = trained(tmp_path / "run", {**POLICIES, **OF_IMAGES}[name])
+    path = tmp_path / "policy.onnx"
+    exported = hybridppo.export(tmp_path / "run", path, env=make, check_steps=60)
+    assert exported.largest_difference < 1e-4
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["policy.onnx", "run"]
+    session = onnxruntime.InferenceSession(path)
+    batch = {}
+    for each in session.get_inputs():  # a batch of five, of whatever there is
+        dtype = np.uint8 if each.type == "tensor(uint8)" else np.float32
+        batch[each.name] = np.ones((5, *each.shape[1:]), dtype)
+    action, *_ = session.run(None, batch)
+    assert len(action) == 5
+    assert (action == action[0]).all()
+
+
+@pytest.mark.extras
+def test_onnx_of_a_registered_environment_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    config = ppo_config(**SMALL, hidden_sizes=(8,))
+    options = {"seed": 0, "placement": "cpu", "progress": False}
+    hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
+    with pytest.raises(SystemExit) as exited:
+        main(["export", str(tmp_path / "run"), str(tmp_path / "policy.onnx"), "--check-steps", "30"])
+    assert exited.value.code == 0
+    said = capsys.readouterr()
+    assert "compared with the agent on 30 observations" in said.out
+    assert said.err == ""  # nothing of the exporter's
+
+
+def test_a_file_says_what_it_takes_and_gives(tmp_path: Path) -> None:
+    masked = (Dict(b=VECTOR, a=Discrete(3)), Dict(z=Discrete(2), y=Box(-1.0, 1.0, (2,))), {}, False)
+    trained(tmp_path / "run", masked)
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+    from hybridppo.tools.export.numpy_policy import Policy
+
+    about = Policy(tmp_path / "policy.npz").about
+    seen = [(part["name"], part["start"], part["stop"], part["space"]["type"]) for part in about["observation"]]
+    assert seen == [("['a']", 0, 3, "Discrete"), ("['b']", 3, 6, "Box")]
+    assert about["observation"][1]["space"]["dtype"] == "float64"
+    assert [(part["name"], part["output"], part["kind"]) for part in about["action"]] == [
+        ("['y']", "action['y']", "numbers"), ("['z']", "action['z']", "choices")
+    ]  # fmt: skip
+
+
+@pytest.mark.extras
+def test_onnx_says_what_it_takes_and_gives(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    make = trained(tmp_path / "run", MIXED)
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make, check_steps=10)
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    about = json.loads(session.get_modelmeta().custom_metadata_map["hybridppo"])
+    names = ["observation", "observation['camera']", "action_mask"]
+    assert [each.name for each in session.get_inputs()] == names
+    assert [each.shape[1:] for each in session.get_inputs()] == [[6], [10, 10, 3], [2]]
+    assert [(part["name"], part["input"]) for part in about["observation"]] == [
+        ("['camera']", "observation['camera']"), ("['gear']", "observation"), ("['speed']", "observation")
+    ]  # fmt: skip
+    assert [(part.get("start"), part.get("stop")) for part in about["observation"]] == [(None, None), (0, 3), (3, 6)]
+    assert about["action_mask"] == [{"name": "", "size": 2}]
+    assert [part["output"] for part in about["action"]] == ["action"]
+
+
+def test_a_module_of_the_users_is_not_overwritten(tmp_path: Path) -> None:
+    trained(tmp_path / "run", POLICIES["choices"])
+    module = tmp_path / "numpy_policy.py"
+    module.write_text("mine = True\n")
+    with pytest.raises(
+        ConfigurationError, match=r"numpy_policy\.py is there already.*: move it, or export into another"
+    ):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+    assert module.read_text() == "mine = True\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["numpy_policy.py", "run"]
+    module.unlink()
+    (tmp_path / "policy.npz").write_text("another")  # is replaced, as the help says
+    for _ in range(2):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+        assert module.read_bytes() == Path(exporting.numpy_policy.__file__).read_bytes()
+        (tmp_path / "policy.npz").read_bytes().index(b"about")
+
+
+@pytest.mark.parametrize("name", ["masks", "several choices", "several actions", "lstm", "parts"])
+def test_without_the_environment_it_is_compared_on_its_spaces(name: str, tmp_path: Path) -> None:
+    trained(tmp_path / "run", POLICIES[name])
+    exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=60)
+    assert exported.steps_checked == 60
+    assert 0.0 < exported.largest_difference < 1e-4
+
+
+def test_masks_of_every_choice_are_drawn(tmp_path: Path) -> None:
+    observations, actions, *_ = POLICIES["several actions"]
+    agent = hybridppo.PPO(MaskedObservation(observations, actions), actions, ppo_config(**SMALL))
+    agent.save(tmp_path / "agent.safetensors")
+    exported = hybridppo.export(tmp_path / "agent.safetensors", tmp_path / "policy.npz", check_steps=60)
+    assert 0.0 < exported.largest_difference < 1e-4
+
+
+def test_environments_of_tensors_need_no_twin(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"seed": 0, "progress": False, "config": ppo_config(**SMALL, hidden_sizes=(8,))}
+    env = TorchCartPole(2)
+    hybridppo.train(env, total_steps=64, run_dir=tmp_path / "run", **options)
+    for given in (env, TorchCartPole, lambda: TorchCartPole(2), None):
+        exported = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=given, check_steps=30)
+        assert 0.0 < exported.largest_difference < 1e-4
+
+
+def test_the_module_beside_the_file_needs_numpy_alone(tmp_path: Path) -> None:
+    trained(tmp_path / "run", POLICIES["lstm"])
+    agent = hybridppo.load(tmp_path / "run")
+    hybridppo.export(tmp_path / "run", tmp_path / "there" / "policy.npz", check_steps=0)
+    code = """
+import sys
+from numpy_policy import Policy
+policy, state = Policy("policy.npz"), None
+for step in range(4):
+    action, state = policy.act([0.1 * step, -1.0, 2.0], action_mask=[1, 0, 1], state=state)
+    print(int(action), *(f"{number:.5f}" for number in state))
+assert not {"torch", "gymnasium", "hybridppo"} & sys.modules.keys()
+"""
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(command, cwd=tmp_path / "there", capture_output=True, text=True, check=True, env={})
+    state = None
+    for step, line in enumerate(found.stdout.splitlines()):
+        mask = np.array([1, 0, 1], np.int8)
+        action, state = agent.act(np.array([0.1 * step, -1.0, 2.0]), action_mask=mask, state=state)
+        assert int(line.split()[0]) == action
+        np.testing.assert_allclose([float(number) for number in line.split()[1:]], state, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"observation": [1.0, 2.0]}, "observation must have 3 numbers, got 2"),
+        ({"action_mask": [1, 1]}, "action_mask must have 3 numbers"),
+        ({"action_mask": None}, "pass action_mask"),
+        ({"state": np.zeros(3, np.float32)}, "state must have 12 numbers"),
+    ],
+)
+def test_numpy_refuses_what_does_not_fit(arguments: dict[str, Any], said: str, tmp_path: Path) -> None:
+    trained(tmp_path / "run", POLICIES["lstm"])
+    hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", check_steps=0)
+    from hybridppo.tools.export.numpy_policy import Policy
+
+    given: dict[str, Any] = {"observation": [0.0, 0.0, 0.0], "action_mask": [1, 1, 1], **arguments}
+    with pytest.raises(ValueError, match=said):
+        Policy(tmp_path / "policy.npz").act(given.pop("observation"), **given)
+
+
+def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = trained(tmp_path / "run", POLICIES["choices"])
+    arrays_of = exporting.arrays_of
+
+    def wrong(policy: Any) -> Any:
+        about, arrays = arrays_of(policy)
+        about["action"][0]["first"] = [4]
+        return about, arrays
+
+    monkeypatch.setattr(exporting, "arrays_of", wrong)
+    with pytest.raises(TrainingError, match="does not give what the agent gives: at step 0"):
+        hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path / "images", IMAGES)
+    with pytest.raises(ConfigurationError, match=r"export it as \.onnx"):
+        hybridppo.export(tmp_path / "images", tmp_path / "a.npz", check_steps=0)
+    trained(tmp_path / "mixed", MIXED)
+    with pytest.raises(ConfigurationError, match=r"export it as \.onnx"):
+        hybridppo.export(tmp_path / "mixed", tmp_path / "a.npz", check_steps=0)
+    with pytest.raises(ConfigurationError, match=r"\.onnx or \.npz"):
+        hybridppo.export(tmp_path / "images", tmp_path / "a.pt")
+
+
+def test_without_its_packages_onnx_says_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(tmp_path / "run", POLICIES["choices"])
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=re.escape(pip_install("onnx"))):
+        hybridppo.export(tmp_path / "run", tmp_path / "a.onnx", check_steps=0)
+
+
+def test_packages_are_imported_when_a_file_is_written() -> None:
+    # A copy of a process that has imported what trainings import, and no more, sees it as well as another would.
+    packages = {"onnx", "onnxruntime", "onnxscript"}
+    code = f"import sys, hybridppo.tools.export.exporting; print(*({packages} & sys.modules.keys()))"
+    assert run_python("-c", code, check=True).stdout.split() == []

@@ -1,0 +1,312 @@
+"""Episodes to look at: frames, returns, and what is said where there is nothing to see."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from ppo_settings import ppo_config
+from processes import run_python
+from tensor_environments import Guessing
+from toy_agents import Matching
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, compiled
+from hybridppo.commands.main import main
+from hybridppo.commands.play import _lines
+from hybridppo.compiled.tag_pictures import RUNNER, TAGGED, TAGGER
+from hybridppo.environments.torch_cartpole import TorchCartPole
+from hybridppo.errors import pip_install
+
+QUIET = {"seed": 0, "placement": "cpu", "progress": False}
+
+
+class Numbered(gym.Env[Any, Any]):
+    """Episodes of seven steps, a grey for each; the mask allows one action, which changes."""
+
+    metadata = {"render_modes": ["rgb_array", "human"], "render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+    observation_space = Box(0.0, 1.0, (1,), np.float32)
+    action_space = Discrete(3)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self.rendered = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return self._seen()
+
+    def step(self, action: int) -> Any:
+        reward = float(action == self._steps % 3)
+        self._steps += 1
+        observation, info = self._seen()
+        return observation, reward, self._steps == 7, False, info
+
+    def _seen(self) -> Any:
+        mask = np.arange(3) == self._steps % 3
+        return np.full(1, self._steps / 10, np.float32), {"action_mask": mask.astype(np.int8)}
+
+    def render(self) -> Any:
+        self.rendered += 1
+        return np.full((64, 64, 3), 30 * self._steps, np.uint8)
+
+
+@pytest.fixture(scope="module")
+def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("playing") / "run"
+    config = ppo_config(
+        num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,), recurrent="gru", recurrent_size=4
+    )
+    hybridppo.train(Numbered, total_steps=64, config=config, run_dir=path, action_masks=True, **QUIET)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("playing") / "run"
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=path, **QUIET)
+    return path
+
+
+def frames_of(path: Path) -> list[Any]:
+    imageio = pytest.importorskip("imageio.v3")
+    return list(imageio.imiter(path, plugin="FFMPEG"))
+
+
+@pytest.mark.extras
+def test_a_video_has_a_frame_for_every_observation(masked_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    path = tmp_path / "new" / "video.mp4"
+    played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"))
+    assert played.path == path
+    assert (played.returns, played.lengths, played.steps) == ((7.0,) * 3, (7,) * 3, 21)  # as masks and memory have it
+    greys = [float(frame.mean()) for frame in frames_of(path)]
+    np.testing.assert_allclose(greys, [30 * step for step in range(8)] * 3, atol=6)
+    assert [each.name for each in path.parent.iterdir()] == ["video.mp4"]
+
+
+@pytest.mark.extras
+def test_the_command_writes_a_video_into_the_run(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    with pytest.raises(SystemExit) as exited:
+        main(["play", str(cartpole), "--episodes", "2", "--seed", "3"])
+    assert exited.value.code == 0
+    out = capsys.readouterr().out
+    assert f"video: {cartpole / 'video.mp4'}" in out
+    env, agent = gym.make("CartPole-v1"), hybridppo.load(cartpole)
+    observation, _ = env.reset(seed=3)
+    lengths = []
+    for _ in range(2):
+        length, has_ended = 0, False
+        while not has_ended:
+            observation, _, terminated, truncated, _ = env.step(agent.act(observation))
+            length, has_ended = length + 1, terminated or truncated
+        lengths.append(length)
+        observation, _ = env.reset()
+    assert [f"{length} steps" in out for length in lengths] == [True, True]
+    assert len(frames_of(cartpole / "video.mp4")) == sum(lengths) + 2
+
+
+@pytest.mark.extras
+def test_a_video_ends_after_so_many_steps(masked_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    path = tmp_path / "video.mp4"
+    played = hybridppo.record_video(masked_run, path, episodes=3, env=lambda: Numbered("rgb_array"), most_steps=10)
+    assert (played.lengths, played.steps) == ((7,), 10)
+    assert len(frames_of(path)) == 12
+
+
+def test_a_window_is_the_environments_own(masked_run: Path) -> None:
+    played = hybridppo.play(masked_run, episodes=2, env=lambda: Numbered("human"))
+    assert (played.returns, played.path) == ((7.0, 7.0), None)
+    with pytest.raises(EnvError, match="has no window: its render_mode is None"):
+        hybridppo.play(masked_run, env=Numbered)
+
+
+def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:
+    def make(length: int, render_mode: str | None = None) -> gym.Env[Any, Any]:
+        return gym.wrappers.TimeLimit(Numbered(render_mode), length)
+
+    config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    run_dir = tmp_path / "run"
+    hybridppo.train(make, env_kwargs={"length": 5}, total_steps=32, config=config, run_dir=run_dir, **QUIET)
+    assert hybridppo.play(run_dir, env=partial(make, render_mode="human")).lengths == (5,)
+
+
+class Shown(Matching):
+    metadata: dict[str, Any] = {}  # noqa: RUF012 - as PettingZoo has it
+    render_mode = "human"
+
+    def __init__(self) -> None:
+        super().__init__(masks=True)
+
+
+def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Path) -> None:
+    config = ppo_config(
+        num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,), recurrent="gru", recurrent_size=4
+    )
+    options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
+    hybridppo.train(Shown, total_steps=96, **options)
+    played = hybridppo.play(tmp_path / "run", episodes=2, env=Shown)
+    # Each leaves a step before the one ahead of it; the last is not there in every other episode.
+    assert played.agents == ("player 2", "player 1", "player 0", "player 1", "player 0")
+    assert (played.lengths, played.episodes, played.steps) == ((6, 7, 8, 7, 8), 2, 16)
+    assert all(0 <= value <= length for value, length in zip(played.returns, played.lengths, strict=True))
+    lines = _lines(replace(played, agents=("wolf_0", "wolf_1", "sheep_0", "wolf_0", "wolf_1"), returns=(1, 2, 5, 3, 4)))
+    assert lines == ["wolf: mean return 2.50 of 4 agents' episodes", "sheep: mean return 5.00 of 1 agents' episodes"]
+
+
+class Seen(TorchCartPole):
+    """Has pictures, a grey for each number of an environment."""
+
+    closed = 0
+    metadata: dict[str, Any] = {"render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, num_envs: int, render_mode: str | None = None, episode_length: int = 6) -> None:
+        super().__init__(num_envs, episode_length=episode_length)
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        greys = torch.arange(self.num_envs, dtype=torch.uint8).view(-1, 1, 1, 1)
+        return (40 + greys).expand(-1, 64, 64, 3)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(scope="module")
+def tensor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("playing") / "run"
+    config = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(TorchCartPole(4), total_steps=128, config=config, run_dir=path, seed=0, progress=False)
+    return path
+
+
+def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> None:
+    own, agent = Seen(3, "human"), hybridppo.load(tensor_run)
+    played = hybridppo.play(tensor_run, episodes=3, seed=5, env=own)
+    env, lengths = Seen(3), [0]
+    observations, _ = env.reset(seed=5)
+    while len(lengths) <= 3:
+        action = torch.as_tensor(agent.act(observations[0].numpy())).expand(3)
+        observations, _, terminated, truncated, _ = env.step(action)
+        lengths[-1] += 1
+        if terminated[0] or truncated[0]:
+            lengths.append(0)
+    assert (played.lengths, played.returns) == (tuple(lengths[:3]), tuple(map(float, lengths[:3])))
+    assert max(played.lengths) <= 6
+    assert own.closed == 0
+    made: list[Seen] = []
+
+    def make(num_envs: int) -> Seen:
+        made.append(Seen(num_envs, "human"))
+        return made[-1]
+
+    assert hybridppo.play(tensor_run, episodes=2, seed=5, env=make).episodes == 2
+    assert [(each.num_envs, each.closed) for each in made] == [(1, 1)]
+    for unseen in (TorchCartPole(4), TorchCartPole, Seen(2)):
+        with pytest.raises(EnvError, match=r"has no window.*an environment of tensors must have render\(\)"):
+            hybridppo.play(tensor_run, env=unseen)
+
+
+def test_parts_of_observations_and_actions_of_tensors_are_played(tmp_path: Path) -> None:
+    spaces = Dict(a=Box(-1.0, 1.0, (2,)), b=Discrete(3)), Tuple((Discrete(2), Box(-1.0, 1.0, (2,))))
+    config = ppo_config(num_envs=2, num_steps=8, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(Guessing(2, *spaces), total_steps=32, config=config, run_dir=tmp_path / "run", progress=False)
+    env: Any = Guessing(3, *spaces)
+    env.render_mode = "human"
+    assert hybridppo.play(tmp_path / "run", episodes=2, env=env).lengths == (4, 4)
+    whole, numbers = env.actions[0]
+    assert (whole.dtype, whole.shape, numbers.dtype, numbers.shape) == (torch.int64, (3,), torch.float32, (3, 2))
+    assert (numbers == numbers[0]).all()
+
+
+@pytest.mark.extras
+def test_a_video_of_environments_of_tensors(tensor_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    played = hybridppo.record_video(tensor_run, tmp_path / "a.mp4", episodes=2, env=Seen(3))
+    frames = frames_of(tmp_path / "a.mp4")
+    assert len(frames) == played.steps + 2
+    assert all(abs(float(frame.mean()) - 40) < 4 for frame in frames)
+    with pytest.raises(EnvError, match=r"draws no pictures.*must have render\(\)"):
+        hybridppo.record_video(tensor_run, tmp_path / "b.mp4", env=TorchCartPole(3))
+
+
+def test_compiled_environments_draw_where_they_say_how() -> None:
+    game = compiled.tag(taggers=1, runners=2, episode_length=5)
+    made: Any = game(render_mode="rgb_array")
+    made.reset(seed=0)
+    made.fields.x[:], made.fields.y[:] = (0.5, 0.1, 0.9), (0.5, 0.1, 0.9)
+    made.fields.tagged_by[2], made.fields.in_game[2] = 0, 0
+    picture = made.render()
+    assert (picture.shape, picture.dtype) == ((480, 480, 3), np.uint8)
+    at = [
+        tuple(picture[480 - 16 - round(y * 448), 16 + round(x * 448)]) for x, y in ((0.5, 0.5), (0.1, 0.1), (0.9, 0.9))
+    ]
+    assert at == [TAGGER, RUNNER, TAGGED]
+    assert game().render() is None
+    with pytest.raises(gym.error.UnsupportedMode, match="Tag has no render_mode 'human': it draws for 'rgb_array'"):
+        game(render_mode="human")
+    with pytest.raises(gym.error.UnsupportedMode, match=r"write `def draw\(state\)` in the class"):
+        UNDRAWN(render_mode="rgb_array")
+    assert DRAWN(render_mode="rgb_array").render().mean() == 7.0
+
+
+def _slide(**more: Any) -> Any:
+    """An environment of one number, with what else its class has."""
+
+    def reset(state: Any, random: Any) -> None:
+        state.x = 7.0
+
+    def step(state: Any, action: Any, random: Any) -> Any:
+        return 0.0, False
+
+    def observe(state: Any, out: Any) -> None:
+        out[0] = state.x
+
+    define = compiled.environment(
+        state={"x": np.float64}, observation_space=Box(-9.0, 9.0, (1,), np.float32), action_space=Discrete(2)
+    )
+    return define(type("Slide", (), {"reset": reset, "step": step, "observe": observe, **more}))
+
+
+UNDRAWN = _slide()
+DRAWN = _slide(draw=lambda state: np.full((4, 4, 3), 7, np.uint8))
+
+
+def test_what_draws_nothing_and_what_is_no_video_is_refused(
+    masked_run: Path, cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hybridppo.tools.views.playing.find_spec", lambda name: object())
+    with pytest.raises(EnvError, match="draws no pictures: its render_mode is None"):
+        hybridppo.record_video(masked_run, tmp_path / "a.mp4", env=Numbered)
+    with pytest.raises(ConfigurationError, match=r"end with \.mp4"):
+        hybridppo.record_video(cartpole, tmp_path / "a.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_moviepy_the_remedy_is_said(cartpole: Path, tmp_path: Path) -> None:
+    code = f"""
+import hybridppo.tools.views.playing as playing
+playing.find_spec = lambda name: None
+from hybridppo.commands.main import main
+main(["play", {str(cartpole)!r}, "--output", {str(tmp_path / "a.mp4")!r}])
+"""
+    process = run_python("-c", code)
+    assert process.returncode == 2
+    assert pip_install("video") in process.stderr
+
+
+def test_a_window_writes_no_video(cartpole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["play", str(cartpole), "--window", "--output", "a.mp4"])
+    assert exited.value.code == 2
+    assert "leave --output out" in capsys.readouterr().err

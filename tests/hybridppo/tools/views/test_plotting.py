@@ -1,0 +1,301 @@
+"""Runs drawn together: which are a group, what is drawn of it, and the files."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import run_python
+
+import hybridppo
+from hybridppo import ConfigurationError, RunDirectoryError
+from hybridppo.commands.main import main
+from hybridppo.errors import pip_install
+from hybridppo.tools.views.curves import (
+    Group,
+    band_of,
+    find_runs,
+    groups_of,
+    interquartile_mean,
+    read_policies,
+    read_run,
+)
+
+CONFIG = {"learning_rate": 1e-3, "hidden_sizes": [64, 64]}
+
+
+def make_run(
+    path: Path,
+    returns: list[float | None],
+    *,
+    seed: int = 0,
+    env_id: str = "A-v0",
+    options: dict[str, Any] | None = None,
+    **config: Any,
+) -> Path:
+    """A run of ten steps and two seconds an iteration."""
+    path.mkdir(parents=True)
+    settings = {"env_id": env_id, "seed": seed, "total_steps": 100, "placement": {"name": "single"}}
+    settings["config"] = {**CONFIG, **config}
+    settings |= options or {}
+    (path / "config.json").write_text(json.dumps(settings))
+    lines = [
+        {"iteration": i, "env_steps": 10 * i, "seconds": 2.0 * i, "episode_return_mean": value}
+        for i, value in enumerate(returns, 1)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([3.0], 3.0), ([1.0, 2.0, 6.0], 3.0), ([100.0, 1.0, 3.0, -50.0], 2.0), ([0, 1, 2, 3, 4, 5, 6, 700], 3.5)],
+)
+def test_interquartile_means_leave_a_quarter_out_at_either_end(values: list[float], expected: float) -> None:
+    assert interquartile_mean(np.asarray(values)) == expected
+
+
+def test_each_of_several_policies_has_a_panel(tmp_path: Path) -> None:
+    paths = []
+    for seed in range(2):
+        path = make_run(tmp_path / str(seed), [0.0, 0.0], seed=seed)
+        config = json.loads((path / "config.json").read_text())
+        config["policies"] = {"cat": config.pop("config"), "mouse": {**CONFIG, "learning_rate": 0.5}}
+        (path / "config.json").write_text(json.dumps(config))
+        returns = {"cat/episode_return_mean": 1.0 + seed, "mouse/episode_return_mean": None, "cat/episodes": 3}
+        lines = [{"iteration": i, "env_steps": 10 * i, "seconds": 1.0 * i, **returns} for i in (1, 2)]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        paths.append(path)
+    cats, mice = groups_of([run for path in paths for run in read_policies(path)])
+    assert [(group.env_id, len(group.runs)) for group in (cats, mice)] == [("A-v0, cat", 2), ("A-v0, mouse", 2)]
+    assert cats.runs[1].curve("steps")[1].tolist() == [2.0, 2.0]
+    assert cats.runs[0].lines[0]["episodes"] == 3
+    assert mice.runs[0].settings["learning_rate"] == 0.5
+    assert [run.policy for run in read_policies(make_run(tmp_path / "one", [1.0]))] == [""]
+
+
+def test_seeds_are_a_group_and_groups_are_called_what_they_differ_in(tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / f"a{seed}", [1.0], seed=seed) for seed in range(3)]
+    paths += [make_run(tmp_path / "b", [1.0], learning_rate=1e-4), make_run(tmp_path / "c", [1.0], env_id="C-v0")]
+    groups = groups_of([read_run(path) for path in paths])
+    assert [(group.env_id, group.label, len(group.runs)) for group in groups] == [
+        ("A-v0", "learning_rate 0.001", 3),
+        ("A-v0", "learning_rate 0.0001", 1),
+        ("C-v0", "C-v0", 1),
+    ]
+
+
+MIRRORED = {"name": "hybrid", "sampling": "cpu", "learning": "cpu"}
+UNLIKE: list[tuple[dict[str, Any], str]] = [
+    ({"env_kwargs": {"size": 8}}, "size 8"),
+    ({"frame_stack": 4}, "frame_stack 4"),
+    ({"clip_rewards": True}, "clip_rewards"),
+    ({"start_from": "runs/first"}, "start_from first"),
+    ({"episodic_life": True}, "episodic_life"),
+    ({"action_masks": True}, "action_masks"),
+    ({"vectorization": "sync"}, "vectorization sync"),
+    ({"total_steps": 7}, "total_steps 7"),
+    ({"distribution": "central:2"}, "distribution central:2:1"),
+    ({"placement": {**MIRRORED, "publish_every": 1, "max_lag": 1}}, "max_lag 1"),
+    ({"own": {"loss": "my_loss"}}, "loss my_loss"),
+    ({"evaluate_every": 7, "target_return": 3.0}, "target_return 3.0"),
+    ({"own": {"agent": "Mine"}}, "agent Mine"),
+    ({"agent": "ddpg"}, "ddpg"),
+]
+ALIKE: list[dict[str, Any]] = [
+    {"num_workers": 4},
+    {"env_threads": 2},
+    {"worker_timeout": 3.0},
+    {"evaluate_every": 7},
+    {"checkpoint_seconds": 7.0, "keep_checkpoints": 1},
+    {"track": "tensorboard"},
+    {"distribution": "multi:2"},
+    {"placement": {**MIRRORED, "publish_every": 1, "max_lag": 0}},
+    {"versions": {"python": "3.9"}},
+    {"frame_stack": 1, "env_kwargs": None},
+]
+
+
+@pytest.mark.parametrize(("options", "label"), UNLIKE, ids=str)
+def test_runs_of_other_settings_are_no_seeds_of_one(options: dict[str, Any], label: str, tmp_path: Path) -> None:
+    paths = [make_run(tmp_path / "a", [1.0]), make_run(tmp_path / "b", [1.0], seed=1, options=options)]
+    one, other = groups_of([read_run(path) for path in paths])
+    assert [len(one.runs), len(other.runs)] == [1, 1]
+    assert sorted(other.label.split(", ")) == sorted(label.split(", "))
+    assert one.label not in (other.label, "")
+
+
+@pytest.mark.parametrize(
+    "changes", [*ALIKE, {"config": {**CONFIG, "fast_updates": False, "torch_threads": 3}}], ids=str
+)
+def test_runs_that_differ_in_nothing_that_changes_a_result_are_seeds_of_one(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    paths = [make_run(tmp_path / "a", [1.0]), make_run(tmp_path / "b", [1.0], seed=1, options=changes)]
+    assert len(group_of(*paths).runs) == 2
+
+
+def test_one_seed_does_not_count_twice(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    paths = [
+        make_run(tmp_path / "stopped", [1.0]),
+        make_run(tmp_path / "other", [1.0], seed=1),
+        make_run(tmp_path / "again", [1.0, 2.0], options={"num_workers": 2}),
+    ]
+    group = group_of(*paths)
+    assert [run.path.name for run in group.runs] == ["other", "again"]
+    assert [run.path.name for run in group.left_out] == ["stopped"]
+    assert re.search(r"stopped is left out: .*again is of the same seed and settings", caplog.text)
+
+
+def test_labels_say_in_a_few_words_what_groups_differ_in(tmp_path: Path) -> None:
+    many = {"gamma": 0.9, "gae_lambda": 0.8, "num_epochs": 4, "normalize_advantage": False}
+    paths = [
+        make_run(tmp_path / "a", [1.0]),
+        make_run(tmp_path / "b", [1.0], **many),
+        make_run(tmp_path / "c", [1.0], **many, hidden_sizes=[8, 8]),
+        make_run(tmp_path / "d", [1.0], options={"agent": "td3", "config": {"tau": 0.01}}),
+    ]
+    labels = [group.label for group in groups_of([read_run(path) for path in paths])]
+    assert labels == [
+        "ppo, num_epochs 10, hidden_sizes 64x64, and 3 more",
+        "ppo, num_epochs 4, hidden_sizes 64x64, and 3 more",
+        "ppo, num_epochs 4, hidden_sizes 8x8, and 3 more",
+        "td3",
+    ]
+
+
+def plotted(tmp_path: Path, *arguments: object) -> int:
+    with pytest.raises(SystemExit) as exited:
+        main(["plot", *map(str, arguments), "--output", str(tmp_path / "curves.png")])
+    return int(exited.value.code or 0)
+
+
+def test_labels_name_folders_or_configurations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    for seed in range(2):
+        make_run(tmp_path / "slow" / str(seed), [1.0, 2.0], seed=seed)
+        make_run(tmp_path / "fast" / str(seed), [1.0, 2.0], seed=seed, options={"num_workers": 2})
+        make_run(tmp_path / "wide" / str(seed), [1.0, 2.0], seed=seed, hidden_sizes=[256])
+    slow, fast, wide = (tmp_path / name for name in ("slow", "fast", "wide"))
+    # A label for each folder tells apart what would be one group.
+    assert plotted(tmp_path, slow, fast, "--label", "one process", "--label", "two", "--by", "seconds") == 0
+    out = capsys.readouterr().out
+    assert "A-v0: one process, 2 seeds\nA-v0: two, 2 seeds" in out
+    # A label for each configuration, of which some have several folders.
+    folders = [slow / "0", slow / "1", wide / "0", wide / "1"]
+    assert plotted(tmp_path, *folders, "--label", "narrow", "--label", "wide") == 0
+    assert "A-v0: narrow, 2 seeds\nA-v0: wide, 2 seeds" in capsys.readouterr().out
+    # Configurations of one label are no seeds of one.
+    assert plotted(tmp_path, slow, wide, "--label", "mine", "--label", "mine") == 0
+    assert "mine, hidden_sizes 64x64, 2 seeds\nA-v0: mine, hidden_sizes 256, 2" in capsys.readouterr().out
+    assert plotted(tmp_path, *folders, "--label", "a", "--label", "b", "--label", "c") == 2
+    assert "one for each configuration among the runs (2), got 3: a, b, c" in capsys.readouterr().err
+
+
+def group_of(*paths: Path) -> Group:
+    (group,) = groups_of([read_run(path) for path in paths])
+    return group
+
+
+def test_a_band_is_drawn_where_all_runs_have_been(tmp_path: Path) -> None:
+    first = make_run(tmp_path / "a", [None, 10.0, 20.0, 30.0], seed=0)
+    second = make_run(tmp_path / "b", [0.0, 0.0, 0.0, 0.0, 0.0, 0.0], seed=1)
+    band = band_of(group_of(first, second), "steps")
+    assert (band.at[0], band.at[-1]) == (20.0, 40.0)
+    np.testing.assert_allclose(band.middle, np.linspace(5.0, 15.0, len(band.at)))
+    # Two runs: a quarter of the resamples are of one of them alone, so a band of 95 % is from run to run.
+    np.testing.assert_allclose((band.low, band.high), (2 * band.middle * 0, 2 * band.middle), atol=1e-9)
+    seconds = band_of(group_of(first, second), "seconds")
+    assert (seconds.at[0], seconds.at[-1]) == (4.0, 8.0)
+
+
+def test_a_band_holds_the_middle_and_is_the_same_each_time(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    paths = [make_run(tmp_path / str(i), generator.normal(size=20).tolist(), seed=i) for i in range(6)]
+    band, again = band_of(group_of(*paths), "steps"), band_of(group_of(*paths), "steps")
+    assert (band.low <= band.middle).all()
+    assert (band.middle <= band.high).all()
+    assert (band.high - band.low > 0).all()
+    narrower = band_of(group_of(*paths), "steps", confidence=0.5)
+    assert (narrower.high - narrower.low).mean() < (band.high - band.low).mean()
+    np.testing.assert_array_equal(band.low, again.low)
+
+
+def test_one_run_has_no_band(tmp_path: Path) -> None:
+    band = band_of(group_of(make_run(tmp_path / "a", [1.0, 2.0])), "steps")
+    np.testing.assert_array_equal(band.low, band.high)
+
+
+def test_folders_of_runs_are_looked_into(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "runs" / "a", [1.0]), make_run(tmp_path / "runs" / "b", [1.0])
+    assert find_runs([tmp_path / "runs", first]) == [first.resolve(), second.resolve()]
+    with pytest.raises(RunDirectoryError, match="no run directory, and there is none in it"):
+        find_runs([first / ".." / ".."])
+
+
+def test_a_line_under_way_is_not_read_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "a", [1.0, 2.0])
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 3, "env_')
+    assert len(read_run(path).lines) == 2
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write("\n")
+    with pytest.raises(RunDirectoryError, match="line 3"):
+        read_run(path)
+
+
+def test_runs_without_episodes_and_without_anything_in_common_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"no episode has ended in .*none"):
+        band_of(group_of(make_run(tmp_path / "none", [None])), "steps")
+    late = make_run(tmp_path / "late", [None] * 5 + [1.0], seed=1)
+    with pytest.raises(ConfigurationError, match="no steps in common"):
+        band_of(group_of(make_run(tmp_path / "early", [1.0, 2.0]), late), "steps")
+    with pytest.raises(RunDirectoryError, match="no metrics yet"):
+        read_run(make_run(tmp_path / "empty", []))
+
+
+@pytest.mark.parametrize(
+    ("output", "options", "said"),
+    [("a.pdf", {}, r"\.png or \.svg"), ("a.png", {"by": "hours"}, "by must be"), ("a.png", {"confidence": 1.0}, "0")],
+)
+def test_what_cannot_be_meant_is_refused(output: str, options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        hybridppo.plot_runs([make_run(tmp_path / "run", [1.0])], tmp_path / output, **options)
+    assert not (tmp_path / output).exists()
+
+
+def test_without_matplotlib_the_remedy_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", [1.0])
+    code = f"""
+import sys
+sys.modules["matplotlib"] = None
+from hybridppo.commands.main import main
+main(["plot", {str(run)!r}, "--output", {str(tmp_path / "a.png")!r}])
+"""
+    process = run_python("-c", code)
+    assert process.returncode == 2
+    assert pip_install("plot") in process.stderr
+
+
+@pytest.mark.parametrize("by", ["steps", "seconds"])
+def test_pictures_are_files_with_every_group(by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    for seed in range(3):
+        make_run(tmp_path / "runs" / f"a{seed}", [1.0 * seed, 2.0, 3.0], seed=seed)
+        make_run(tmp_path / "runs" / f"b{seed}", [5.0, 2.0 * seed, 3.0], seed=seed, learning_rate=0.1)
+    make_run(tmp_path / "runs" / "c", [1.0, 2.0], env_id="C-v0")
+    for name in ("new/curves.svg", "curves.png"):
+        with pytest.raises(SystemExit) as exited:
+            main(["plot", str(tmp_path / "runs"), "--output", str(tmp_path / name), "--by", by])
+        assert exited.value.code == 0
+    assert "A-v0: learning_rate 0.1, 3 seeds" in capsys.readouterr().out
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    picture = ElementTree.parse(tmp_path / "new" / "curves.svg").getroot()
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    bands = [
+        each for each in picture.iter() if "FillBetween" in each.get("id", "") or "PolyCollection" in each.get("id", "")
+    ]
+    assert len(bands) == 2

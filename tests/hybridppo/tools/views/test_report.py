@@ -1,0 +1,248 @@
+"""The page of a run: whole, of the run, and in need of nothing but itself."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import hybridppo
+from hybridppo import PPOConfig, RunDirectoryError
+from hybridppo.auto import auto
+from hybridppo.commands.main import main
+from hybridppo.runs.settings import settings_of_result
+from hybridppo.tools.views.svg import line_chart, shown, stacked_bar, ticks
+
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Parses a page, and refuses one whose elements do not close."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+    def count(self, tag: str) -> int:
+        return sum(found == tag for found, _ in self.tags)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reports") / "<run> & more"
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8, 4), learning_rate=0.002)
+    options = {"seed": 7, "placement": "cpu", "evaluation_episodes": 2, "progress": False, "vectorization": "sync"}
+    hybridppo.train("CartPole-v1", total_steps=640, config=config, run_dir=path, **options)
+    return path
+
+
+def test_a_run_too_short_for_auto_to_measure_has_a_page(tmp_path: Path) -> None:
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    options = {"seed": 7, "placement": "auto", "progress": False, "vectorization": "sync"}
+    hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
+    line = "auto: cpu; not measured (all: a run of 2 iterations is too short to measure)"
+    assert line in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
+    path = tmp_path / "run" / "placements.json"
+    table = json.loads(path.read_text())
+    del table["line"]  # as earlier releases wrote it
+    path.write_text(json.dumps(table))
+    assert "auto: cpu" in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
+
+
+def test_the_page_tells_of_the_run(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["report", str(run_dir)])
+    assert exited.value.code == 0
+    assert str(run_dir / "report.html") in capsys.readouterr().out
+    page = Page((run_dir / "report.html").read_text(encoding="utf-8"))
+    for said in (
+        "CartPole-v1, seed 7",
+        "<run> & more, hybridppo 0.1.0",
+        "finished",
+        "name single, device cpu",
+        "8 x 4",
+    ):
+        assert said in page.texts, said
+    result = json.loads((run_dir / "result.json").read_text())
+    assert f"{result['evaluation_return_mean']:g}" in page.texts
+    assert page.texts[page.texts.index("learning_rate") + 1] == "0.002"
+    charts = [text for text in page.texts if text in ("episode return mean", "value loss", "entropy", "approx kl")]
+    assert len(set(charts)) == 4
+    lines = [dict(attributes) for tag, attributes in page.tags if tag == "polyline"]
+    assert len(lines) == page.count("svg") - 1  # the other is the bar of phases
+    iterations = (run_dir / "metrics.jsonl").read_text().count("\n")
+    assert max(len((line["points"] or "").split()) for line in lines) == iterations
+    strong = [number for number, (tag, attributes) in enumerate(page.tags) if attributes.get("class") == "changed"]
+    assert len(strong) == 6  # as many settings as were given that can change the result
+
+
+def test_the_page_shows_what_can_change_the_result_as_plots_tell_runs_apart(run_dir: Path, tmp_path: Path) -> None:
+    config = json.loads((run_dir / "config.json").read_text())
+    given = {"env_kwargs": {"size": 8}, "frame_stack": 4, "clip_rewards": True, "start_from": "first", "num_workers": 3}
+    (tmp_path / "config.json").write_text(json.dumps({**config, **given}))
+    (tmp_path / "metrics.jsonl").write_bytes((run_dir / "metrics.jsonl").read_bytes())
+    texts = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8")).texts
+    others = texts.index("Other options")
+    deciding = texts[texts.index("what can change the result") : others]
+    assert set(settings_of_result(config)) <= set(deciding)
+    shown = {name: deciding[deciding.index(name) + 1] for name in given if name in deciding}
+    assert shown == {"env_kwargs": "size 8", "frame_stack": "4", "clip_rewards": "True", "start_from": "first"}
+    assert texts[texts.index("num_workers", others) + 1] == "3"
+    assert {"seed", "fast_updates", "checkpoint_seconds"} <= set(texts[others:])
+
+
+def test_each_of_several_policies_is_told_of(run_dir: Path, tmp_path: Path) -> None:
+    config = json.loads((run_dir / "config.json").read_text())
+    mine = config.pop("config")
+    config["policies"] = {"cat": mine, "mouse": {**mine, "learning_rate": 0.5}}
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    of_policies = {"value_loss", "episode_return_mean"}
+    several = [
+        {
+            **{name: value for name, value in line.items() if name not in of_policies},
+            **{
+                f"{who}/{name}": factor * line[name]
+                for who, factor in (("cat", 1), ("mouse", 2))
+                for name in of_policies
+            },
+        }
+        for line in lines
+    ]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in several))
+    page = Page(hybridppo.write_report(tmp_path).read_text(encoding="utf-8"))
+    last = lines[-1]["episode_return_mean"]
+    for who, expected in (("cat", last), ("mouse", 2 * last)):
+        shown = page.texts[page.texts.index(f"return, last 100 episodes, {who}") + 1]
+        assert float(shown) == pytest.approx(expected, abs=0.05)
+        assert f"{who}, value loss" in page.texts
+    at = [number for number, text in enumerate(page.texts) if text == "learning_rate"]
+    assert [page.texts[number + 1] for number in at] == ["0.002", "0.5"]
+
+
+def test_the_page_needs_nothing_but_itself(run_dir: Path) -> None:
+    text = hybridppo.write_report(run_dir).read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.count("script") == page.count("link") == page.count("img") == 0
+    addresses = re.findall(r"https?://[^\s\"<]+", text)
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, which nobody asks for
+    assert "url(" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_a_video_is_held_and_a_large_one_linked_to(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    video = run_dir / "video.mp4"
+    video.write_bytes(b"frames")
+    try:
+        page = Page(hybridppo.write_report(run_dir).read_text(encoding="utf-8"))
+        assert [a["src"] for tag, a in page.tags if tag == "video"] == ["data:video/mp4;base64,ZnJhbWVz"]
+        monkeypatch.setattr("hybridppo.tools.views.report.LARGEST_VIDEO", 3)
+        page = Page(hybridppo.write_report(run_dir).read_text(encoding="utf-8"))
+        assert [a["href"] for tag, a in page.tags if tag == "a"] == ["video.mp4"]
+    finally:
+        video.unlink()
+
+
+def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "config.json").write_bytes((run_dir / "config.json").read_bytes())
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    first = json.loads(lines[0]) | {"episode_return_mean": None, "seconds_overlapped": 3.25}
+    (path / "metrics.jsonl").write_text(json.dumps(first) + "\n" + "".join(lines[1:5]) + lines[5][:20])
+    prediction = {
+        "label": "hybrid, 1 worker",
+        "iteration": 0.0125,
+        "sampling": 0.005,
+        "learning": 0.007,
+        "copying": 5e-4,
+    }
+    table = {"line": "hybrid is <fast>", "chosen": "hybrid, 1 worker", "predictions": [prediction]}
+    (path / "placements.json").write_text(json.dumps(table))
+    page = Page(hybridppo.write_report(path).read_text(encoding="utf-8"))
+    assert "25% of 640 steps" in page.texts
+    assert "auto: hybrid is <fast>" in page.texts
+    assert page.texts[page.texts.index("hybrid, 1 worker") + 1] == "12.50"
+    assert any("no part of the above: 3.2 s" in text for text in page.texts)
+    assert "The run has not ended, or was interrupted." in page.texts
+
+
+def test_auto_that_could_not_measure_is_reported_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ZeroDivisionError("no second simulator")
+
+    monkeypatch.setattr(auto, "calibrate", fail)
+    config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    path = tmp_path / "run"
+    hybridppo.train("CartPole-v1", total_steps=32, placement="auto", config=config, run_dir=path, progress=False)
+    page = Page(hybridppo.write_report(path).read_text(encoding="utf-8"))
+    assert any(re.match(r"auto: cpu.*; not measured \(all: ZeroDivisionError: no second", text) for text in page.texts)
+    table = json.loads((path / "placements.json").read_text())
+    del table["line"]  # as earlier releases wrote it
+    (path / "placements.json").write_text(json.dumps(table))
+    assert f"auto: {table['chosen']}" in Page(hybridppo.write_report(path).read_text(encoding="utf-8")).texts
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, run_dir: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="no run directory"):
+        hybridppo.write_report(tmp_path)
+    (tmp_path / "config.json").write_bytes((run_dir / "config.json").read_bytes())
+    with pytest.raises(RunDirectoryError, match="no metrics yet"):
+        hybridppo.write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0, 100, [0, 25, 50, 75, 100]), (3, 3, [1, 2, 3, 4, 5]), (-0.2, 0.1, [-0.2, -0.1, 0, 0.1]), (0, 0, None)],
+)
+def test_ticks_are_round_and_hold_everything(low: float, high: float, expected: list[float] | None) -> None:
+    found = ticks(low, high)
+    assert found[0] <= low <= high <= found[-1]
+    assert found[-1] > found[0]
+    if expected is not None:
+        assert found == pytest.approx(expected, abs=0.05)
+
+
+def test_lines_are_thinned_by_means_and_lie_within_the_picture() -> None:
+    chart = line_chart("a & b", [(float(i), float(i % 2)) for i in range(4000)], "steps")
+    assert "a &amp; b" in chart
+    points = re.search(r'points="([^"]+)"', chart)
+    assert points is not None
+    found = [tuple(map(float, point.split(","))) for point in points[1].split()]
+    assert len(found) == 400
+    assert all(0 <= x <= 340 and 0 <= y <= 190 for x, y in found)
+    assert len({y for _, y in found}) == 1  # every other number is 0 and 1: the means are one half
+
+
+def test_bars_are_divided_as_their_numbers() -> None:
+    widths = re.findall(r'width="([\d.]+)" height="36"', stacked_bar("t", [("a", 3.0), ("b", 1.0)]))
+    assert list(map(float, widths)) == [525.0, 175.0]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, "0"), (0.00025, "0.00025"), (20000, "20k"), (2.5e6, "2.5M")])
+def test_numbers_are_short(value: float, expected: str) -> None:
+    assert shown(value) == expected

@@ -34,21 +34,27 @@ from mutations import Mutant, mutants_of
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
+# All but `test_serialization.py`, which trains in every space and takes minutes.
+SPACES = " ".join(
+    f"hybridppo/spaces/{path.name}"
+    for path in sorted((ROOT / "tests/hybridppo/spaces").glob("test_*.py"))
+    if path.name != "test_serialization.py"
+)
 # Of each room, or file, the tests that are to see its mistakes, the quickest first; the longest row that fits holds.
 TESTS: dict[str, str] = {
-    "hybridppo/spaces": "hybridppo/spaces agents/ppo/test_ppo.py runners/test_evaluation.py",
+    "hybridppo/spaces": f"{SPACES} agents/ppo/test_ppo.py runners/test_evaluation.py",
     "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",
-    "hybridppo/networks/numpy_forms": "hybridppo/networks hybridppo/spaces hybridppo/test_golden.py",
+    "hybridppo/networks/numpy_forms": f"hybridppo/networks {SPACES} hybridppo/test_golden.py",
     "hybridppo/rollouts/replay.py": "hybridppo/rollouts/test_replay.py runners/test_off_policy.py",
     "hybridppo/spaces/deterministic.py": "hybridppo/spaces/test_deterministic.py agents/ddpg/test_ddpg.py",
     "agents/ddpg": "agents/ddpg agents/test_every_agent.py",
     "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py",
     "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
-    "hybridppo/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
+    "hybridppo/training/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
     "agents/ppo/losses.py": "agents/ppo/test_losses.py agents/ppo",
     "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
     "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",
-    "runners/samplers": "runners/samplers hybridppo/test_seeds.py "
+    "runners/samplers": "runners/samplers hybridppo/system/test_seeds.py "
     "runners/test_environment_faults.py::test_restart_drops_the_partial_episode_and_counts_it "
     "runners/test_environment_faults.py::test_restart_forgets_what_an_episode_gained_in_rollouts_before "
     "runners/test_environment_faults.py::test_restart_after_an_episode_drops_nothing "
@@ -56,18 +62,18 @@ TESTS: dict[str, str] = {
     "runners/test_environment_faults.py::test_restart_with_no_step_left_samples_again",
     "runners/samplers/stepping.py": "runners/samplers hybridppo/environments/test_env_state.py "
     "runners/test_environment_faults.py::test_slow_steps_are_no_hang "
-    "hybridppo/test_resume.py::test_an_environment_that_was_changed_starts_new_episodes "
-    "hybridppo/test_resume.py::test_ten_stops_change_nothing",
+    "hybridppo/training/test_resume.py::test_an_environment_that_was_changed_starts_new_episodes "
+    "hybridppo/training/test_resume.py::test_ten_stops_change_nothing",
     "hybridppo/placements": "hybridppo/placements/test_mirroring.py hybridppo/placements/test_placements.py "
     "runners/test_accounting.py",
-    "hybridppo/placements/auto": "hybridppo/placements",
+    "hybridppo/auto": "hybridppo/auto",
     "hybridppo/compiled": "hybridppo/compiled runners/samplers/test_on_device.py agents/ppo/test_optimizer_steps.py "
     "agents/ddpg/test_compiled_off_policy_steps.py",
 }
 MARKS = "not slow and not gpu and not wheel"
 """Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
 NOT_BY_DEFAULT = (
-    "hybridppo/placements/auto",
+    "hybridppo/auto",
     "agents/ppo/captured_steps.py",
     "agents/ppo/config.py",
     "agents/ddpg/config.py",

@@ -20,7 +20,10 @@ from hybridppo.runners.workers import pool  # noqa: E402
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
 
-if hasattr(signal, "SIGHUP"):  # nohup has it ignored, here and in all processes of the tests, which send it
+# The tests send both. A shell that runs them in the background ignores the first, nohup the second.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

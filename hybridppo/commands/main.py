@@ -19,6 +19,7 @@
 Exit codes: 0 done; 1 an error, in one message; 2 wrong usage; 130 interrupted and saved.
 """
 
+import contextlib
 import functools
 import logging
 import operator
@@ -111,8 +112,9 @@ def parse_command(arguments: Sequence[str]) -> Command:
 def run_command(parse: Callable[[], Command]) -> int:
     """Parse and run a command; its exit code, after one clear message where there is an error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
+    with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.append(os.getcwd())  # modules that register environments, as `python -m` finds them
     command: Command | None = None
 
     def fail(error: Exception, code: int) -> int:

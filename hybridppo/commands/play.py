@@ -32,8 +32,8 @@ class Play:
     """Take the most probable actions."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest, or the best."""
-    most_steps: int = 3000
-    """After which the video ends, wherever the episode is."""
+    most_steps: int | None = None
+    """Stop after so many steps, even within an episode: by default 3000 in a video, never in a window."""
     debug: bool = False
     """Show the traceback of an error."""
 
@@ -45,10 +45,8 @@ class Play:
             raise ConfigurationError("--window writes no video: leave --output out")
         options: dict[str, Any] = {"episodes": self.episodes, "seed": self.seed, "deterministic": self.deterministic}
         options |= {"checkpoint": self.checkpoint}
-        if self.window:
-            played = play(self.run_dir, **options)
-        else:
-            played = record_video(self.run_dir, self.output, most_steps=self.most_steps, **options)
+        options |= {} if self.most_steps is None else {"most_steps": self.most_steps}
+        played = play(self.run_dir, **options) if self.window else record_video(self.run_dir, self.output, **options)
         for line in _lines(played):
             print(line)
         if played.episodes < self.episodes:

@@ -228,6 +228,12 @@ def _of_id(
         raise
     except (gym.error.Error, ImportError, ValueError) as error:  # ValueError: of an id like ":"
         raise EnvError(f"environment {source!r} cannot be made: {error} ({WHERE_TO_LOOK})") from error
+    except TypeError as error:
+        if not any(f"unexpected keyword argument '{name}'" in str(error) for name in env_kwargs):
+            raise
+        raise ConfigurationError(
+            f"environment {source!r} takes other arguments than env_kwargs has: {error}"
+        ) from error
     environments.clips_rewards = is_atari(source) or (is_of_pool(source) and env_pool.is_atari(source))
     return environments
 

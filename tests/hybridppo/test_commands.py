@@ -535,3 +535,10 @@ def test_the_cartpole_script(tmp_path: Path) -> None:
     assert f"run directory: {tmp_path / 'run'}" in process.stdout
     assert json.loads((tmp_path / "run" / "result.json").read_text())["env_steps"] >= 2000
     assert (tmp_path / "run" / "learning_curve.png").exists() == has_matplotlib()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows deletes no folder that a process works in")
+def test_a_deleted_working_directory_is_no_error(tmp_path: Path) -> None:
+    code = f"import os, sys; os.rmdir({str(tmp_path)!r}); from hybridppo.commands.main import main; main(['--version'])"
+    done = run_python("-c", code, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

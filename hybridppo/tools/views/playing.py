@@ -99,13 +99,15 @@ def play(
     seed: int = 0,
     deterministic: bool = True,
     checkpoint: WhichCheckpoint = "latest",
+    most_steps: int | None = None,
     env: EnvSource | None = None,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
 ) -> Played:
     """Show episodes of a run's agent in the environment's own window.
 
-    Arguments are as for `record_video`; a function makes an environment with `render_mode="human"`.
+    Arguments are as for `record_video`; a function makes an environment with `render_mode="human"`. Without
+    `most_steps`, every episode is played to its end.
 
     Raises:
         EnvError: where the environment has no window.
@@ -113,7 +115,7 @@ def play(
     player_of, settings = _players(RunDirectory.open(run_dir), checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "human")
     try:
-        return _play(player_of, made, episodes, seed, deterministic, None)
+        return _play(player_of, made, episodes, seed, deterministic, most_steps)
     finally:
         made.close()
 

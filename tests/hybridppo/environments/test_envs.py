@@ -164,6 +164,12 @@ def test_an_unknown_vectorization_is_refused() -> None:
         make_environments("CartPole-v1", 2, vectorization="async")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_arguments_that_an_environment_does_not_take_are_named(vectorization: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"environment 'CartPole-v1' takes other arguments .* 'lenght'"):
+        make_environments("CartPole-v1", 2, vectorization=vectorization, env_kwargs={"lenght": 5})
+
+
 @pytest.mark.parametrize("env_id", ["CartPoel-v1", "CartPole-v99", "no_such_module:Env-v0", "not an id", ""])
 def test_an_unknown_id_is_refused_by_name(env_id: str) -> None:
     with pytest.raises(EnvError, match=f"environment '{env_id}' cannot be made"):

@@ -360,6 +360,11 @@ def test_publish_every_must_be_positive(publish_every: int) -> None:
         Mirrored("cpu", "cpu", publish_every=publish_every)
 
 
+def test_a_lag_wants_every_update_published() -> None:
+    with pytest.raises(ConfigurationError, match="publish_every must be 1 where max_lag is 1, got 2"):
+        Mirrored("cpu", "cpu", max_lag=1, publish_every=2)
+
+
 @pytest.mark.parametrize("max_lag", [-1, 2])
 def test_more_than_one_update_of_lag_is_refused(max_lag: int) -> None:
     with pytest.raises(ConfigurationError, match=f"max_lag must be .*, got {max_lag}"):

@@ -129,6 +129,7 @@ def test_a_window_is_the_environments_own(masked_run: Path) -> None:
     assert (played.returns, played.path) == ((7.0, 7.0), None)
     with pytest.raises(EnvError, match="has no window: its render_mode is None"):
         hybridppo.play(masked_run, env=Numbered)
+    assert hybridppo.play(masked_run, episodes=2, most_steps=10, env=lambda: Numbered("human")).steps == 10
 
 
 def test_a_function_gets_the_arguments_of_the_run(tmp_path: Path) -> None:

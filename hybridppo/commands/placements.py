@@ -32,14 +32,14 @@ class Placements:
     """Processes that step the environments; without it, every number that may be worth it."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
     distributions: bool = False
-    """Predict every distribution policy instead (docs/distribution.md), and say whether spreading pays. Takes a minute:
-    a second learner is started, and Ray, where it is installed."""
+    """Train for some seconds under every distribution instead (docs/distribution.md), and compare their speeds. Takes
+    a minute or more: learners are started, and Ray, if it is installed."""
     address: str | None = None
     """Of a Ray cluster that is there already, auto or HOST:PORT, for --distributions."""
     measure: bool = False
     """Train under each for real, too, and put that beside the predictions."""
     seconds: float | None = None
-    """With --measure, how long to train under each, after a warm-up. Not given: 3."""
+    """With --measure or --distributions, how long to train under each, after a warm-up. Not given: 3."""
     plot: Path | None = None
     """Draw the table into this PNG, where matplotlib is installed."""
     json: bool = False
@@ -54,7 +54,7 @@ class Placements:
         """Predict, measure where asked, and print the table."""
         if self.plot is not None and not has_matplotlib():
             raise ConfigurationError(f"--plot needs matplotlib: {pip_install('plot')}")
-        if self.seconds is not None and not self.measure:
+        if self.seconds is not None and not (self.measure or self.distributions):
             raise ConfigurationError("--seconds is of --measure: give both, or neither")
         if self.distributions:
             return self._run_distributions()
@@ -66,7 +66,7 @@ class Placements:
             total_steps=self.total_steps,
             max_lag=self.max_lag,
             num_workers=self.num_workers,
-            measured_seconds=self._measured_seconds,
+            measured_seconds=self._seconds if self.measure else 0.0,
             options=self.environment,
             progress=self.progress,
         )
@@ -76,7 +76,7 @@ class Placements:
         return EXIT_DONE
 
     def _run_distributions(self) -> int:
-        """The same, of distribution policies."""
+        """Measure distributions, and print the table."""
         from hybridppo.tools.diagnosis.comparing import compare_distributions, distributions_as_markdown
 
         for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():
@@ -85,9 +85,8 @@ class Placements:
         comparison = compare_distributions(
             self.env_id,
             self.config,
-            total_steps=self.total_steps,
             max_lag=self.max_lag,
-            measured_seconds=self._measured_seconds,
+            seconds=self._seconds,
             address=self.address,
             options=self.environment,
         )
@@ -95,9 +94,9 @@ class Placements:
         return EXIT_DONE
 
     @property
-    def _measured_seconds(self) -> float:
-        """For which to train under each; 0 for predictions alone."""
-        return (3.0 if self.seconds is None else self.seconds) if self.measure else 0.0
+    def _seconds(self) -> float:
+        """How long to train under each."""
+        return 3.0 if self.seconds is None else self.seconds
 
     def _show(self, comparison: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str]) -> None:
         if self.json:

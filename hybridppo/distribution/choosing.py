@@ -4,9 +4,10 @@ Only the learner that speaks measures, once; what it takes is in `config.json`, 
 """
 
 import logging
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hybridppo.agents import PPO, PPOConfig
@@ -15,16 +16,17 @@ from hybridppo.auto.auto import Choice
 from hybridppo.auto.calibration import MAX_SHARE
 from hybridppo.auto.decision import MARGIN
 from hybridppo.auto.figures import Figures, Work
-from hybridppo.auto.prediction import Candidate, Prediction, candidates
+from hybridppo.auto.prediction import Candidate, Prediction, candidates, predict, seconds_per_step
 from hybridppo.auto.timing import generators_untouched
 from hybridppo.distribution.one_learner import OneLearner
-from hybridppo.distribution.prediction import Crossings, OverRay, Resources, Sizes, predict_over_ray
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runs.distribution_policies import (
     Central,
+    Environments,
     MultiLearner,
     SingleLearnerCoarse,
+    SingleLearnerFine,
 )
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.threads import cpu_cores
@@ -35,6 +37,21 @@ MAX_SECONDS = 5.0
 """What measuring a learner may take."""
 FEWEST_UPDATES = 2
 """To measure a number of threads by: the first is not counted."""
+SECONDS_OF_A_CALL, SECONDS_OF_ANOTHER_CALL = 1.1e-3, 4e-4
+"""Assumed for a call of one of Ray's actors, and for each further one that is called at the same time."""
+OverRay = SingleLearnerCoarse | SingleLearnerFine | Environments
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPUs for the workers of a distribution over Ray."""
+
+    cores: int
+    """Of this machine."""
+    ray_cpus: int
+    """That Ray may start workers on, here or elsewhere."""
+    has_more_machines: bool
+    """Whether those are beside this machine's cores, so that the learner keeps one to itself."""
 
 
 class WithinOverRay:
@@ -58,11 +75,46 @@ class WithinOverRay:
     def predictions(self, work: Work, figures: Figures) -> list[Prediction]:
         """Of all that may be taken, the simplest first. What crosses is the same under each, and assumed."""
         found = [replace(each, num_workers=0) for each in _all(work, figures) if each.name in self._names]
-        # What crosses once an iteration is the same under all.
-        sizes = Sizes(minibatches=0, exchanges_of_values=0, bytes_of_rollout=0, bytes_of_parameters=0)
-        return [
-            predict_over_ray(work, figures, Crossings(), sizes, self._policy, self._resources, each) for each in found
-        ]
+        return [_prediction(work, figures, self._policy, self._resources, each) for each in found]
+
+
+def _prediction(
+    work: Work, figures: Figures, policy: OverRay, resources: Resources, candidate: Candidate
+) -> Prediction:
+    """How long an iteration takes under a placement; what crosses once an iteration is the same under all."""
+    if isinstance(policy, SingleLearnerCoarse):
+        count = policy.samplers
+    else:
+        count = policy.env_workers if isinstance(policy, SingleLearnerFine) else policy.workers
+    share, crowd = -(-work.num_envs // count), math.ceil(count / max(1, resources.ray_cpus or resources.cores))
+    # What the placement itself makes of learning and copying, with all environments here.
+    here = predict(replace(work, num_workers=0), figures, replace(candidate, num_workers=0))
+    calls, copying = SECONDS_OF_A_CALL + (count - 1) * SECONDS_OF_ANOTHER_CALL, here.copying
+    acting = 0.0
+    if isinstance(policy, SingleLearnerCoarse):
+        filling = work.num_steps * seconds_per_step(figures, share, work.num_envs) * crowd
+    else:
+        acting, on_device = work.num_steps * figures.action, figures.action
+        if candidate.name == "cuda" and figures.accelerator is not None:
+            on_device = figures.accelerator.action
+            copying = figures.accelerator.remainder  # the other copies are in the action's seconds
+        of_envs = (figures.step[work.num_envs] - figures.action) * share / work.num_envs
+        filling, calls = work.num_steps * (on_device + of_envs * crowd), work.num_steps * calls
+    if (count > 1 or candidate.max_lag) and not resources.has_more_machines:
+        filling *= figures.slowdown
+    overlapped = 0.0
+    if candidate.max_lag and (resources.has_more_machines or count + candidate.torch_threads <= resources.cores):
+        # Whoever acts here holds the interpreter's lock; who waits for answers does not.
+        overlapped = min(max(0.0, filling - acting), here.learning)
+    return Prediction(
+        candidate=candidate,
+        sampling=figures.rollout + filling - overlapped,
+        learning=here.learning,
+        copying=copying + calls,
+        overlapped=overlapped,
+        start=0.0,
+        is_assumed="slowdown" in figures.assumed,
+    )
 
 
 def _all(work: Work, figures: Figures) -> list[Candidate]:

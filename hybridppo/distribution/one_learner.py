@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.served_steps import ServedSteps
 from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.auto.portions import with_steps
 from hybridppo.auto.timing import stable_median
-from hybridppo.distribution.prediction import Sizes
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.placements.single_device import SingleDevice
@@ -135,47 +133,3 @@ class OneLearner:
         with limit_threads(threads):
             self.update()  # what is made once
             return stable_median(self.update, most)
-
-    def seconds_of_a_step(self, most: float) -> float:
-        """What the server of parameters does with a gradient: copies it, clips it, steps, and copies parameters."""
-        agent, steps = self.agent, cast(AutogradSteps, self.plain)
-        gradient, parameters = agent.parameters.gradient.clone(), agent.parameters.values.detach().clone()
-
-        def step() -> float:
-            start = time.perf_counter()
-            agent.parameters.gradient.copy_(gradient)
-            steps.descend()
-            parameters.copy_(agent.parameters.values.detach())
-            return time.perf_counter() - start
-
-        with limit_threads(1):
-            step()
-            return stable_median(step, most)
-
-
-def sizes_of(learner: OneLearner, config: PPOConfig, num_shards: int) -> Sizes:
-    """What crosses, and how often, in a training.
-
-    Args:
-        learner: one of it.
-        config: of the training.
-        num_shards: of a minibatch; into as many parts values are cut.
-    """
-    rollout, rows = learner.rollout, config.batch_size * learner.num_agents
-    arrays = (rollout.observations, rollout.actions, rollout.log_probs, rollout.rewards)
-    a_row = sum(array[0, 0].numel() * array.element_size() for array in arrays) + 2  # and how episodes end
-    states, memory, passes = 0, learner.agent.memory, 1
-    numbers = rows  # that go to all once an update: values
-    if config.pool_size > 1:  # of all rollouts in it, with log-probabilities before and after
-        passes = 3 * config.pool_size
-    if memory is not None:  # sequence by sequence, with the critic's state after each row
-        assert rollout.states is not None
-        states, passes = rollout.states.nbytes, memory.num_sequences(config.num_steps + 1)
-        numbers = -(-rows // passes) * (1 + memory.state_size)
-    pieces = -(-numbers // num_shards // num_columns(learner.agent)) or 1
-    return Sizes(
-        minibatches=config.num_epochs * config.minibatches,
-        exchanges_of_values=passes * pieces,
-        bytes_of_rollout=rows * a_row + states,
-        bytes_of_parameters=4 * sum(parameter.numel() for parameter in learner.agent.actor.parameters()),
-    )

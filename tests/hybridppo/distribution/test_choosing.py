@@ -5,6 +5,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,14 +20,13 @@ from hybridppo.auto.calibration import calibrate
 from hybridppo.auto.figures import Calibration, Figures
 from hybridppo.commands.main import main
 from hybridppo.distribution import choosing
-from hybridppo.distribution.choosing import WithinOverRay, choose_for_learners
-from hybridppo.distribution.measuring import measure_learners
-from hybridppo.distribution.one_learner import OneLearner, sizes_of
-from hybridppo.distribution.prediction import Crossings, Resources
+from hybridppo.distribution.choosing import Resources, WithinOverRay, choose_for_learners
+from hybridppo.distribution.one_learner import OneLearner
 from hybridppo.distribution.team import Team
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs.distribution_policies import Environments as EnvironmentWorkers
+from hybridppo.tools.diagnosis import comparing
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 COPIES = EnvironmentOptions(vectorization="sync")
@@ -149,9 +149,6 @@ def test_a_learner_alone_does_its_share_of_the_work() -> None:
             one.update()
         rows[str(policy)] = seen
     assert rows == {"multi:1": [256, 256], "multi:2": [128, 128], "central:2": [256]}
-    sizes = sizes_of(one, config, 2)
-    assert (sizes.minibatches, sizes.bytes_of_parameters) == (2, 4 * (4 * 16 + 16 + 16 * 2 + 2))
-    assert sizes.bytes_of_rollout == 512 * (4 * 4 + sizes_of_action(one) + 4 + 4 + 2)
 
 
 @pytest.mark.parametrize("name", ["gru", "frames", "pool"])
@@ -161,17 +158,6 @@ def test_a_learner_of_any_kind_can_be_measured_alone(name: str) -> None:
     for policy in (MultiLearner(2), Central(2)):
         if not (name == "pool" and isinstance(policy, Central)):  # which it cannot have
             assert OneLearner("CartPole-v1", config, options, policy).update() > 0.0
-    plain = ppo_config(num_envs=4, num_steps=64, num_minibatches=2, hidden_sizes=(8,))
-    sizes = sizes_of(OneLearner("CartPole-v1", config, options, MultiLearner(1)), config, 2)
-    of_rows = sizes_of(OneLearner("CartPole-v1", plain, COPIES, MultiLearner(1)), plain, 2)
-    # The actor's state before each of 4 * 11 sequences.
-    assert sizes.bytes_of_rollout - of_rows.bytes_of_rollout == (4 * 4 * 11 * 8 if name == "gru" else 0)
-    assert (sizes.exchanges_of_values > of_rows.exchanges_of_values) == (name != "frames")
-
-
-def sizes_of_action(one: OneLearner) -> int:
-    actions = one.rollout.actions
-    return actions[0, 0].numel() * actions.element_size()
 
 
 # Real ones, with processes
@@ -266,44 +252,61 @@ def run(*flags: str) -> Any:
 
 
 @pytest.mark.extras
-def test_what_crosses_between_learners_is_measured() -> None:
-    found = measure_learners(Crossings(), 1000, 4096)
-    assert set(Crossings().assumed) - set(found.assumed) == {"exchange", "gather", "served", "learner_start"}
-    assert 0.0 < found.exchange < found.learner_start
-    assert not torch.distributed.is_initialized()
-
-
-@pytest.mark.extras
-def test_policies_are_predicted_and_measured_side_by_side(
+def test_distributions_are_measured_side_by_side_and_what_cannot_be_run_is_left_out_with_the_reason(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    flags = ["--num-envs", "4", "--num-steps", "16", "--num-minibatches", "2", "--measure", "--seconds", "0.1"]
+    monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
+    flags = ["--num-envs", "4", "--num-steps", "16", "--num-minibatches", "2", "--pool-size", "2", "--seconds", "0.1"]
     assert run("--distributions", *flags) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("| distribution | iteration ms | sampling ms | learning ms | crossing ms | steps/s |")
-    names = [line.split("|")[1].strip(" *") for line in lines[2:5]]
-    assert names[0].startswith("local (")
-    assert names[1:] == ["multi:2", "central:2"]
-    assert all(len(line.split("|")) == len(lines[0].split("|")) for line in lines[1:5])
-    assert "pay" in lines[6]  # networks of 64 x 64 and 4 environments may or may not gain, on a busy machine
+    assert lines[0] == "| distribution | steps/s | times local | start s |"
+    names = [line.split("|")[1].strip(" *") for line in lines[2:4]]
+    assert names == ["local", "multi:2"]
+    assert all(len(line.split("|")) == len(lines[0].split("|")) for line in lines[1:4])
+    assert any(line.startswith("Left out: central:2: pool_size=2 cannot be had") for line in lines)
     assert any(line.startswith("Left out: coarse, fine and environments: ") for line in lines)
 
 
 @pytest.mark.extras
 @pytest.mark.skipif(sys.platform == "win32", reason="Ray's tests are of POSIX")
 @over_ray
-def test_policies_over_ray_are_predicted_of_a_call_and_its_bytes() -> None:
+def test_distributions_over_ray_are_measured_in_the_cluster_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     from clusters import small_cluster
 
+    monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
     with small_cluster():
-        found = hybridppo.compare_distributions("CartPole-v1", CONFIG, total_steps=10**5)
-    crossings = found["pieces"]["crossings"]
-    assert crossings["assumed"] == ()
-    assert {row["policy"] for row in found["rows"][1:]} >= {"multi:2", "central:2", "coarse:2", "fine:2"}
-    assert found["line"].startswith("spreading does not pay") == (found["chosen"] == "local")
+        found = hybridppo.compare_distributions("CartPole-v1", CONFIG, seconds=0.1)
+    assert {row["policy"] for row in found["rows"]} == {
+        "local", "multi:2", "central:2", "coarse:2", "coarse:4", "fine:2", "fine:4"
+    }  # fmt: skip
+    assert found["left_out"] == []
     for row in found["rows"]:
-        assert row["iteration"] == row["sampling"] + row["learning"] + row["crossing"] > 0.0
+        assert row["against_local"] == pytest.approx(row["steps_per_second"] / found["rows"][0]["steps_per_second"])
+
+
+@pytest.mark.parametrize(
+    ("speeds", "chosen", "line"),
+    [
+        ({"multi:2": 2.0, "central:2": 1.5}, "multi:2", "multi:2 is the fastest: 2.00 times as fast as local"),
+        ({"multi:2": 1.01, "central:2": 0.5}, "local", "no distribution is faster than local by more than "),
+    ],
+)
+def test_the_fastest_is_named_if_it_is_faster_by_a_margin(
+    speeds: dict[str, float], chosen: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(env: Any, *, callbacks: Any, distribution: Any = "local", **options: Any) -> None:
+        step = 1.0 / speeds.get(str(distribution), 1.0)
+        for i in range(5):
+            callbacks.on_iteration(SimpleNamespace(stop=str), {"env_steps": i, "seconds": i * step})
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(comparing, "cpu_cores", lambda: 2)
+    monkeypatch.setattr(comparing, "train", train)
+    found = hybridppo.compare_distributions("CartPole-v1", CONFIG)
+    assert [row["steps_per_second"] for row in found["rows"]] == pytest.approx([1.0, *speeds.values()])
+    assert found["chosen"] == chosen
+    assert found["line"].startswith(line)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def _record_learners(seen: Observed, recording: _Recording) -> None:
 
         return call
 
-    for way in (exchange.Alone, exchange.InSharedMemory):
+    for way in (exchange.NoExchange, exchange.InSharedMemory):
         recording.around(way, "to_fill", filling)
         recording.around(way, "filled", meeting)
     recording.time(Stepper, "fill", seen.fills)

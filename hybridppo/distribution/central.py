@@ -13,11 +13,10 @@ from torch import Tensor
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.choosing import choose_for_learners
-from hybridppo.distribution.copies import as_copies
+from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
 from hybridppo.distribution.learners import Learners
-from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -32,7 +31,7 @@ from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Stopped
 
 
-class ServerOfParameters(Alone):
+class ServerOfParameters(LocalTeam):
     """The server's side of a training."""
 
     def __init__(self, policy: Central) -> None:
@@ -69,9 +68,9 @@ class ServerOfParameters(Alone):
         total_steps: int, **options: Any,
     ) -> Choice:  # fmt: skip
         assert isinstance(config, PPOConfig)  # `check` has seen to it
-        iterations = -(-total_steps // (config.batch_size * environments.num_agents))
+        policy = Central(self._learners, self._max_lag)
         return choose_for_learners(
-            Central(self._learners, self._max_lag), source, config, options["options"], agent, iterations=iterations
+            policy, source, environments, config, options["options"], agent, total_steps=total_steps
         )
 
     def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:

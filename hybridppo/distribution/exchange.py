@@ -45,7 +45,7 @@ class Exchange(Protocol):
         ...
 
 
-class Alone:
+class NoExchange:
     """Of a learner that has all the shards.
 
     Args:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
-from hybridppo.distribution.meeting import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
+from hybridppo.distribution.launching import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
 from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError, LearnerLostError
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.interruption import give_up_if_stopped

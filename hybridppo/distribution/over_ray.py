@@ -3,13 +3,12 @@
 from types import TracebackType
 from typing import Any
 
-from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
-from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distribution.alone import Alone
+from hybridppo.auto.auto import Auto, Choice, Within
+from hybridppo.auto.trials import Name
 from hybridppo.distribution.cluster import Cluster
-from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.prediction import Resources
+from hybridppo.distribution.dividing import as_copies
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
@@ -19,7 +18,7 @@ from hybridppo.runs.options import RunOptions
 from hybridppo.system.threads import cpu_cores
 
 
-class OverRay(Alone):
+class OverRay(LocalTeam):
     """The learner of a training whose environments are elsewhere; while it is entered, Ray is there.
 
     Args:
@@ -29,7 +28,7 @@ class OverRay(Alone):
         what: what they are called.
     """
 
-    placements: tuple[str, ...] = ()
+    placements: tuple[Name, ...] = ()
     """Names of those that may be taken within it."""
 
     def __init__(
@@ -74,21 +73,11 @@ class OverRay(Alone):
         self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
         total_steps: int, **options: Any,
     ) -> Choice:  # fmt: skip
-        from hybridppo.distribution.choosing import WithinOverRay, on_cpu  # which loads more than a placement needs
-
-        if not isinstance(config, PPOConfig):
-            return on_cpu(config, f"cpu within {self._policy}; only PPO is measured there")
-        within = WithinOverRay(self._policy, self.placements, self._resources())
+        # What goes to other processes and back is the same under every placement: the policy's workers are stood in for
+        # by workers of this machine, or by none if actions are chosen here.
+        workers = min(self._count, cpu_cores()) if isinstance(self._policy, SingleLearnerCoarse) else 0
+        within = Within(str(self._policy), self.placements, cpu_cores(), workers)
         return auto.choose(
             source, environments, config, agent=agent, total_steps=total_steps, within=within,
             **{**options, "num_workers": None},
         )  # fmt: skip
-
-    def _resources(self) -> Resources:
-        import ray
-
-        cpus = int(ray.cluster_resources().get("CPU", 0))
-        # Ray that is started here says that it has as many CPUs as it has workers.
-        is_here = self._cluster is not None and self._cluster.is_started_here
-        here = 1 if is_here else sum(1 for node in ray.nodes() if node["Alive"])
-        return Resources(cpu_cores(), cpus if here > 1 else min(cpus, cpu_cores()), here > 1)

@@ -26,13 +26,18 @@ from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution import exchange
-from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.choosing import choose_for_learners
-from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.launching import SECONDS_TO_CLOSE, Launched, is_joining
+from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
+from hybridppo.distribution.launching import (
+    SECONDS_TO_CLOSE,
+    Launched,
+    is_joining,
+    master_of_torchrun,
+    store_of_this_machine,
+    store_of_torchrun,
+)
 from hybridppo.distribution.link import Link, told_of
-from hybridppo.distribution.meeting import master_of_torchrun, store_of_this_machine, store_of_torchrun
-from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.regrouping import Losses
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
@@ -67,7 +72,7 @@ def start_timeout(timeout: float) -> float:
     return min(max(timeout, SECONDS_TO_START), 10.0**6)
 
 
-class Team(Alone):
+class Team(LocalTeam):
     """One of the learners. While it is entered, those that it started are there.
 
     Args:
@@ -171,9 +176,10 @@ class Team(Alone):
         if self.rank > 0:
             assert self.link is not None
             return Choice(SingleDevice("cpu"), 0, int(self.link.hear()), {})
-        iterations = -(-total_steps // (config.batch_size * environments.num_agents))
         policy = MultiLearner(self.size, self.shards)
-        choice = choose_for_learners(policy, source, config, options["options"], agent, iterations=iterations)
+        choice = choose_for_learners(
+            policy, source, environments, config, options["options"], agent, total_steps=total_steps
+        )
         if self.link is not None:
             self.link.tell(str(choice.torch_threads))
         return choice
@@ -306,7 +312,7 @@ class Team(Alone):
         if self._exchange is not None:
             self._exchange.close()
         if self.link is None:
-            self._exchange = exchange.Alone(each, columns)
+            self._exchange = exchange.NoExchange(each, columns)
         else:
             way = exchange.InSharedMemory if self._are_neighbours else exchange.OverGloo
             self._exchange = way(self.link, each, columns)

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.launching import is_joining
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.distribution_policies import (
     Central,
@@ -36,7 +36,7 @@ def run_directory_of(run_dir: str | Path, distribution: str | Distribution | Non
     return RunDirectory.open_to_train(run_dir)
 
 
-def team_of(run: RunOptions, timeout: float) -> Alone:
+def team_of(run: RunOptions, timeout: float) -> LocalTeam:
     """Who trains, by the run's distribution; `timeout` seconds without an answer are too long."""
     policy = distribution_of(run.distribution)
     if isinstance(policy, MultiLearner):
@@ -59,4 +59,4 @@ def team_of(run: RunOptions, timeout: float) -> Alone:
         from hybridppo.distribution.central import ServerOfParameters
 
         return ServerOfParameters(policy)
-    return Alone()
+    return LocalTeam()

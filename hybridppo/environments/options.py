@@ -70,7 +70,11 @@ class EnvironmentOptions:
         if self.vectorization not in get_args(Vectorization):
             raise ConfigurationError(
                 f"vectorization must be auto, sync or compiled, got {shown(self.vectorization)}"
-                + (f": {INSTEAD_OF_ASYNC}" if str(self.vectorization) == "async" else "")
+                + (
+                    f": {INSTEAD_OF_ASYNC}"
+                    if isinstance(self.vectorization, str) and self.vectorization == "async"
+                    else ""
+                )
             )
         require_whole("env_threads", self.env_threads)
         if self.autoreset_mode is not None and self.autoreset_mode not in tuple(MODES):

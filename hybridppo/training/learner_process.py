@@ -13,8 +13,8 @@ import cloudpickle
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hybridppo.agents.registry import make_agent
+from hybridppo.distribution.launching import join_store
 from hybridppo.distribution.link import Link, told_of
-from hybridppo.distribution.meeting import join_store
 from hybridppo.distribution.team import Team, start_timeout
 from hybridppo.environments.registration import source_here
 from hybridppo.placements.base import Placement

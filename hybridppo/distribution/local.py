@@ -18,13 +18,13 @@ from hybridppo.runs.job import Job
 from hybridppo.runs.options import RunOptions
 
 
-class Alone:
+class LocalTeam:
     """A training in this process. While it is entered, whatever it started is there."""
 
     rank = 0
     """Which of the learners this is; the first has the run directory, and speaks."""
 
-    def __enter__(self) -> "Alone":
+    def __enter__(self) -> "LocalTeam":
         return self
 
     def __exit__(

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, cast
 
@@ -23,8 +24,8 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import StepperState
+from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import WorkerPool
-from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.seeds import seed_of
@@ -232,7 +233,7 @@ class Learners(BaseSampler):
         self._norms = dict.fromkeys(range(learners), 0.0)
         self._under_way_of = {number: UpdateUnderWay() for number in range(learners)}
         self._done: deque[tuple[int, dict[str, Any]]] = deque()
-        self._losses, self._losses_in_a_row = [0] * learners, [0] * learners
+        self._losses = Losses(learners, DistributionError, "a whole rollout", "what it had not learned from is")
         self._closed = False
         try:
             for number in range(learners):
@@ -350,7 +351,7 @@ class Learners(BaseSampler):
         for name, (mean, variance, number) in done["seen"].items():
             part = self._agent.normalization.parts[name]
             part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
-        self._losses_in_a_row[learner] = 0
+        self._losses.end_row(learner)
         under_way = self._under_way_of[learner]
         # Without a step in its rollout, a learner has given no gradient.
         policy_lag = 0 if under_way.begun_at is None else under_way.begun_at - done["version"]
@@ -374,22 +375,9 @@ class Learners(BaseSampler):
         agents, envs = self._num_agents, self._envs[learner]
         self.statistics.drop_running(slice(envs.start * agents, envs.stop * agents))
         self._pool.end(learner)
-        while self._options.restarts:
-            self._losses[learner] += 1
-            self._losses_in_a_row[learner] += 1
-            if self._losses_in_a_row[learner] > LOSSES_IN_A_ROW:
-                times = self._losses_in_a_row[learner]
-                raise DistributionError(f"lost {times} times without a whole rollout between, the last: {error}")
-            logger.warning("%s\nAnother is started in its place; what it had not learned from is dropped.", error)
-            self.env_restarts += envs.stop - envs.start
-            parts = [self._env_seed + envs.start, self._losses[learner]]
-            try:
-                self._start_anew(learner, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
-            except WorkerLostError as again:
-                error = again
-                self._pool.end(learner)
-            else:
-                return
+        if self._options.restarts:
+            self._losses.replace(learner, error, self._env_seed + envs.start, partial(self._start_anew, learner))
+            return
         self._here.discard(learner)
         if not self._here:
             raise DistributionError(
@@ -401,6 +389,9 @@ class Learners(BaseSampler):
         )
 
     def _start_anew(self, learner: int, env_seed: int) -> None:
+        envs = self._envs[learner]
+        self.env_restarts += envs.stop - envs.start
+        self._pool.end(learner)
         self._pool.start(learner, env_seed)
         self._pool.wait_until_ready([learner])
         self._pool.send(learner, ("restart", self._seeds(learner, env_seed)))

@@ -4,7 +4,7 @@ import logging
 from dataclasses import replace
 
 from hybridppo.errors import LearnerLostError
-from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
+from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW
 from hybridppo.runs.job import Job
 from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
 

@@ -211,7 +211,7 @@ def _record_samplers(seen: Observed, recording: _Recording) -> None:
 
 def _record_server(seen: Observed, recording: _Recording) -> None:
     """Of `central`: of learners, what they say of themselves."""
-    from hybridppo.distribution.learners import LearnerPool, Learners
+    from hybridppo.distribution.central_server import LearnerPool, Learners
 
     def counted(plain: Any) -> Any:
         def call(self: Any, learner: int, done: dict[str, Any]) -> Any:

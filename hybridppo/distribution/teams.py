@@ -56,7 +56,7 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
 
         return Fine(policy, run.address)
     if isinstance(policy, Central):
-        from hybridppo.distribution.central import ServerOfParameters
+        from hybridppo.distribution.central_server import ServerOfParameters
 
         return ServerOfParameters(policy)
     return LocalTeam()

@@ -1,17 +1,12 @@
-"""The update of one learner among several, timed alone: all that it does itself, with nobody to wait for."""
+"""Times the update of one learner among several: an ordinary update of its share of a rollout."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.served_steps import ServedSteps
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.auto.portions import with_steps
 from hybridppo.auto.timing import stable_median
 from hybridppo.environments.making import make_environments
@@ -23,44 +18,13 @@ from hybridppo.runs.distribution_policies import Central, MultiLearner
 from hybridppo.system.threads import limit_threads
 
 MOST_STEPS = 32
-"""Of the rollout that is sampled for the measurements; they are of that one over and over."""
-
-
-class Silent:
-    """The exchange of a learner whose others are always as far: their rows hold nothing.
-
-    Args:
-        num_learners: how many there would be.
-        num_rows: of each.
-        num_columns: of a row.
-    """
-
-    def __init__(self, num_learners: int, num_rows: int, num_columns: int) -> None:
-        self._rows = torch.zeros(num_learners * num_rows, num_columns).unbind()
-        self._mine = self._rows[:num_rows]
-
-    def to_fill(self) -> Sequence[Tensor]:
-        """Its own."""
-        return self._mine
-
-    def filled(self) -> Sequence[Tensor]:
-        """All."""
-        return self._rows
-
-
-class Waiting:
-    """A server of parameters that takes every gradient, and makes no step."""
-
-    def begin(self) -> None:
-        """At once."""
-
-    def give(self, *, goes_on: bool) -> float:
-        """A norm."""
-        return 1.0
+"""Of the rollout that is sampled; its rows are repeated to make a whole one."""
 
 
 class OneLearner:
-    """A learner of a policy, with a rollout to learn from.
+    """A learner with its share of the environments, and a rollout to learn from.
+
+    Its minibatches are as large as the parts that a learner has of the training's minibatches; nobody is waited for.
 
     Args:
         source: of the environments.
@@ -78,19 +42,10 @@ class OneLearner:
         policy: MultiLearner | Central,
         make_agent: Callable[[PPOConfig], PPO] | None = None,
     ) -> None:
-        assert policy.learners is not None
-        # Nobody knows how many epochs target_kl would leave: all are counted.
-        own = replace(config, target_kl=None)
-        if isinstance(policy, Central):
-            num_minibatches = config.minibatches // policy.learners
-            own = replace(own, num_envs=config.num_envs // policy.learners, num_minibatches=num_minibatches)
-        self._config = own
+        own = share_of(config, policy)
         environments = make_environments(source, own.num_envs, options)
         try:
-            spaces, self.num_agents = (
-                (environments.observation_space, environments.action_space),
-                environments.num_agents,
-            )
+            spaces = environments.observation_space, environments.action_space
             self.agent = make_agent(own) if make_agent is not None else PPO(*spaces, own, seed=0)
             cpu = SingleDevice("cpu")
             cpu.prepare(self.agent)
@@ -107,20 +62,6 @@ class OneLearner:
         finally:
             environments.close()
         self.agent.fill_pool(self.rollout)
-        self.plain = self.agent._optimizer_steps()
-        self.agent.spread = self._served if isinstance(policy, Central) else self._sharded
-        self._policy, self.agent._steps = policy, None
-
-    def _sharded(self, form: Any) -> ShardedSteps:
-        policy = cast(MultiLearner, self._policy)
-        assert policy.learners is not None
-        shards = policy.shards or policy.learners
-        each = shards // policy.learners
-        silent = Silent(policy.learners, each, num_columns(self.agent))
-        return ShardedSteps(self.agent, form, num_shards=shards, mine=slice(0, each), exchange=silent)
-
-    def _served(self, form: Any) -> ServedSteps:
-        return ServedSteps(self.agent, form, Waiting())
 
     def update(self) -> float:
         """Seconds of an update."""
@@ -133,3 +74,18 @@ class OneLearner:
         with limit_threads(threads):
             self.update()  # what is made once
             return stable_median(self.update, most)
+
+
+def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
+    """The configuration of a training that does by itself what one learner does."""
+    learners = policy.learners
+    assert learners is not None
+    if isinstance(policy, Central):
+        num_minibatches = config.minibatches // learners
+    else:  # the gradient of each shard is a pass of its own
+        num_minibatches = config.minibatches * ((policy.shards or learners) // learners)
+    # Nobody knows how many epochs target_kl would leave: all are counted.
+    share = replace(config, num_envs=config.num_envs // learners, num_minibatches=1, target_kl=None)
+    most = min(num_minibatches, share.units, share.batch_size // 2)
+    possible = (count for count in range(most, 0, -1) if share.batch_size % count == 0)
+    return replace(share, num_minibatches=next(possible, 1))

@@ -21,7 +21,7 @@ from hybridppo.auto.figures import Calibration, Figures
 from hybridppo.commands.main import main
 from hybridppo.distribution import choosing
 from hybridppo.distribution.choosing import Resources, WithinOverRay, choose_for_learners
-from hybridppo.distribution.one_learner import OneLearner
+from hybridppo.distribution.one_learner import OneLearner, share_of
 from hybridppo.distribution.team import Team
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -131,24 +131,16 @@ def test_the_first_measures_and_all_take_what_it_found(monkeypatch: pytest.Monke
     assert [choice.torch_threads for choice in found] == [2, 2]
 
 
-def test_a_learner_alone_does_its_share_of_the_work() -> None:
+def test_a_learner_alone_has_minibatches_as_large_as_its_part_of_those_of_all() -> None:
     config = ppo_config(num_envs=8, num_steps=64, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
     rows = {}
-    for policy in (MultiLearner(1), MultiLearner(2), Central(2)):
-        one = OneLearner("CartPole-v1", config, COPIES, policy)
-        seen: list[int] = []
-        form = type(one.plain)
-
-        def counted(self: Any, batch: Any, *rest: Any, seen: list[int] = seen, plain: Any = form.gradient) -> Any:
-            seen.append(len(batch))
-            return plain(self, batch, *rest)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(form, "gradient", counted)
-            one.agent._has_agreed = True
-            one.update()
-        rows[str(policy)] = seen
-    assert rows == {"multi:1": [256, 256], "multi:2": [128, 128], "central:2": [256]}
+    for policy in (MultiLearner(1), MultiLearner(2), MultiLearner(2, 4), Central(2)):
+        own = OneLearner("CartPole-v1", config, COPIES, policy).agent.config
+        rows[str(policy)] = [own.batch_size // own.minibatches] * own.minibatches
+    assert rows == {"multi:1": [256, 256], "multi:2": [128, 128], "multi:2:4": [64] * 4, "central:2": [256]}
+    # Where a share cannot be cut into as many, it is cut into fewer.
+    odd = ppo_config(num_envs=2, num_steps=9, num_minibatches=6, hidden_sizes=(16,))
+    assert share_of(odd, MultiLearner(2)).minibatches == 3
 
 
 @pytest.mark.parametrize("name", ["gru", "frames", "pool"])

@@ -50,8 +50,8 @@ from settings import cleanrl
 from simulation import Machine, Simulation, Timing, learners, samplers, seconds_per_iteration, served
 
 from hybridppo.agents import PPO
+from hybridppo.distribution.central_server import BoundedLag
 from hybridppo.distribution.launching import join_store, store_of_this_machine
-from hybridppo.distribution.learners import BoundedLag
 from hybridppo.distribution.link import Link
 from hybridppo.system.threads import cpu_cores
 

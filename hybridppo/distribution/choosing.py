@@ -47,12 +47,25 @@ def choose_for_learners(
         )
     if cores == 1:
         return _only(1, f"cpu within {policy}, the only candidate: a learner has one of {cpu_cores()} cores")
-    minibatches = config.minibatches // learners if isinstance(policy, Central) else config.minibatches
-    part = replace(config, num_envs=config.num_envs // learners, num_minibatches=minibatches)
+    part = share_of(config, policy)
     within = Within(str(policy), ("cpu",), cores)
     return Auto().choose(
         source, environments, part, total_steps=total_steps // learners, options=options, agent=agent, within=within
     )
+
+
+def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
+    """The configuration of a training that does by itself what one learner does."""
+    learners = policy.learners
+    assert learners is not None
+    if isinstance(policy, Central):
+        num_minibatches = config.minibatches // learners
+    else:  # the gradient of each shard is a pass of its own
+        num_minibatches = config.minibatches * ((policy.shards or learners) // learners)
+    share = replace(config, num_envs=config.num_envs // learners, num_minibatches=1)
+    most = min(num_minibatches, share.units, share.batch_size // 2)
+    possible = (count for count in range(most, 0, -1) if share.batch_size % count == 0)
+    return replace(share, num_minibatches=next(possible, 1))
 
 
 def _only(torch_threads: int, line: str) -> Choice:

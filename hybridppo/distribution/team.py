@@ -36,9 +36,8 @@ from hybridppo.distribution.launching import (
     store_of_this_machine,
     store_of_torchrun,
 )
-from hybridppo.distribution.link import Link, told_of
+from hybridppo.distribution.link import Link, text_of
 from hybridppo.distribution.local import LocalTeam
-from hybridppo.distribution.regrouping import Losses
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -53,8 +52,10 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.shared import SharedSampler
 from hybridppo.runners.shared import SharedRunner
+from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW
 from hybridppo.runs.distribution_policies import MultiLearner, distribution_of
 from hybridppo.runs.job import Job
+from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
 
@@ -133,7 +134,7 @@ class Team(LocalTeam):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
-            self.link.report(told_of(error))
+            self.link.report(text_of(error))
         self._let_go(SECONDS_TO_CLOSE if error is None else 0.0)
 
     def _let_go(self, seconds: float) -> None:
@@ -322,6 +323,44 @@ class Team(LocalTeam):
 
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)
+
+
+class Losses:
+    """Counts the losses of a training, as far as no checkpoint lies between them."""
+
+    def __init__(self) -> None:
+        self._in_a_row, self._at = 0, -1
+
+    def next(self, job: Job, lost: LearnerLostError, *, may: bool) -> Job:
+        """The training as of its last checkpoint, agent included: what came after is given up, and done again.
+
+        Args:
+            job: of the training.
+            lost: what happened.
+            may: whether learners can be started from here at all.
+
+        Raises:
+            LearnerLostError: the same, where nobody asked for restarts, where there is no checkpoint to go on from, or
+                where this has happened too often without another one between.
+        """
+        directory = job.directory
+        if not (may and job.settings.environment.restarts) or directory is None or job.interruption.requested:
+            raise lost
+        if directory.is_untouched:
+            raise lost
+        checkpoint = directory.load_checkpoint(to_go_on=True)
+        steps = rewind_to(directory, checkpoint)
+        with fitting("this run"):  # it may have been lost in the midst of an update, which has changed the agent
+            job.agent.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
+        self._in_a_row = self._in_a_row + 1 if steps == self._at else 1
+        self._at = steps
+        if self._in_a_row > LOSSES_IN_A_ROW:
+            raise LearnerLostError(f"{self._in_a_row} times in a row without a checkpoint between: {lost}") from lost
+        logger.warning(
+            "%s\nOthers are started in place of all but the first, and go on from the checkpoint of %s steps.",
+            lost, f"{steps:,}",
+        )  # fmt: skip
+        return replace(job, checkpoint=checkpoint)
 
 
 class NobodyElse:

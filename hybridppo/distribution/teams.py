@@ -48,15 +48,15 @@ def team_of(run: RunOptions, timeout: float) -> LocalTeam:
 
         return DeviceTeam.of(policy, timeout)
     if isinstance(policy, SingleLearnerCoarse):
-        from hybridppo.distribution.coarse import Coarse
+        from hybridppo.distribution.over_ray import Coarse
 
         return Coarse(policy, run.address)
     if isinstance(policy, (SingleLearnerFine, Environments)):
-        from hybridppo.distribution.fine import Fine
+        from hybridppo.distribution.over_ray import Fine
 
         return Fine(policy, run.address)
     if isinstance(policy, Central):
-        from hybridppo.distribution.central import ServerOfParameters
+        from hybridppo.distribution.central_server import ServerOfParameters
 
         return ServerOfParameters(policy)
     return LocalTeam()

@@ -19,7 +19,7 @@ from hybridppo.auto.auto import Within
 from hybridppo.auto.trials import Candidate, Training, Trial
 from hybridppo.commands.main import main
 from hybridppo.distribution import choosing
-from hybridppo.distribution.choosing import choose_for_learners
+from hybridppo.distribution.choosing import choose_for_learners, share_of
 from hybridppo.distribution.team import Team
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -119,6 +119,18 @@ def test_the_first_measures_and_all_take_what_it_found() -> None:
     environments.close()
     assert words == ["2"]
     assert [choice.torch_threads for choice in found] == [2, 2]
+
+
+def test_a_learners_part_has_minibatches_as_large_as_its_part_of_those_of_all() -> None:
+    config = ppo_config(num_envs=8, num_steps=64, num_epochs=1, num_minibatches=2, hidden_sizes=(16,))
+    rows = {}
+    for policy in (MultiLearner(1), MultiLearner(2), MultiLearner(2, 4), Central(2)):
+        own = share_of(config, policy)
+        rows[str(policy)] = [own.batch_size // own.minibatches] * own.minibatches
+    assert rows == {"multi:1": [256, 256], "multi:2": [128, 128], "multi:2:4": [64] * 4, "central:2": [256]}
+    # A share that cannot be cut into as many is cut into fewer.
+    odd = ppo_config(num_envs=2, num_steps=9, num_minibatches=6, hidden_sizes=(16,))
+    assert share_of(odd, MultiLearner(2)).minibatches == 3
 
 
 # Real ones, with processes

@@ -1,4 +1,8 @@
-"""The learners of `Central`, as their server has them: processes that sample, and compute gradients."""
+"""A server of parameters, and learners that send it gradients, each at its own pace (`Central`).
+
+The process that called `train` is the server: it has the agent, its optimizer and the run directory. What a learner
+does is in `central_learner.py`.
+"""
 
 import logging
 import math
@@ -6,27 +10,40 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from hybridppo.agents import PPO
+from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.registry import AnyAgent, AnyConfig
+from hybridppo.auto.auto import Auto, Choice
+from hybridppo.distribution.choosing import choose_for_learners
+from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments, EnvState
-from hybridppo.environments.making import to_send
+from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
-from hybridppo.errors import DistributionError, EnvStateError, TrainingError
-from hybridppo.interfaces import SamplingActor
+from hybridppo.errors import ConfigurationError, DistributionError, EnvStateError, TrainingError
+from hybridppo.interfaces import Agent, Metrics, SamplingActor
+from hybridppo.placements.base import Placement
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import StepperState
+from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.pool import WorkerPool
-from hybridppo.runners.workers.sampler import LOSSES_IN_A_ROW
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.runners.workers.transport import WorkerLostError
+from hybridppo.runs.distribution_policies import Central
+from hybridppo.runs.job import Job
+from hybridppo.runs.options import RunOptions
+from hybridppo.system.interruption import Stopped
 from hybridppo.system.seeds import seed_of
 
 logger = logging.getLogger(__name__)
@@ -232,7 +249,7 @@ class Learners(BaseSampler):
         self._norms = dict.fromkeys(range(learners), 0.0)
         self._under_way_of = {number: UpdateUnderWay() for number in range(learners)}
         self._done: deque[tuple[int, dict[str, Any]]] = deque()
-        self._losses, self._losses_in_a_row = [0] * learners, [0] * learners
+        self._losses = Losses(learners, DistributionError, "a whole rollout", "what it had not learned from is")
         self._closed = False
         try:
             for number in range(learners):
@@ -264,7 +281,7 @@ class Learners(BaseSampler):
             }
             self._tell(learner, "update", (self._lag.version, share_done, known))
 
-    def look(self) -> Update | None:
+    def next_update(self) -> Update | None:
         """Make the steps that can be made; the next update that has ended, or None where none has for a while."""
         if not self._done:
             busy = self._here - {*self._asking, *self._ended, *self._idle}
@@ -350,7 +367,7 @@ class Learners(BaseSampler):
         for name, (mean, variance, number) in done["seen"].items():
             part = self._agent.normalization.parts[name]
             part.merge(torch.from_numpy(mean), torch.from_numpy(variance), number)
-        self._losses_in_a_row[learner] = 0
+        self._losses.end_row(learner)
         under_way = self._under_way_of[learner]
         # Without a step in its rollout, a learner has given no gradient.
         policy_lag = 0 if under_way.begun_at is None else under_way.begun_at - done["version"]
@@ -374,22 +391,9 @@ class Learners(BaseSampler):
         agents, envs = self._num_agents, self._envs[learner]
         self.statistics.drop_running(slice(envs.start * agents, envs.stop * agents))
         self._pool.end(learner)
-        while self._options.restarts:
-            self._losses[learner] += 1
-            self._losses_in_a_row[learner] += 1
-            if self._losses_in_a_row[learner] > LOSSES_IN_A_ROW:
-                times = self._losses_in_a_row[learner]
-                raise DistributionError(f"lost {times} times without a whole rollout between, the last: {error}")
-            logger.warning("%s\nAnother is started in its place; what it had not learned from is dropped.", error)
-            self.env_restarts += envs.stop - envs.start
-            parts = [self._env_seed + envs.start, self._losses[learner]]
-            try:
-                self._start_anew(learner, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
-            except WorkerLostError as again:
-                error = again
-                self._pool.end(learner)
-            else:
-                return
+        if self._options.restarts:
+            self._losses.replace(learner, error, self._env_seed + envs.start, partial(self._start_anew, learner))
+            return
         self._here.discard(learner)
         if not self._here:
             raise DistributionError(
@@ -401,6 +405,9 @@ class Learners(BaseSampler):
         )
 
     def _start_anew(self, learner: int, env_seed: int) -> None:
+        envs = self._envs[learner]
+        self.env_restarts += envs.stop - envs.start
+        self._pool.end(learner)
         self._pool.start(learner, env_seed)
         self._pool.wait_until_ready([learner])
         self._pool.send(learner, ("restart", self._seeds(learner, env_seed)))
@@ -436,3 +443,116 @@ class Learners(BaseSampler):
 
     def _load_stepper_state(self, states: list[EnvState], observation: Any, remembered: Any) -> None:
         raise EnvStateError(NOT_SAVED)
+
+
+class ServerOfParameters(LocalTeam):
+    """The server's side of a training."""
+
+    def __init__(self, policy: Central) -> None:
+        self._learners = policy.learners
+        self._max_lag = policy.learners - 1 if policy.max_lag is None else policy.max_lag
+
+    def settled(self, run: RunOptions) -> RunOptions:
+        """With both numbers of the distribution."""
+        return replace(run, distribution=str(Central(self._learners, self._max_lag)))
+
+    def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
+        whom = f"with {self._learners} learners of a server of parameters"
+        config = require_divisible(config, options, run, self._learners, whom)
+        if config.pool_size > 1:
+            raise ConfigurationError(
+                f"pool_size={config.pool_size} cannot be had {whom}, whose rate every learner would lower for itself: "
+                "use distribution='local' or 'multi'"
+            )
+        if config.minibatches % self._learners:
+            raise ConfigurationError(
+                f"num_minibatches must be a multiple of the {self._learners} learners, which each have a part of the "
+                f"rows, got {config.minibatches}"
+            )
+
+    def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
+        return as_copies(source, options, "learners")
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:
+        """On CPUs."""
+        return placement_on_cpus(meant)
+
+    def choose(  # noqa: D102 - as in the base
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        assert isinstance(config, PPOConfig)  # `check` has seen to it
+        policy = Central(self._learners, self._max_lag)
+        return choose_for_learners(
+            policy, source, environments, config, options["options"], agent, total_steps=total_steps
+        )
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """One, for its spaces: the learners have them all."""
+        return make_environments(source, 1, options)
+
+    def begin(self, job: Job) -> Job:
+        """The learners are started with the sampler, which stands for them."""
+        self._seed = job.settings.seed
+        return job
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """The learners."""
+        assert isinstance(agent, PPO)  # `check` has seen to it
+        return Learners(
+            source,
+            environments,
+            agent,
+            learners=self._learners,
+            max_lag=self._max_lag,
+            options=options["options"],
+            seed=self._seed,
+            env_seed=options["env_seed"],
+            noise=options["noise"],
+        )
+
+    def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
+        """One whose iterations are updates of the learners."""
+        return CentralRunner(agent, sampler, placement, **options)
+
+
+class CentralRunner(Runner):
+    """Like `Runner`; an iteration is a rollout that one of the learners has learned from.
+
+    Its seconds, which all learners share, are divided into sampling and learning as that learner divided its own.
+    Whoever stops, a rollout or an update under way is dropped, and counts for nothing but the steps that were made.
+    """
+
+    def iterate(self) -> Metrics:  # noqa: D102 - as in the base
+        start = time.perf_counter()
+        self.agent.anneal(self.share_done)
+        learners = cast(Learners, self.sampler)
+        update = None
+        while update is None:
+            learners.begin(self.share_done)  # also one that takes another's place meanwhile
+            update = learners.next_update()
+            if update is None and self.is_stopping:
+                raise Stopped
+        cast(PPO, self.agent).version += 1
+        end = time.perf_counter()
+        sampling, learning = (share * (end - start) / sum(update.seconds) for share in update.seconds)
+        lags = update.of_server.lags
+        learned = {
+            **update.metrics,
+            "learner": update.learner,
+            "learners": learners.num_learners,
+            "gradient_lag_mean": sum(lags) / max(1, len(lags)),
+            "gradient_lag_max": max(lags, default=0),
+            "gradient_waits": update.of_server.waits,
+        }
+        seconds = {"seconds_sampling": sampling, "seconds_learning": learning, "seconds_copying": 0.0}
+        return self._completed(learned, update.policy_lag, start, end, seconds)
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any], *, env_seed: int) -> str | None:  # noqa: D102
+        reason = super().load_state(tensors, state, env_seed=env_seed)
+        if self._rollout is not None:  # which another distribution had sampled, and not learned from
+            self._rollout = None
+            self.sampler.env_steps = self._steps_learned
+        return reason

@@ -1,6 +1,6 @@
-"""An optimizer step of PPO as it is compiled: the terms of `losses.py`, their gradients, clipping and Adam.
+"""An optimizer step of PPO as it is compiled: the terms of `loss.py`, their gradients, clipping and Adam.
 
-Never called as it stands here; `compiled_steps.py` compiles it and calls it.
+Never called as it stands here; `compiled_backend.py` compiles it and calls it.
 """
 
 import math
@@ -19,7 +19,7 @@ ACTOR_RATE, CRITIC_RATE, BETA_1, BETA_2, EPS, STEP = range(5, 11)
 """Where each setting is."""
 NUM_SETTINGS = 11
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
-"""Where each statistic is, as in `optimizer_steps.STATISTICS`."""
+"""Where each statistic is, as in `loss.STATISTICS`."""
 ACTOR, CRITIC, BOTH = range(3)
 """Whose part of the work is done."""
 

@@ -78,9 +78,9 @@ def _forms(config: PPOConfig) -> dict[str, dict[str, Any]]:
 
 def _is_compiled(agent: PPO) -> bool:
     """Whether compiled updates know the agent, and were compiled here before, which takes half a minute."""
-    from hybridppo.agents.ppo.compiled_steps import MODULE, CompiledSteps
+    from hybridppo.agents.ppo.compiled_backend import MODULE, CompiledBackend
 
-    return agent.memory is None and CompiledSteps.supports(agent) and MODULE.is_kept()
+    return agent.memory is None and CompiledBackend.supports(agent) and MODULE.is_kept()
 
 
 def _seconds(agent: PPO, rollout: Rollout) -> float:

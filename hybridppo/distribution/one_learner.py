@@ -3,16 +3,14 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
-from hybridppo.agents.ppo.served_steps import ServedSteps
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
+from hybridppo.agents.ppo.exchanges import MinibatchShards, Served, num_columns
 from hybridppo.auto.portions import with_steps
 from hybridppo.auto.timing import stable_median
 from hybridppo.distribution.prediction import Sizes
@@ -109,20 +107,18 @@ class OneLearner:
         finally:
             environments.close()
         self.agent.fill_pool(self.rollout)
-        self.plain = self.agent._optimizer_steps()
-        self.agent.spread = self._served if isinstance(policy, Central) else self._sharded
-        self._policy, self.agent._steps = policy, None
+        self.plain = self.agent.loop()
+        self._policy = policy
+        self.agent.share((lambda: Served(Waiting())) if isinstance(policy, Central) else self._shards)
 
-    def _sharded(self, form: Any) -> ShardedSteps:
+    def _shards(self) -> MinibatchShards:
         policy = cast(MultiLearner, self._policy)
         assert policy.learners is not None
         shards = policy.shards or policy.learners
         each = shards // policy.learners
-        silent = Silent(policy.learners, each, num_columns(self.agent))
-        return ShardedSteps(self.agent, form, num_shards=shards, mine=slice(0, each), exchange=silent)
-
-    def _served(self, form: Any) -> ServedSteps:
-        return ServedSteps(self.agent, form, Waiting())
+        parameters = self.agent.parameters
+        silent = Silent(policy.learners, each, num_columns(parameters))
+        return MinibatchShards(parameters, silent, num_shards=shards, mine=slice(0, each))
 
     def update(self) -> float:
         """Seconds of an update."""
@@ -138,13 +134,13 @@ class OneLearner:
 
     def seconds_of_a_step(self, most: float) -> float:
         """What the server of parameters does with a gradient: copies it, clips it, steps, and copies parameters."""
-        agent, steps = self.agent, cast(AutogradSteps, self.plain)
+        agent = self.agent
         gradient, parameters = agent.parameters.gradient.clone(), agent.parameters.values.detach().clone()
 
         def step() -> float:
             start = time.perf_counter()
             agent.parameters.gradient.copy_(gradient)
-            steps.descend()
+            self.plain.descend()
             parameters.copy_(agent.parameters.values.detach())
             return time.perf_counter() - start
 
@@ -172,7 +168,7 @@ def sizes_of(learner: OneLearner, config: PPOConfig, num_shards: int) -> Sizes:
         assert rollout.states is not None
         states, passes = rollout.states.nbytes, memory.num_sequences(config.num_steps + 1)
         numbers = -(-rows // passes) * (1 + memory.state_size)
-    pieces = -(-numbers // num_shards // num_columns(learner.agent)) or 1
+    pieces = -(-numbers // num_shards // num_columns(learner.agent.parameters)) or 1
     return Sizes(
         minibatches=config.num_epochs * config.minibatches,
         exchanges_of_values=passes * pieces,

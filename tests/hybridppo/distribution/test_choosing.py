@@ -137,7 +137,7 @@ def test_a_learner_alone_does_its_share_of_the_work() -> None:
     for policy in (MultiLearner(1), MultiLearner(2), Central(2)):
         one = OneLearner("CartPole-v1", config, COPIES, policy)
         seen: list[int] = []
-        form = type(one.plain)
+        form = type(one.plain.backend)
 
         def counted(self: Any, batch: Any, *rest: Any, seen: list[int] = seen, plain: Any = form.gradient) -> Any:
             seen.append(len(batch))

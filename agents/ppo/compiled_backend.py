@@ -1,4 +1,4 @@
-"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
+"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to autograd's up to rounding.
 
 A step is one call: rows gathered, actor and critic forward, the loss, backward, clipping and Adam, block by block in
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
@@ -6,7 +6,7 @@ the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo import compiled_loops as loops
-from hybridppo.agents.ppo.minibatch_order import Order
+from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
-from hybridppo.agents.ppo.numpy_steps import knows
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
@@ -27,9 +27,6 @@ from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiC
 from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
-
-if TYPE_CHECKING:
-    from hybridppo.agents.ppo.ppo import PPO
 
 Array = NDArray[Any]
 
@@ -65,24 +62,22 @@ MODULE = UpdateModule(
 )
 
 
-class CompiledSteps:
+class CompiledBackend(Backend):
     """Forward and backward passes, losses and Adam as machine code.
 
-    Views the parameters' memory as it is when made: make another after parameters have moved.
-
     Raises:
-        ConfigurationError: where Numba is not there, or cannot compile it.
+        ConfigurationError: if Numba is not there, or cannot compile it.
     """
 
-    written_in: str | None = "agents/ppo/compiled_loops.py"
+    written_in = "agents/ppo/compiled_loops.py"
 
-    def __init__(self, agent: "PPO") -> None:
-        self._agent = agent
+    def __init__(self, agent: Learner) -> None:
+        super().__init__(agent)
         self._module: Any = MODULE.load()
         actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
         assert form is not None
-        self._values, self._gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
+        self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
         layers = linears(actor), linears(critic)
         self._sizes = _whole([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
         self._offsets = _whole(
@@ -99,13 +94,13 @@ class CompiledSteps:
         self._threads = SideBySide()
 
     @staticmethod
-    def supports(agent: "PPO") -> bool:
-        """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, float32 on the CPU."""
+    def supports(agent: Learner) -> bool:
+        """Whether loss, distribution and networks are known: as of `NumpyBackend`, but fewer, and in float32."""
         return (
             agent.config.pool_size == 1
             and agent.config.precision == "fp32"
             and all(type(leaf) in KNOWN for leaf in leaves_of(agent.distribution))
-            and knows(agent, agent.actor_network, agent.critic_network)
+            and NumpyBackend.supports(agent)
         )
 
     @contextmanager
@@ -125,7 +120,7 @@ class CompiledSteps:
             self._packed = None  # it holds the rollout
 
     def values(self, observations: Tensor) -> Tensor:
-        """The critic's values."""
+        """As in the base."""
         rows = np.ascontiguousarray(array_of(observations))
         values = np.empty(len(rows), np.float32)
         count = max(1, min(self._num_threads, len(rows) // ROWS_OF_A_THREAD))
@@ -133,32 +128,24 @@ class CompiledSteps:
         def some_of(thread: int) -> None:
             part = slice(thread * len(rows) // count, (thread + 1) * len(rows) // count)
             self._module.critic_values(
-                self._values, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
+                self._flat, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
                 values[part],
             )  # fmt: skip
 
         self._threads.run(some_of, count)
         return torch.from_numpy(values)
 
-    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """Never asked for: no product is rounded."""
-        raise NotImplementedError
-
-    def metrics(self) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
-    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
+    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor:
         """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
         if self._packed is None or self._packed[0] is not batch.returns:
             self._packed = batch.returns, _packed(batch)
         columns, rows = self._packed[1], np.asarray(order, np.int64)
         columns[2][ADVANTAGES] = array_of(batch.advantages)  # which alone differ from epoch to epoch
-        parameters, step = self._parameters(clip_range)
+        parameters, step = self._views(clip_range)
         starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
         has_shards = self._num_threads > 2 and min(sizes) > 1
-        at_once = 1 if has_shards else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
+        at_once = 1 if has_shards else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):
             if self._agent.should_stop():
                 raise Stopped
@@ -202,28 +189,32 @@ class CompiledSteps:
     ) -> None:
         """A step on a minibatch of `rows`, of which each thread has a share."""
         size, num_shards = len(rows), min(self._num_threads, len(rows))
-        gradients = np.zeros((num_shards, len(self._values)), np.float32)
+        gradients = np.zeros((num_shards, len(self._flat)), np.float32)
         sums = np.empty((num_shards, len(STATISTICS)))
 
         def fill(shard: int) -> None:
             share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
             self._module.fill_gradient(
-                self._values, gradients[shard], *columns, share, size, loops.BOTH, *self._network,
+                self._flat, gradients[shard], *columns, share, size, loops.BOTH, *self._network,
                 *self._scratch[shard], sums[shard],
             )  # fmt: skip
 
         self._threads.run(fill, num_shards)
         self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
 
-    def gradient(self, batch: Any, clip_range: float) -> Tensor:
-        """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
-        statistics = np.zeros((1, len(STATISTICS)), np.float32)
-        parameters, _ = self._parameters(clip_range)
-        rows, starts = np.arange(len(batch), dtype=np.int64), _whole([0, len(batch)])
-        self._take_steps(parameters, _packed(batch), rows, starts, statistics, steps=False)
-        return torch.from_numpy(statistics[0, :-1])
+    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterator[Any]:
+        """As in the base: the whole batch, and which of its rows."""
+        packed, rows = _packed(batch), order.numpy()
+        return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
 
-    def _parameters(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
+    def gradient(self, minibatch: Any, clip_range: Any) -> Array:
+        """As in the base."""
+        (packed, rows), statistics = minibatch, np.zeros((1, len(STATISTICS)), np.float32)
+        parameters, _ = self._views(clip_range)
+        self._take_steps(parameters, packed, rows, _whole([0, len(rows)]), statistics, steps=False)
+        return statistics[0, :-1]
+
+    def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; settings are written."""
         config, optimizer, settings = self._agent.config, self._agent.optimizer, self._settings
         slots = optimizer.state[self._agent.parameters.values]
@@ -235,7 +226,7 @@ class CompiledSteps:
         settings[loops.CRITIC_RATE] = optimizer.learning_rates["critic"]
         (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
-        return (self._values, self._gradient, *moments), step
+        return (self._flat, self._flat_gradient, *moments), step
 
     def _where(self, parameter: Tensor) -> int:
         """Where a parameter begins in the buffer."""

@@ -1,0 +1,17 @@
+"""Optimisation loops for tests: with a backend of one's choice, alone."""
+
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop
+from hybridppo.agents.ppo.recorded_step import RecordedStep
+from hybridppo.system.recording import Record
+
+
+def loop_of(agent: PPO, backend: type[Backend] = Backend) -> OptimizationLoop:
+    """A loop with this backend, whatever the agent would take."""
+    return OptimizationLoop(agent, backend(agent), Exchange())
+
+
+def recorded_loop_of(agent: PPO, record: Record) -> tuple[OptimizationLoop, RecordedStep]:
+    """A loop whose steps are recorded."""
+    loop = loop_of(agent)
+    return loop, RecordedStep(loop, agent, record)

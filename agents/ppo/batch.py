@@ -13,11 +13,12 @@ from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.system.accelerator import sent
 
 
-@dataclass(frozen=True)
+@dataclass
 class Batch:
     """The steps of one or more rollouts, flattened to `[B, ...]`, with what PPO adds to them.
 
-    The NumPy backend has minibatches of arrays in place of tensors.
+    The NumPy backend has minibatches of arrays in place of tensors. It is not frozen: that would double the time that a
+    minibatch takes to be made.
     """
 
     observations: Any

@@ -233,6 +233,10 @@ class ShardedBatch:
         ]
         return Batch(parts[0], parts[1], parts[2], values, advantages, returns)
 
+    def some(self, least: int) -> Batch:
+        """So many rows of this learner's first shard, over and over."""
+        return self.own[0].some(least)
+
     def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[ShardedBatch]":
         """As `Batch.weighed`: the whole minibatch is normalised."""
         return [self._weighed(order, sizes) if normalizes else self for order in orders]

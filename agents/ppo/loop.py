@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -235,17 +236,15 @@ class OptimizationLoop:
         order = torch.as_tensor(order, device=self._agent.parameters.values.device)
         if self.backend.epoch is not None:
             return self.backend.epoch(batch, order, sizes, clip_range)
-        measured: list[Tensor] = []
+        measured: list[Any] = []
         norms: list[Any] = []
         for minibatch in self._exchange.minibatches(self.backend, batch, order, sizes):
             if self._exchange.may_stop and self._agent.should_stop():
                 raise Stopped
             statistics, norm = self.step(minibatch, clip_range)
-            measured.append(torch.as_tensor(statistics))
+            measured.append(statistics)
             norms.append(norm)
-        table = torch.stack(measured)
-        column = torch.stack(norms) if isinstance(norms[0], Tensor) else table.new_tensor(norms)
-        return torch.cat((table, column.unsqueeze(1)), 1)
+        return torch.cat((_stacked(measured), _stacked(norms).unsqueeze(1)), 1)
 
     def _step(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Any, Tensor | float]:
         """Gradient, clipping, Adam: `STATISTICS` but the last, and the last."""
@@ -290,3 +289,10 @@ class OptimizationLoop:
         found = self._exchange.divided(num_columns, num_steps * (1 + state.shape[1]), compute)
         values, states = found.view(num_columns, num_steps, -1).transpose(0, 1).tensor_split([1], -1)
         return values[..., 0].contiguous(), states.contiguous()
+
+
+def _stacked(numbers: list[Any]) -> Tensor:
+    """Tensors, or what NumPy knows, as one tensor."""
+    if isinstance(numbers[0], Tensor):
+        return torch.stack(numbers)
+    return torch.from_numpy(np.array(numbers, np.float32))

@@ -16,6 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loop import Backend, Learner
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
@@ -164,7 +165,8 @@ class NumpyBackend(Backend):
 
 def _rows(batch: Any, start: int, end: int) -> Any:
     """Neighbouring rows of a batch of arrays, as views."""
-    return batch.map(lambda column: column[start:end])
+    columns: list[Any] = [None if column is None else column[start:end] for column in vars(batch).values()]
+    return Batch(*columns)
 
 
 class Passes:

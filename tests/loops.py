@@ -13,5 +13,12 @@ def loop_of(agent: PPO, backend: type[Backend] = Backend) -> OptimizationLoop:
 
 def recorded_loop_of(agent: PPO, record: Record) -> tuple[OptimizationLoop, RecordedStep]:
     """A loop whose steps are recorded."""
-    loop = loop_of(agent)
-    return loop, RecordedStep(loop, agent, record)
+    plain = loop_of(agent)
+    recorded = RecordedStep(plain, agent, record)
+    return OptimizationLoop(agent, plain.backend, Exchange(), recorded), recorded
+
+
+def record_steps(agent: PPO, record: Record) -> None:
+    """Let the agent replay its steps until its parameters move."""
+    agent.loop()
+    agent._loop, _ = recorded_loop_of(agent, record)

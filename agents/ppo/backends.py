@@ -33,11 +33,11 @@ LARGEST = 3.0
 
 def make_loop(agent: Learner, exchange: Exchange, *, by_hand: bool) -> OptimizationLoop:
     """The loop with the fastest backend for where the parameters are now; by hand only if that is wanted."""
-    loop = OptimizationLoop(agent, backend_for(agent, by_hand=by_hand)(agent), exchange)
-    record = recorder_for(agent)
-    if record is not None and type(loop.backend) is Backend:
-        RecordedStep(loop, agent, record)
-    return loop
+    backend, record = backend_for(agent, by_hand=by_hand)(agent), recorder_for(agent)
+    loop = OptimizationLoop(agent, backend, exchange)
+    if record is None or type(backend) is not Backend:
+        return loop
+    return OptimizationLoop(agent, backend, exchange, RecordedStep(loop, agent, record))
 
 
 def backend_for(agent: Learner, *, by_hand: bool) -> type[Backend]:

@@ -211,15 +211,13 @@ class OptimizationLoop:
         agent: whose parameters learn.
         backend: computes gradients.
         exchange: with other learners.
+        recorded: what replays the step of such a loop, if it is recorded (`recorded_step.py`).
     """
 
-    def __init__(self, agent: Learner, backend: Backend, exchange: Exchange) -> None:
+    def __init__(self, agent: Learner, backend: Backend, exchange: Exchange, recorded: Any = None) -> None:
         self.backend, self._exchange = backend, exchange
         self._agent, self._optimizer = agent, agent.optimizer
-        self.step: Callable[[Any, float | Tensor], tuple[Any, Tensor | float]] = self._step
-        """What a minibatch goes through; it may be replaced by what replays it (`recorded_step.py`)."""
-        self.metrics: Callable[[], dict[str, float]] = dict
-        """What else is reported of the update that has ended."""
+        self.recorded = recorded
 
     def epoch(self, batch: Any, order: Any, sizes: Sequence[int], clip_range: float) -> Tensor:
         """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
@@ -236,17 +234,18 @@ class OptimizationLoop:
         order = torch.as_tensor(order, device=self._agent.parameters.values.device)
         if self.backend.epoch is not None:
             return self.backend.epoch(batch, order, sizes, clip_range)
+        step = self.step if self.recorded is None else self.recorded
         measured: list[Any] = []
         norms: list[Any] = []
         for minibatch in self._exchange.minibatches(self.backend, batch, order, sizes):
             if self._exchange.may_stop and self._agent.should_stop():
                 raise Stopped
-            statistics, norm = self.step(minibatch, clip_range)
+            statistics, norm = step(minibatch, clip_range)
             measured.append(statistics)
             norms.append(norm)
         return torch.cat((_stacked(measured), _stacked(norms).unsqueeze(1)), 1)
 
-    def _step(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Any, Tensor | float]:
+    def step(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Any, Tensor | float]:
         """Gradient, clipping, Adam: `STATISTICS` but the last, and the last."""
         statistics = self._exchange.gradient(self.backend, minibatch, clip_range)
         return statistics, self._exchange.descend(self.descend)
@@ -256,6 +255,11 @@ class OptimizationLoop:
         norm = self.backend.clip()
         self._optimizer.step()
         return norm
+
+    def metrics(self) -> dict[str, float]:
+        """What else is reported of the update that has ended."""
+        found: dict[str, float] = {} if self.recorded is None else self.recorded.metrics()
+        return found
 
     def batch(self, rollout: Rollout, prepare: Callable[[Rollout], Any]) -> Any:
         """As `Exchange.batch`."""

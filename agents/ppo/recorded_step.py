@@ -28,7 +28,7 @@ class RecordedStep:
     """The step of a loop, recorded for each size of minibatch and then replayed; equal to it up to rounding.
 
     Args:
-        loop: whose step it is, and which then makes the recorded one instead.
+        loop: whose step it is.
         agent: with its parameters where they stay.
         record: how; a recording may run the step some times first, which is undone.
     """
@@ -41,7 +41,6 @@ class RecordedStep:
         self._recordings: dict[int, _Recording] = {}
         self._first_met: dict[int, int] = {}
         self._counts = _no_counts()
-        loop.step, loop.metrics = self, self.metrics
 
     def metrics(self) -> dict[str, float]:
         """How many steps of this update were recorded, how many replayed, and how many neither."""

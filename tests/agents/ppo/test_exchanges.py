@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from learner_kinds import KINDS, Kind
+from loops import record_steps
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 from selection import only_by_default
@@ -17,7 +18,6 @@ from torch import Tensor
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
 from hybridppo.agents.ppo.exchanges import MinibatchShards, RolloutShards, ShardedRollout, num_columns
-from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -152,7 +152,7 @@ WAYS = {
 
 
 def recorded(agent: PPO) -> PPO:
-    RecordedStep(agent.loop(), agent, PretendedRecorder())
+    record_steps(agent, PretendedRecorder())
     return agent
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from loops import record_steps
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 
@@ -16,7 +17,6 @@ from hybridppo import PPO, SingleDevice
 from hybridppo.agents.ppo.compiled_backend import CompiledBackend
 from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
-from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.precision import supports_bf16
@@ -98,7 +98,7 @@ def agent_of(precision: Any, form: str, distribution: str, monkeypatch: pytest.M
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     agent.optimizer.set_learning_rates({"actor": 0.0, "critic": 0.0})
     if form == "captured":
-        RecordedStep(agent.loop(), agent, PretendedRecorder())
+        record_steps(agent, PretendedRecorder())
     assert type(agent.loop().backend) is kind
     return agent
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from loops import record_steps
 from network_kinds import KINDS, env_of, marks_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 import hybridppo
 from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
 from hybridppo.agents.ppo.loop import Exchange
-from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training
@@ -187,7 +187,7 @@ def test_recording_a_step_changes_no_statistics() -> None:
     plain, captured = own_agent(), own_agent()
     for network in (plain.actor, plain.critic, captured.actor, captured.critic):
         next(each for each in network.modules() if isinstance(each, nn.Dropout)).p = 0.0  # a recording draws, too
-    RecordedStep(captured.loop(), captured, PretendedRecorder())
+    record_steps(captured, PretendedRecorder())
     rollout = rollout_of(plain)
     for _ in range(3):
         plain.update(rollout)

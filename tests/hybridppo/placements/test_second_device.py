@@ -212,7 +212,7 @@ def test_recorded_steps_leave_nothing_on_the_cpu(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(backends, "recorder_for", lambda agent: lambda step: step)
     work = WORKS["other settings"]
     result, expected = (train(work, Mirrored(HERE, device))[0].agent for device in (second_device, HERE))
-    assert isinstance(result.loop().step, RecordedStep)
+    assert isinstance(result.loop().recorded, RecordedStep)
     assert_same(state_of(result), state_of(expected))
 
 
@@ -381,9 +381,9 @@ def test_parameters_go_there_and_back(second_device: str) -> None:
 # Stopping and resuming
 
 
-STOPS = {"in a rollout": (Categorical, "sample", 11), "in an update": (OptimizationLoop, "_step", 4)}
+STOPS = {"in a rollout": (Categorical, "sample", 11), "in an update": (OptimizationLoop, "step", 4)}
 """What is called the so-many-th time when a signal comes; both are in the second iteration."""
-LATER = (OptimizationLoop, "_step", 1)
+LATER = (OptimizationLoop, "step", 1)
 ROUTES: dict[str, list[str]] = {  # the placements before and after a stop
     **{name: [name, name] for name in PLACEMENTS},
     "there, here": ["mirrored", "cpu"],

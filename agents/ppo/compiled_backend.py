@@ -4,7 +4,7 @@ A step is one call: rows gathered, actor and critic forward, the loss, backward,
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,8 +47,7 @@ network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, 
 """
 SIGNATURES = {
     "fill_gradient": "u(f[::1], f[::1], *batch, i, i, *network, d[::1])",
-    "take_steps": "u(*parameters, b, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
-    "take_step_of_shards": "u(*parameters, f[:, ::1], d[:, ::1], i, i[:, :, ::1], d[::1], f[::1])",
+    "take_steps": "u(*parameters, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
 """What is called from Python, and with what."""
@@ -87,7 +86,7 @@ class CompiledBackend(Backend):
         head = (*_actions_of(agent.distribution), free, form.mask_size)
         self._is_tanh = form.activation == "tanh"
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
+        self._network = self._sizes, self._offsets, *head, self._is_tanh
         self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
@@ -135,84 +134,73 @@ class CompiledBackend(Backend):
         self._threads.run(some_of, count)
         return torch.from_numpy(values)
 
-    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
-        if self._packed is None or self._packed[0] is not batch.returns:
-            self._packed = batch.returns, _packed(batch)
-        columns, rows = self._packed[1], np.asarray(order, np.int64)
-        columns[2][ADVANTAGES] = array_of(batch.advantages)  # which alone differ from epoch to epoch
+    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+        """On one thread or two, a call for as many minibatches as take a moment; it gathers its rows itself."""
+        if self._num_threads > 2:
+            return None
+        packed, rows = self._packed_once(batch), order.numpy()
         parameters, step = self._views(clip_range)
         starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
-        has_shards = self._num_threads > 2 and min(sizes) > 1
-        at_once = 1 if has_shards else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
+        at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):
             if self._agent.should_stop():
                 raise Stopped
             part, some = starts[first : first + at_once + 1], statistics[first : first + at_once]
-            if has_shards:
-                self._step_of_shards(parameters, columns, rows[part[0] : part[1]], some[0])
-            else:
-                take = self._take_steps_by_networks if self._num_threads == 2 else self._take_steps
-                take(parameters, columns, rows, part, some)
+            self._take_steps(parameters, packed, rows, part, some)
             step[...] = self._settings[loops.STEP]
         return torch.from_numpy(statistics)
 
     def _take_steps(
-        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, starts: Array,
-        statistics: Array, *, steps: bool = True,
-    ) -> None:  # fmt: skip
-        """On one thread."""
-        self._module.take_steps(
-            *parameters, steps, *columns, rows, starts, loops.BOTH, *meeting_place(), *self._network,
-            *self._scratch[0], statistics,
-        )  # fmt: skip
-
-    def _take_steps_by_networks(
-        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, starts: Array,
+        self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
         statistics: Array,
     ) -> None:  # fmt: skip
-        """The actor's in this thread, the critic's in another; within a minibatch they meet once."""
+        """With two threads, the actor's are in this one and the critic's in another; in a minibatch they meet once."""
         signals, norms = meeting_place()
-        own = [self._network, (*self._network[:-1], self._settings.copy())]  # in which each counts its steps
+        networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
+        settings = [self._settings, self._settings.copy()]  # in which each counts its steps
 
-        def take(network: int) -> None:
+        def take(thread: int) -> None:
             self._module.take_steps(
-                *parameters, True, *columns, rows, starts, network, signals, norms, *own[network],
-                *self._scratch[network], statistics,
+                *parameters, *packed, rows, starts, networks[thread], signals, norms, *self._network,
+                settings[thread], *self._scratch[thread], statistics,
             )  # fmt: skip
 
-        self._threads.run(take, len(own), signals)
+        self._threads.run(take, len(networks), signals)
 
-    def _step_of_shards(
-        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array
-    ) -> None:
-        """A step on a minibatch of `rows`, of which each thread has a share."""
-        size, num_shards = len(rows), min(self._num_threads, len(rows))
-        gradients = np.zeros((num_shards, len(self._flat)), np.float32)
-        sums = np.empty((num_shards, len(STATISTICS)))
-
-        def fill(shard: int) -> None:
-            share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
-            self._module.fill_gradient(
-                self._flat, gradients[shard], *columns, share, size, loops.BOTH, *self._network,
-                *self._scratch[shard], sums[shard],
-            )  # fmt: skip
-
-        self._threads.run(fill, num_shards)
-        self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
-
-    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterator[Any]:
+    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base: the whole batch, and which of its rows."""
-        packed, rows = _packed(batch), order.numpy()
+        packed, rows = self._packed_once(batch), order.numpy()
         return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
 
     def gradient(self, minibatch: Any, clip_range: Any) -> Array:
-        """As in the base."""
-        (packed, rows), statistics = minibatch, np.zeros((1, len(STATISTICS)), np.float32)
-        parameters, _ = self._views(clip_range)
-        self._take_steps(parameters, packed, rows, _whole([0, len(rows)]), statistics, steps=False)
-        return statistics[0, :-1]
+        """As in the base. Of more than two threads, each has a share of the rows."""
+        packed, rows = minibatch
+        size = len(rows)
+        count = min(self._num_threads, size) if self._num_threads > 2 else 1
+        self._views(clip_range)
+        gradients = [self._flat_gradient, *np.zeros((count - 1, len(self._flat)), np.float32)]
+        sums = np.empty((count, len(STATISTICS)))
+
+        def fill(thread: int) -> None:
+            share = rows[thread * size // count : (thread + 1) * size // count]
+            self._module.fill_gradient(
+                self._flat, gradients[thread], *packed, share, size, loops.BOTH, *self._network, self._settings,
+                *self._scratch[thread], sums[thread],
+            )  # fmt: skip
+
+        self._threads.run(fill, count)
+        for others in gradients[1:]:
+            self._flat_gradient += others
+        means: Array = (sums.sum(0)[:-1] / size).astype(np.float32)
+        return means
+
+    def _packed_once(self, batch: Any) -> tuple[Array, Array, Array]:
+        """Observations, actions and the columns beside them; of an update, only advantages differ between epochs."""
+        if self._packed is None or self._packed[0] is not batch.returns:
+            self._packed = batch.returns, _packed(batch)
+        self._packed[1][2][ADVANTAGES] = array_of(batch.advantages)
+        return self._packed[1]
 
     def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; settings are written."""

@@ -70,8 +70,6 @@ class Backend:
 
     written_in: str | None = None
     """The file in which the gradient is written out by hand; None if it follows from the loss."""
-    epoch: Callable[..., Tensor] | None = None
-    """A backend that is faster so may make the steps of an epoch itself; the arguments are those of the loop's."""
 
     def __init__(self, agent: Learner) -> None:
         self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
@@ -93,6 +91,13 @@ class Backend:
         """
         minibatches: Iterable[Any] = batch.gather(order).split(sizes)
         return minibatches
+
+    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+        """All steps of an epoch, as those of `OptimizationLoop.epoch`; None if the loop is to make them.
+
+        Only for a backend that is much faster so, and that shares nothing with other learners.
+        """
+        return None
 
     def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
         """Fill the parameters' gradient with that of the loss.
@@ -232,8 +237,9 @@ class OptimizationLoop:
             Stopped: before a step if the agent's `should_stop` says so.
         """
         order = torch.as_tensor(order, device=self._agent.parameters.values.device)
-        if self.backend.epoch is not None:
-            return self.backend.epoch(batch, order, sizes, clip_range)
+        table = self.backend.epoch(batch, order, sizes, clip_range)
+        if table is not None:
+            return table
         step = self.step if self.recorded is None else self.recorded
         measured: list[Any] = []
         norms: list[Any] = []

@@ -327,9 +327,9 @@ def _is_compiled(training: Training) -> bool:
         from hybridppo.agents.ddpg import compiled_steps as of_ddpg
 
         return of_ddpg.MODULE.is_kept() and (not isinstance(agent, DDPG) or of_ddpg.CompiledSteps.supports(agent))
-    from hybridppo.agents.ppo import compiled_steps as of_ppo
+    from hybridppo.agents.ppo import compiled_backend as of_ppo
 
-    fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledSteps.supports(agent))
+    fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent))
     return of_ppo.MODULE.is_kept() and fits
 
 

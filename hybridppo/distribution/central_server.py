@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
@@ -219,7 +218,7 @@ class Learners(BaseSampler):
         )  # fmt: skip
         self._agent, self._seed, self._env_seed, self._options = agent, seed, env_seed, options
         template.close()
-        self._steps = cast(AutogradSteps, agent._optimizer_steps())
+        self._loop = agent.loop()
         self._lag = BoundedLag(max_lag, version=self._steps_made())
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
         size = agent.parameters.values.numel()
@@ -329,7 +328,7 @@ class Learners(BaseSampler):
         """The optimizer's step along a learner's gradient."""
         goes_on = self._ended.pop(learner)
         self._agent.parameters.gradient.copy_(self._gradients[learner])
-        self._norms[learner] = norm = float(self._steps.descend())
+        self._norms[learner] = norm = float(self._loop.descend())
         if not math.isfinite(norm):
             self._refuse(learner)
         self._under_way_of[learner].lags.append(self._lag.step(learner))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
+from hybridppo.agents.ppo.exchanges import MinibatchShards, SummedShards, num_columns
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution import exchange
@@ -195,8 +195,8 @@ class Team(LocalTeam):
         agent, settings = job.agent, job.settings
         assert isinstance(agent, PPO)  # `check` has seen to it
         self._agent, self._own = agent, job.interruption
-        self._put_back = partial(setattr, agent, "spread", agent.spread)
-        agent.spread, agent._steps = self._sharded, None  # those of another group are none of this one
+        self._put_back = partial(agent.share, None)
+        agent.share(self._shards)
         if self.link is None and self.size > 1:
             self._launch(job)
         if self.link is not None:
@@ -308,8 +308,10 @@ class Team(LocalTeam):
                 )
         return [part[_HEADER.size :] for part in parts]
 
-    def _sharded(self, form: Any) -> ShardedSteps:
-        each, columns = self.shards // self.size, num_columns(self._agent)
+    def _shards(self) -> SummedShards:
+        """What learners exchange of an update; all make it at once."""
+        parameters = self._agent.parameters
+        each, columns = self.shards // self.size, num_columns(parameters)
         if self._exchange is not None:
             self._exchange.close()
         if self.link is None:
@@ -319,7 +321,7 @@ class Team(LocalTeam):
             self._exchange = way(self.link, each, columns)
         mine = slice(self.rank * each, (self.rank + 1) * each)
         agreeing = exchange.Agreeing(self._exchange, self._own, self._agreed)
-        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=agreeing)
+        return MinibatchShards(parameters, agreeing, num_shards=self.shards, mine=mine)
 
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 from learner_kinds import KINDS, Kind
+from loops import record_steps
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 from selection import only_by_default
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo import losses
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.device_shards import DeviceShardedSteps, ShardedExperience, ShardedRollout
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
+from hybridppo.agents.ppo import loss as loss_module
+from hybridppo.agents.ppo.exchanges import MinibatchShards, RolloutShards, ShardedRollout, num_columns
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
@@ -79,7 +78,7 @@ class Wire:
         self._rows: list[Tensor] = []
 
     def for_rows_of(self, agent: PPO) -> "Wire":
-        self._rows = list(torch.zeros(self._num_rows, num_columns(agent)).unbind())
+        self._rows = list(torch.zeros(self._num_rows, num_columns(agent.parameters)).unbind())
         return self
 
     def to_fill(self) -> list[Tensor]:
@@ -91,7 +90,7 @@ class Wire:
 
 def share(agent: PPO, num_shards: int, mine: slice = EVERY, **wire: Any) -> PPO:
     exchange = Wire(len(range(num_shards)[mine]), **wire).for_rows_of(agent)
-    agent.spread = lambda form: ShardedSteps(agent, form, num_shards=num_shards, mine=mine, exchange=exchange)
+    agent.share(lambda: MinibatchShards(agent.parameters, exchange, num_shards=num_shards, mine=mine))
     return agent
 
 
@@ -146,16 +145,19 @@ def test_whoever_computes_which_the_bits_are_the_same(num_learners: int, kind: K
 
 WAYS = {
     **{name: lambda agent: agent for name in ("alone", "compiled")},
-    "captured": lambda agent: in_form(agent, lambda form: CapturedSteps(agent, PretendedRecorder())),
+    "recorded": lambda agent: recorded(agent),
     "sharded": lambda agent: share(agent, num_shards=3),
-    "sharded on devices": lambda agent: in_form(agent, lambda form: DeviceShardedSteps(agent, 1, lambda rows: rows)),
+    "sharded on devices": lambda agent: with_shards_of_rollouts(agent),
 }
 
 
-def in_form(agent: PPO, form: Callable[[Any], Any]) -> PPO:
-    agent.spread = form
-    if "DeviceSharded" in type(form(None)).__name__:
-        agent._experience = ShardedExperience(0, lambda columns: columns)
+def recorded(agent: PPO) -> PPO:
+    record_steps(agent, PretendedRecorder())
+    return agent
+
+
+def with_shards_of_rollouts(agent: PPO) -> PPO:
+    agent.share(lambda: RolloutShards(agent.parameters, 0, 1, lambda rows: rows))
     return agent
 
 
@@ -164,7 +166,7 @@ def in_form(agent: PPO, form: Callable[[Any], Any]) -> PPO:
     [
         *((way, kind) for way in ("alone", "sharded") for kind in KINDS),
         pytest.param("compiled", "rows", marks=pytest.mark.extras),
-        ("captured", "rows, autograd"),
+        ("recorded", "rows, autograd"),
         ("sharded on devices", "rows, autograd"),
     ],
 )
@@ -179,7 +181,7 @@ def test_an_edit_of_the_normalisation_of_advantages_takes_effect_everywhere(
     rollout = next(rollouts_of(agent, KINDS[kind]))
     if way == "sharded on devices":
         rollout = ShardedRollout.of([rollout])
-    monkeypatch.setattr(losses.normalize, "__code__", edited.__code__)
+    monkeypatch.setattr(loss_module.normalize, "__code__", edited.__code__)
     assert agent.update(rollout)["policy_loss"] == 0.0
     monkeypatch.undo()
     assert agent.update(rollout)["policy_loss"] != 0.0
@@ -191,9 +193,9 @@ def test_values_of_more_rows_than_there_are_parameters_come_in_pieces() -> None:
     sharded = share(agent_of(config), num_shards=3, seen=lambda rows: exchanges.append(len(rows[0])) or rows)
     rollout = rollout_of(sharded)
     rows = rollout.observations.flatten(0, 1)
-    steps = sharded._optimizer_steps()
+    steps = sharded.loop()
     assert torch.equal(
-        steps.values(rows), torch.cat([steps._form.values(part) for part in rows.tensor_split([86, 173])])
+        steps.values(rows), torch.cat([steps.backend.values(part) for part in rows.tensor_split([86, 173])])
     )
     assert len(rows) == 260
     assert exchanges == [20] * 5

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from loops import loop_of
 from ppo_settings import ppo_config
 
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.batch import Batch, columns_of
-from hybridppo.agents.ppo.device_shards import DeviceShardedSteps, ShardedBatch, moments_of_all
-from hybridppo.agents.ppo.losses import normalize
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.exchanges import RolloutShards, ShardedBatch, moments_of_all
+from hybridppo.agents.ppo.loop import Backend, OptimizationLoop
+from hybridppo.agents.ppo.loss import normalize
 
 S, N = 3, 10
 
@@ -32,6 +33,11 @@ def columns(parts: list[Batch]) -> torch.Tensor:
     return torch.stack([torch.stack((part.values, part.returns, part.advantages)) for part in parts])
 
 
+def minibatch_of(batch: ShardedBatch, order: torch.Tensor, number: int) -> list[Batch]:
+    """The shards of a minibatch, of which there are three."""
+    return [list(part.gather(places).split([4, 3, 3]))[number] for part, places in batch.parts(order)]
+
+
 def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None:
     parts = shards()
     batch = ShardedBatch(parts, 0, columns(parts))
@@ -39,14 +45,14 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
     seen: list[list[float]] = [[] for _ in range(S)]
     (weighed,) = batch.weighed(order[None], [4, 3, 3], normalizes=True)
-    for some in order.split([4, 3, 3]):
-        minibatch = weighed.minibatch(some)
+    for number in range(3):
+        minibatch = minibatch_of(weighed, order, number)
         for i, part in enumerate(minibatch):
             seen[i] += part.log_probs.tolist()
         advantages = torch.cat([part.advantages for part in minibatch])
         assert advantages.mean().abs() < 1e-6
         assert advantages.std() == pytest.approx(1.0, abs=1e-5)
-        raw = batch.weighed(order[None], [4, 3, 3], normalizes=False)[0].minibatch(some)
+        raw = minibatch_of(batch.weighed(order[None], [4, 3, 3], normalizes=False)[0], order, number)
         expected = normalize(torch.cat([part.advantages for part in raw]))
         assert torch.allclose(advantages, expected)
         places = [  # where in each shard they are: not the same
@@ -57,9 +63,9 @@ def test_minibatches_take_every_row_once_and_are_normalised_as_a_whole() -> None
     assert [sorted(column) for column in seen] == [sorted(part.log_probs.tolist()) for part in parts]
     # A learner that has one of them sees the same.
     alone = ShardedBatch(parts[1:2], 1, columns(parts)).weighed(order[None], [4, 3, 3], normalizes=True)[0]
-    (own,) = alone.minibatch(order[:4])
+    (own,) = minibatch_of(alone, order, 0)
     for name in ("observations", "log_probs", "advantages", "returns"):
-        assert torch.equal(getattr(own, name), getattr(weighed.minibatch(order[:4])[1], name))
+        assert torch.equal(getattr(own, name), getattr(minibatch_of(weighed, order, 0)[1], name))
     assert torch.equal(batch.steps().values, torch.cat([part.values for part in parts]))
 
 
@@ -72,13 +78,14 @@ def test_a_step_is_that_of_the_whole_minibatch() -> None:
 
     one, whole = agent(), agent()
     order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-    found = DeviceShardedSteps(one, S, lambda rows: rows).epoch(
+    exchange = RolloutShards(one.parameters, 0, S, lambda rows: rows)
+    found = OptimizationLoop(one, Backend(one), exchange).epoch(
         ShardedBatch(parts, 0, columns(parts)), order, [5, 5], 0.2
     )
-    joined = Batch(*(torch.cat([getattr(part, name) for part in parts]) for name in columns_of(Batch)))
+    joined = Batch.joined(parts)
     starts = [i * (N // S) for i in range(S)]
     rows = torch.cat([i * N + (half + starts[i]) % N for half in order.split(5) for i in range(S)])
-    expected = AutogradSteps(whole).epoch(joined, rows, [5 * S, 5 * S], 0.2)
+    expected = loop_of(whole).epoch(joined, rows, [5 * S, 5 * S], 0.2)
     assert torch.allclose(found, expected, atol=1e-6)
     assert torch.allclose(one.parameters.values, whole.parameters.values, atol=1e-6)
 

@@ -7,15 +7,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from loops import loop_of, recorded_loop_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 
 import hybridppo
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo import captured_steps
+from hybridppo.agents.ppo import recorded_step
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.errors import DeviceError
 
 SPACES = {
@@ -49,7 +48,7 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
     config = ppo_config(hidden_sizes=(8,), learning_rate=1e-2, critic_learning_rate=critic_learning_rate)
     plain, captured = make_agent(SPACES[kind], config), make_agent(SPACES[kind], config)
     recorder = PretendedRecorder()
-    expected, found = AutogradSteps(plain), CapturedSteps(captured, recorder)
+    expected, (found, _) = loop_of(plain), recorded_loop_of(captured, recorder)
     order = np.random.default_rng(0)
     for i in range(6):  # rates and ranges fall, sizes come again
         for agent in (plain, captured):
@@ -69,7 +68,7 @@ def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: floa
 def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
     """What becomes of an update of each size, with one minibatch a pass."""
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
-    steps = CapturedSteps(agent, PretendedRecorder())
+    steps, _ = recorded_loop_of(agent, PretendedRecorder())
     for size in sizes:
         for _ in range(epochs):
             steps.epoch(make_batch(agent, size), np.arange(size), [size], 0.2)
@@ -87,22 +86,23 @@ def test_sizes_that_never_come_back_are_not_recorded() -> None:
 
 def test_sizes_beyond_the_last_recording_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     # One that made room would take the workspace of the others with it.
-    monkeypatch.setattr(captured_steps, "MAX_RECORDINGS", 2)
+    monkeypatch.setattr(recorded_step, "MAX_RECORDINGS", 2)
     assert counts_of([5, 6, 7, 5, 6, 7, 5]) == {"recordings": 2, "replays": 3, "eager_steps": 4}
 
 
 def test_counts_are_those_of_an_update() -> None:
-    steps = CapturedSteps(make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,))), PretendedRecorder())
-    steps.epoch(make_batch(steps._agent, 5), np.arange(5), [5], 0.2)
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    steps, _ = recorded_loop_of(agent, PretendedRecorder())
+    steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
     assert steps.metrics()["graph_eager_steps"] == 1
     assert set(steps.metrics().values()) == {0}
 
 
 def test_steps_are_not_changed_by_being_recorded() -> None:
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
-    steps = CapturedSteps(agent, PretendedRecorder())
+    _, step = recorded_loop_of(agent, PretendedRecorder())
     before = agent.parameters.values.detach().clone()
-    steps._recorded(make_batch(agent, 5))
+    step._recorded(make_batch(agent, 5))
     assert torch.equal(agent.parameters.values, before)
     assert agent.optimizer.state[agent.parameters.values]["step"] == 0
 
@@ -113,9 +113,9 @@ def test_a_recording_that_does_nothing_is_an_error() -> None:
         return lambda: None
 
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
-    steps = CapturedSteps(agent, record_nothing)
+    _, step = recorded_loop_of(agent, record_nothing)
     with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*cuda_graphs=False"):
-        steps._recorded(make_batch(agent, 5))
+        step._recorded(make_batch(agent, 5))
 
 
 @pytest.mark.gpu
@@ -133,7 +133,7 @@ def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
 def test_an_eager_step_leaves_no_graph_of_gradients_behind() -> None:
     # A node of it that lived on would draw the stream that it was made in, which records nothing, into a recording.
     agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
-    steps, weight = CapturedSteps(agent, PretendedRecorder()), next(agent.actor.parameters())
+    (steps, _), weight = recorded_loop_of(agent, PretendedRecorder()), next(agent.actor.parameters())
     kept = []
 
     def mark(module: torch.nn.Module, inputs: object, outputs: torch.Tensor) -> None:

@@ -1,12 +1,12 @@
-"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to `AutogradSteps` up to rounding.
+"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to autograd's up to rounding.
 
 A step is one call: rows gathered, actor and critic forward, the loss, backward, clipping and Adam, block by block in
 the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ppo import compiled_loops as loops
-from hybridppo.agents.ppo.minibatch_order import Order
+from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
-from hybridppo.agents.ppo.numpy_steps import knows
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
@@ -27,9 +27,6 @@ from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiC
 from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import one_torch_thread
-
-if TYPE_CHECKING:
-    from hybridppo.agents.ppo.ppo import PPO
 
 Array = NDArray[Any]
 
@@ -50,8 +47,7 @@ network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, 
 """
 SIGNATURES = {
     "fill_gradient": "u(f[::1], f[::1], *batch, i, i, *network, d[::1])",
-    "take_steps": "u(*parameters, b, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
-    "take_step_of_shards": "u(*parameters, f[:, ::1], d[:, ::1], i, i[:, :, ::1], d[::1], f[::1])",
+    "take_steps": "u(*parameters, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
     "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
 }
 """What is called from Python, and with what."""
@@ -65,24 +61,22 @@ MODULE = UpdateModule(
 )
 
 
-class CompiledSteps:
+class CompiledBackend(Backend):
     """Forward and backward passes, losses and Adam as machine code.
 
-    Views the parameters' memory as it is when made: make another after parameters have moved.
-
     Raises:
-        ConfigurationError: where Numba is not there, or cannot compile it.
+        ConfigurationError: if Numba is not there, or cannot compile it.
     """
 
-    written_in: str | None = "agents/ppo/compiled_loops.py"
+    written_in = "agents/ppo/compiled_loops.py"
 
-    def __init__(self, agent: "PPO") -> None:
-        self._agent = agent
+    def __init__(self, agent: Learner) -> None:
+        super().__init__(agent)
         self._module: Any = MODULE.load()
         actor, critic = agent.actor_network, agent.critic_network
         form = numpy_form(actor)
         assert form is not None
-        self._values, self._gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
+        self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
         layers = linears(actor), linears(critic)
         self._sizes = _whole([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
         self._offsets = _whole(
@@ -92,20 +86,20 @@ class CompiledSteps:
         head = (*_actions_of(agent.distribution), free, form.mask_size)
         self._is_tanh = form.activation == "tanh"
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._network = self._sizes, self._offsets, *head, self._is_tanh, self._settings
+        self._network = self._sizes, self._offsets, *head, self._is_tanh
         self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
         self._threads = SideBySide()
 
     @staticmethod
-    def supports(agent: "PPO") -> bool:
-        """Whether this form knows loss, distribution and networks: MLPs of equal hidden layers, float32 on the CPU."""
+    def supports(agent: Learner) -> bool:
+        """Whether loss, distribution and networks are known: as of `NumpyBackend`, but fewer, and in float32."""
         return (
             agent.config.pool_size == 1
             and agent.config.precision == "fp32"
             and all(type(leaf) in KNOWN for leaf in leaves_of(agent.distribution))
-            and knows(agent, agent.actor_network, agent.critic_network)
+            and NumpyBackend.supports(agent)
         )
 
     @contextmanager
@@ -125,7 +119,7 @@ class CompiledSteps:
             self._packed = None  # it holds the rollout
 
     def values(self, observations: Tensor) -> Tensor:
-        """The critic's values."""
+        """As in the base."""
         rows = np.ascontiguousarray(array_of(observations))
         values = np.empty(len(rows), np.float32)
         count = max(1, min(self._num_threads, len(rows) // ROWS_OF_A_THREAD))
@@ -133,97 +127,82 @@ class CompiledSteps:
         def some_of(thread: int) -> None:
             part = slice(thread * len(rows) // count, (thread + 1) * len(rows) // count)
             self._module.critic_values(
-                self._values, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
+                self._flat, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
                 values[part],
             )  # fmt: skip
 
         self._threads.run(some_of, count)
         return torch.from_numpy(values)
 
-    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
-        """Never asked for: no product is rounded."""
-        raise NotImplementedError
-
-    def metrics(self) -> dict[str, float]:
-        """Nothing."""
-        return {}
-
-    def epoch(self, batch: Any, order: Order, sizes: Sequence[int], clip_range: float) -> Tensor:
-        """A call for as many minibatches as take a moment, or for each shard of one; it gathers its rows itself."""
-        if self._packed is None or self._packed[0] is not batch.returns:
-            self._packed = batch.returns, _packed(batch)
-        columns, rows = self._packed[1], np.asarray(order, np.int64)
-        columns[2][ADVANTAGES] = array_of(batch.advantages)  # which alone differ from epoch to epoch
-        parameters, step = self._parameters(clip_range)
+    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+        """On one thread or two, a call for as many minibatches as take a moment; it gathers its rows itself."""
+        if self._num_threads > 2:
+            return None
+        packed, rows = self._packed_once(batch), order.numpy()
+        parameters, step = self._views(clip_range)
         starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
-        has_shards = self._num_threads > 2 and min(sizes) > 1
-        at_once = 1 if has_shards else max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._values)))
+        at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
         for first in range(0, len(sizes), at_once):
             if self._agent.should_stop():
                 raise Stopped
             part, some = starts[first : first + at_once + 1], statistics[first : first + at_once]
-            if has_shards:
-                self._step_of_shards(parameters, columns, rows[part[0] : part[1]], some[0])
-            else:
-                take = self._take_steps_by_networks if self._num_threads == 2 else self._take_steps
-                take(parameters, columns, rows, part, some)
+            self._take_steps(parameters, packed, rows, part, some)
             step[...] = self._settings[loops.STEP]
         return torch.from_numpy(statistics)
 
     def _take_steps(
-        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, starts: Array,
-        statistics: Array, *, steps: bool = True,
-    ) -> None:  # fmt: skip
-        """On one thread."""
-        self._module.take_steps(
-            *parameters, steps, *columns, rows, starts, loops.BOTH, *meeting_place(), *self._network,
-            *self._scratch[0], statistics,
-        )  # fmt: skip
-
-    def _take_steps_by_networks(
-        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, starts: Array,
+        self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
         statistics: Array,
     ) -> None:  # fmt: skip
-        """The actor's in this thread, the critic's in another; within a minibatch they meet once."""
+        """With two threads, the actor's are in this one and the critic's in another; in a minibatch they meet once."""
         signals, norms = meeting_place()
-        own = [self._network, (*self._network[:-1], self._settings.copy())]  # in which each counts its steps
+        networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
+        settings = [self._settings, self._settings.copy()]  # in which each counts its steps
 
-        def take(network: int) -> None:
+        def take(thread: int) -> None:
             self._module.take_steps(
-                *parameters, True, *columns, rows, starts, network, signals, norms, *own[network],
-                *self._scratch[network], statistics,
+                *parameters, *packed, rows, starts, networks[thread], signals, norms, *self._network,
+                settings[thread], *self._scratch[thread], statistics,
             )  # fmt: skip
 
-        self._threads.run(take, len(own), signals)
+        self._threads.run(take, len(networks), signals)
 
-    def _step_of_shards(
-        self, parameters: tuple[Array, ...], columns: tuple[Array, Array, Array], rows: Array, statistics: Array
-    ) -> None:
-        """A step on a minibatch of `rows`, of which each thread has a share."""
-        size, num_shards = len(rows), min(self._num_threads, len(rows))
-        gradients = np.zeros((num_shards, len(self._values)), np.float32)
-        sums = np.empty((num_shards, len(STATISTICS)))
+    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
+        """As in the base: the whole batch, and which of its rows."""
+        packed, rows = self._packed_once(batch), order.numpy()
+        return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
 
-        def fill(shard: int) -> None:
-            share = rows[shard * size // num_shards : (shard + 1) * size // num_shards]
+    def gradient(self, minibatch: Any, clip_range: Any) -> Array:
+        """As in the base. Of more than two threads, each has a share of the rows."""
+        packed, rows = minibatch
+        size = len(rows)
+        count = min(self._num_threads, size) if self._num_threads > 2 else 1
+        self._views(clip_range)
+        gradients = [self._flat_gradient, *np.zeros((count - 1, len(self._flat)), np.float32)]
+        sums = np.empty((count, len(STATISTICS)))
+
+        def fill(thread: int) -> None:
+            share = rows[thread * size // count : (thread + 1) * size // count]
             self._module.fill_gradient(
-                self._values, gradients[shard], *columns, share, size, loops.BOTH, *self._network,
-                *self._scratch[shard], sums[shard],
+                self._flat, gradients[thread], *packed, share, size, loops.BOTH, *self._network, self._settings,
+                *self._scratch[thread], sums[thread],
             )  # fmt: skip
 
-        self._threads.run(fill, num_shards)
-        self._module.take_step_of_shards(*parameters, gradients, sums, size, self._offsets, self._settings, statistics)
+        self._threads.run(fill, count)
+        for others in gradients[1:]:
+            self._flat_gradient += others
+        means: Array = (sums.sum(0)[:-1] / size).astype(np.float32)
+        return means
 
-    def gradient(self, batch: Any, clip_range: float) -> Tensor:
-        """Fill the parameters' gradient over a minibatch; `STATISTICS` but the last."""
-        statistics = np.zeros((1, len(STATISTICS)), np.float32)
-        parameters, _ = self._parameters(clip_range)
-        rows, starts = np.arange(len(batch), dtype=np.int64), _whole([0, len(batch)])
-        self._take_steps(parameters, _packed(batch), rows, starts, statistics, steps=False)
-        return torch.from_numpy(statistics[0, :-1])
+    def _packed_once(self, batch: Any) -> tuple[Array, Array, Array]:
+        """Observations, actions and the columns beside them; of an update, only advantages differ between epochs."""
+        if self._packed is None or self._packed[0] is not batch.returns:
+            self._packed = batch.returns, _packed(batch)
+        self._packed[1][2][ADVANTAGES] = array_of(batch.advantages)
+        return self._packed[1]
 
-    def _parameters(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
+    def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; settings are written."""
         config, optimizer, settings = self._agent.config, self._agent.optimizer, self._settings
         slots = optimizer.state[self._agent.parameters.values]
@@ -235,7 +214,7 @@ class CompiledSteps:
         settings[loops.CRITIC_RATE] = optimizer.learning_rates["critic"]
         (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
-        return (self._values, self._gradient, *moments), step
+        return (self._flat, self._flat_gradient, *moments), step
 
     def _where(self, parameter: Tensor) -> int:
         """Where a parameter begins in the buffer."""

@@ -9,17 +9,18 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from loops import loop_of
 from ppo_settings import ppo_config
 
-import hybridppo
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo import compiled_steps
-from hybridppo.agents.ppo.agreement import difference
+from hybridppo.agents.ppo import compiled_backend
+from hybridppo.agents.ppo.backends import difference
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.compiled_steps import CompiledSteps
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps, OptimizerSteps
+from hybridppo.agents.ppo.compiled_backend import CompiledBackend
+from hybridppo.agents.ppo.loop import Backend, OptimizationLoop
+from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.compiled import tile_sizes, update_modules
 from hybridppo.networks.actors import MaskedActor
 from hybridppo.networks.precision import require, supports_bf16
@@ -67,11 +68,11 @@ def make_batch(agent: PPO, size: int) -> Batch:
     )
 
 
-def one_step(steps: OptimizerSteps, batch: Batch) -> torch.Tensor:
+def one_step(loop: OptimizationLoop, batch: Batch) -> torch.Tensor:
     """A step on all of the batch, its rows in the opposite order."""
     order, sizes = np.arange(len(batch.returns))[::-1].copy(), [len(batch.returns)]
-    (weighed,) = batch.weighed(torch.as_tensor(order)[None], sizes, steps._agent.config.normalize_advantage)
-    (statistics,) = steps.epoch(weighed, order, sizes, 0.2)
+    (weighed,) = batch.weighed(torch.as_tensor(order)[None], sizes, loop._agent.config.normalize_advantage)
+    (statistics,) = loop.epoch(weighed, order, sizes, 0.2)
     return statistics
 
 
@@ -98,8 +99,8 @@ KINDS: dict[str, Any] = {
 }
 compiled = pytest.mark.extras
 """What needs Numba."""
-COMPILED = pytest.param(CompiledSteps, marks=compiled)
-BY_HAND = (NumpySteps, COMPILED)
+COMPILED = pytest.param(CompiledBackend, marks=compiled)
+BY_HAND = (NumpyBackend, COMPILED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -107,11 +108,11 @@ BY_HAND = (NumpySteps, COMPILED)
 @pytest.mark.parametrize("form", BY_HAND)
 def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
     space, observed, *more = KINDS[kind]
-    if more and form is not NumpySteps:
+    if more and form is not NumpyBackend:
         return  # which has no compiled form
     config = replace(ppo_config(learning_rate=1e-2), **VARIANTS[variant], **dict(*more))
     reference, agent = make_agent(space, config, observed), make_agent(space, config, observed)
-    by_autograd, by_hand = AutogradSteps(reference), form(agent)
+    by_autograd, by_hand = loop_of(reference), loop_of(agent, form)
     batch = make_batch(agent, 200)
     for part in (*batch.split([77, 123]), batch):
         expected, found = one_step(by_autograd, part), one_step(by_hand, part)
@@ -123,20 +124,20 @@ def test_by_hand_is_autograd(form: type, kind: str, variant: str) -> None:
         agent.parameters.values.data.copy_(reference.parameters.values.data)
 
 
-@pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
+@pytest.mark.parametrize("form", [Backend, *BY_HAND])
 def test_small_advantages_are_normalised_to_the_same(form: type) -> None:
     """What is added to the deviation, so that it is never nothing, must not matter to what rewards really are."""
     found = []
     for scale in (1.0, 1e-4):
         agent = make_agent(DISCRETE, ppo_config(max_grad_norm=1e6))
         batch = make_batch(agent, 200)
-        statistics = one_step(form(agent), replace(batch, advantages=scale * batch.advantages))
+        statistics = one_step(loop_of(agent, form), replace(batch, advantages=scale * batch.advantages))
         found.append((statistics, agent.parameters.gradient.clone()))
     for large, small in zip(*found, strict=True):
         torch.testing.assert_close(small, large, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
+@pytest.mark.parametrize("form", [Backend, *BY_HAND])
 def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: type) -> None:
     config = ppo_config(value_coef=1e-9, entropy_coef=0.0, normalize_advantage=False, clip_range_vf=None)
     agent, steep = (
@@ -145,33 +146,33 @@ def test_a_gradient_of_next_to_nothing_is_neither_scaled_nor_turned_round(form: 
     )
     batch = make_batch(agent, 200)
     batch = replace(batch, advantages=torch.zeros_like(batch.advantages))
-    norm = one_step(form(agent), batch)[STATISTICS.index("grad_norm")]
+    norm = one_step(loop_of(agent, form), batch)[STATISTICS.index("grad_norm")]
     assert 0.0 < norm < 1e-7
-    one_step(form(steep), batch)
+    one_step(loop_of(steep, form), batch)
     torch.testing.assert_close(1e9 * agent.parameters.gradient, steep.parameters.gradient, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("form", [AutogradSteps, *BY_HAND])
+@pytest.mark.parametrize("form", [Backend, *BY_HAND])
 def test_an_epoch_is_a_step_on_each_minibatch_in_order(space: gym.Space, form: type) -> None:
     whole, single = make_agent(space, ppo_config()), make_agent(space, ppo_config())
     batch = make_batch(whole, 50)
     order = np.random.default_rng(5).permutation(50)
-    found = form(whole).epoch(batch, order, [20, 13, 17], 0.2)
-    steps = form(single)
+    found = loop_of(whole, form).epoch(batch, order, [20, 13, 17], 0.2)
+    steps = loop_of(single, form)
     for row, rows in zip(found, np.split(order, [20, 33]), strict=True):
         (expected,) = steps.epoch(batch.gather(torch.from_numpy(rows)), np.arange(len(rows)), [len(rows)], 0.2)
         torch.testing.assert_close(row, expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(whole.parameters.values, single.parameters.values, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("form", "width"), [(NumpySteps, 4096), pytest.param(CompiledSteps, 300, marks=compiled)])
+@pytest.mark.parametrize(("form", "width"), [(NumpyBackend, 4096), pytest.param(CompiledBackend, 300, marks=compiled)])
 def test_blocks_of_a_large_minibatch_add_up(form: type, width: int) -> None:
     config = ppo_config(hidden_sizes=(width,))  # wide, so that few rows make a block
     results = []
-    for each in (AutogradSteps, form):
+    for each in (Backend, form):
         agent = make_agent(DISCRETE, config)
-        statistics = one_step(each(agent), make_batch(agent, 150))
+        statistics = one_step(loop_of(agent, each), make_batch(agent, 150))
         results.append((statistics, agent.parameters.gradient.clone()))
     for by_autograd, by_hand in zip(*results, strict=True):
         torch.testing.assert_close(by_hand, by_autograd, rtol=2e-3, atol=2e-5)
@@ -194,12 +195,12 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
     def learned(num_threads: int) -> list[torch.Tensor]:
         agent = make_agent(space, config)
         batch, order = make_batch(agent, 300), np.random.default_rng(5).permutation(300)
-        steps = NumpySteps(agent)
-        with limit_threads(num_threads), steps.threads():
+        loop = loop_of(agent, NumpyBackend)
+        with limit_threads(num_threads), loop.backend.threads():
             assert torch.get_num_threads() == 1
-            values = steps.values(batch.observations)
-            statistics = steps.epoch(batch, order, [201, 65, 34], 0.2)  # of 4 blocks, of 2, and of one
-        assert len(steps._passes) == num_threads
+            values = loop.values(batch.observations)
+            statistics = loop.epoch(batch, order, [201, 65, 34], 0.2)  # of 4 blocks, of 2, and of one
+        assert len(loop.backend._passes) == num_threads
         return [values, statistics, agent.parameters.values.detach().clone()]
 
     expected = learned(1)
@@ -207,36 +208,20 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
         assert all(map(torch.equal, learned(num_threads), expected))
 
 
-def test_threads_share_the_layers_after_a_memory_and_change_no_bit() -> None:
-    config = ppo_config(
-        hidden_sizes=(2048,), num_envs=8, num_steps=32, num_minibatches=2, num_epochs=1, recurrent="gru",
-        recurrent_size=8, sequence_length=8,
-    )  # fmt: skip  # blocks of 64 rows
-
-    def learned(num_threads: int) -> torch.Tensor:
-        result = hybridppo.train(
-            "CartPole-v1", config=replace(config, torch_threads=num_threads), total_steps=512, seed=1,
-            placement="cpu", progress=False,
-        )  # fmt: skip
-        return result.agent.parameters.values.detach()
-
-    assert torch.equal(learned(2), learned(1))
-
-
 def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:
     config = ppo_config(hidden_sizes=(2048,), num_envs=8, num_steps=64, num_minibatches=2)
     agent = make_agent(DISCRETE, config)
-    steps, ended = NumpySteps(agent), threading.Event()
+    steps, ended = NumpyBackend(agent), threading.Event()
 
-    def fails() -> None:
-        raise ValueError("in a thread")
-
-    def goes_on() -> None:
-        assert not ended.wait(0.05)
-        ended.set()
+    def work(number: int) -> None:
+        if number == 1:
+            raise ValueError("in a thread")
+        if number == 2:
+            assert not ended.wait(0.05)
+            ended.set()
 
     with limit_threads(3), steps.threads(), pytest.raises(ValueError, match="in a thread"):
-        steps._side_by_side([lambda: None, fails, goes_on])
+        steps._side_by_side(work, 3)
     assert ended.is_set()
 
 
@@ -245,24 +230,24 @@ def test_values_are_the_critics(form: type) -> None:
     agent = make_agent(DISCRETE, ppo_config())
     observations = make_batch(agent, 1000).observations
     by_hand = form(agent).values(observations)
-    torch.testing.assert_close(by_hand, AutogradSteps(agent).values(observations), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(by_hand, Backend(agent).values(observations), rtol=1e-4, atol=1e-5)
 
 
 def test_which_networks_are_done_by_hand() -> None:
     agent = make_agent(DISCRETE, ppo_config())
-    assert NumpySteps.supports(agent)
-    assert not NumpySteps.supports(make_agent(DISCRETE, ppo_config(activation="elu")))
+    assert NumpyBackend.supports(agent)
+    assert not NumpyBackend.supports(make_agent(DISCRETE, ppo_config(activation="elu")))
     agent.critic = make_agent(DISCRETE, ppo_config(hidden_sizes=(32, 32))).critic
-    assert not NumpySteps.supports(agent)
+    assert not NumpyBackend.supports(agent)
     agent.critic = torch.nn.Linear(4, 1)
-    assert not NumpySteps.supports(agent)
+    assert not NumpyBackend.supports(agent)
 
 
 @compiled
 def test_compiled_is_what_was_asked_for_and_no_other() -> None:
     asked = ppo_config(compiled_updates=True)
-    assert CompiledSteps.supports(make_agent(DISCRETE, asked))
-    assert isinstance(make_agent(DISCRETE, asked)._optimizer_steps(), CompiledSteps)
+    assert CompiledBackend.supports(make_agent(DISCRETE, asked))
+    assert isinstance(make_agent(DISCRETE, asked).loop().backend, CompiledBackend)
     for space, config in (
         (DISCRETE, ppo_config()),
         (DISCRETE, replace(asked, activation="silu")),
@@ -271,14 +256,14 @@ def test_compiled_is_what_was_asked_for_and_no_other() -> None:
         (CONTINUOUS, replace(asked, squash_actions=True)),
         (DISCRETE, replace(asked, recurrent="gru")),
     ):
-        assert not isinstance(make_agent(space, config)._optimizer_steps(), CompiledSteps)
+        assert not isinstance(make_agent(space, config).loop().backend, CompiledBackend)
 
 
 def test_compiled_without_a_compiler_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(update_modules, "has_numba", lambda: False)
     agent = make_agent(DISCRETE, ppo_config(compiled_updates=True))
     with pytest.raises(ConfigurationError, match=r"compiled_updates=True needs Numba.*pip install '\.\[compiled"):
-        agent._optimizer_steps()
+        agent.loop()
 
 
 @compiled
@@ -292,7 +277,7 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
         agent = make_agent(space, config)
         batch = make_batch(agent, 203)
         order = np.random.default_rng(5).permutation(203)
-        statistics = CompiledSteps(agent).epoch(batch, order, [70, 63, 70], 0.2)
+        statistics = loop_of(agent, CompiledBackend).epoch(batch, order, [70, 63, 70], 0.2)
         return [
             statistics.numpy(),
             agent.parameters.values.detach().numpy(),
@@ -302,8 +287,8 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
     expected = steps()
     assert expected[-1] == 3.0
     for module, name, value in (
-        (compiled_steps, "BLOCK_BYTES", 1),
-        (compiled_steps, "PRODUCTS_OF_A_CALL", 1),
+        (compiled_backend, "BLOCK_BYTES", 1),
+        (compiled_backend, "PRODUCTS_OF_A_CALL", 1),
         (tile_sizes, "tiles_for", lambda features: (8, 16)),
     ):
         with monkeypatch.context() as patch:
@@ -316,17 +301,18 @@ def test_compiled_bits_depend_on_neither_tiles_nor_blocks_nor_calls(
 @pytest.mark.parametrize("fails", [0, 1])
 def test_a_network_whose_thread_fails_keeps_no_other_waiting(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make_agent(DISCRETE, ppo_config())
-    steps, batch = CompiledSteps(agent), make_batch(agent, 64)
+    loop, batch = loop_of(agent, CompiledBackend), make_batch(agent, 64)
+    steps: Any = loop.backend
     take_steps = steps._module.take_steps
 
     def fails_for_one(*arguments: Any) -> None:
-        if arguments[10] == fails:  # whose network it is
+        if arguments[9] == fails:  # whose network it is
             raise MemoryError("no room")
         take_steps(*arguments)
 
     monkeypatch.setattr(steps, "_module", SimpleNamespace(take_steps=fails_for_one))
     with limit_threads(2), steps.threads(), pytest.raises(MemoryError, match="no room"):
-        steps.epoch(batch, np.arange(64), [32, 32], 0.2)
+        loop.epoch(batch, np.arange(64), [32, 32], 0.2)
 
 
 @compiled
@@ -335,7 +321,7 @@ def test_values_of_many_rows_are_those_of_one_thread() -> None:
     rows = make_batch(agent, 1001).observations
 
     def values(num_threads: int) -> torch.Tensor:
-        steps = CompiledSteps(agent)
+        steps = CompiledBackend(agent)
         with limit_threads(num_threads), steps.threads():
             return steps.values(rows)
 
@@ -345,21 +331,21 @@ def test_values_of_many_rows_are_those_of_one_thread() -> None:
 @compiled
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 def test_threads_share_a_minibatch_and_end_at_the_same_bits_each_time(space: gym.Space) -> None:
-    def steps(num_threads: int, form: type = CompiledSteps) -> tuple[torch.Tensor, torch.Tensor]:
+    def steps(num_threads: int, form: type = CompiledBackend) -> tuple[torch.Tensor, torch.Tensor]:
         agent = make_agent(space, ppo_config())
         batch, order = make_batch(agent, 203), np.random.default_rng(5).permutation(203)
-        made = form(agent)
+        loop = loop_of(agent, form)
         before = torch.get_num_threads()
         torch.set_num_threads(num_threads)
         try:
-            with made.threads():
+            with loop.backend.threads():
                 # A minibatch of fewer rows than there are threads among them.
-                statistics = made.epoch(batch, order, [100, 101, 2], 0.2)
+                statistics = loop.epoch(batch, order, [100, 101, 2], 0.2)
         finally:
             torch.set_num_threads(before)
         return statistics, agent.parameters.values.detach().clone()
 
-    expected = steps(1, AutogradSteps)
+    expected = steps(1, Backend)
     for num_threads in (1, 2, 3):
         found = steps(num_threads)
         for one, other in zip(found, expected, strict=True):
@@ -378,7 +364,7 @@ def test_a_step_that_is_not_finite_is_told_from_others() -> None:
     for name in ("observations", "returns", "log_probs"):
         spoiled = getattr(batch, name).clone()
         spoiled.view(-1)[0] = np.nan
-        statistics = one_step(CompiledSteps(agent), replace(batch, **{name: spoiled}))
+        statistics = one_step(loop_of(agent, CompiledBackend), replace(batch, **{name: spoiled}))
         assert not torch.isfinite(statistics).all()
         assert not torch.isfinite(agent.parameters.values).all()
         agent = make_agent(DISCRETE, ppo_config())
@@ -386,12 +372,12 @@ def test_a_step_that_is_not_finite_is_told_from_others() -> None:
 
 @needs_bf16
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
-@pytest.mark.parametrize(("form", "limit"), [(AutogradSteps, 0.1), (NumpySteps, 0.03)])
+@pytest.mark.parametrize(("form", "limit"), [(Backend, 0.1), (NumpyBackend, 0.03)])
 def test_bf16_rounds_products_and_nothing_that_lasts(space: gym.Space, form: type, limit: float) -> None:
     gradients = []
-    for kind, precision in ((AutogradSteps, "fp32"), (form, "bf16")):
+    for kind, precision in ((Backend, "fp32"), (form, "bf16")):
         agent = make_agent(space, ppo_config(precision=precision, max_grad_norm=1e6))
-        one_step(kind(agent), make_batch(agent, 500))
+        one_step(loop_of(agent, kind), make_batch(agent, 500))
         assert {tensor.dtype for tensor in agent.state()[0].values()} == {torch.float32}
         gradients.append(agent.parameters.gradient.double())
     exact, rounded = gradients
@@ -404,7 +390,7 @@ def test_few_rows_are_enough_to_see_that_two_forms_agree(num_rows: int) -> None:
     """They come over and over, and must not cancel out."""
     agent = make_agent(CONTINUOUS, ppo_config(orthogonal_init=False))
     batch = make_batch(agent, num_rows)
-    assert difference(AutogradSteps(agent), NumpySteps(agent), agent.parameters, batch, agent.config) is None
+    assert difference(Backend(agent), NumpyBackend(agent), agent.parameters, batch, 1.0) is None
     norms = [float(agent.parameters.gradient[agent.parameters.range_of(name)].norm()) for name in ("actor", "critic")]
     assert min(norms) > 0.1  # there is something to compare
 

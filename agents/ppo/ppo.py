@@ -393,10 +393,6 @@ class PPO:
             log_probs = loop.backend.log_probs_of(batch, self.minibatch_sizes(batch))
         return self._pool.measures(batch, log_probs)
 
-    def fill_pool(self, rollout: Rollout) -> None:
-        """Fill the pool, so that a timed update has its usual size."""
-        self._pool.fill(rollout)
-
     def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
         """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents.
 

@@ -109,8 +109,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
         own = {name: setup["own"].get(name) for name in ("loss", "networks")}
         agent = make_agent(setup["kind"], *spaces, config, seed=seed_of(seed, _owner("agent", number)), **own)
         assert isinstance(agent, PPO)  # the server has seen to it
-        heartbeat = arrays[f"heartbeat{number}"]
-        server = Server(connection, arrays[f"parameters{number}"], arrays[f"gradient{number}"], heartbeat, agent)
+        heartbeat = arrays["heartbeats"][number]
+        server = Server(connection, arrays["parameters"][number], arrays["gradients"][number], heartbeat, agent)
         cpu = SingleDevice("cpu")
         agent.share(lambda: Served(server))
         products = float32_products(config.precision, cpu.sampling_device, cpu.learning_device)

@@ -103,7 +103,7 @@ class BoundedLag:
 class LearnerPool(WorkerPool):
     """Processes of learners, whose messages come when they will."""
 
-    def __init__(self, envs: list[slice], setup: bytes, heartbeats: list[Any], timeout: float) -> None:
+    def __init__(self, envs: list[slice], setup: bytes, heartbeats: Any, timeout: float) -> None:
         module = "hybridppo.distribution.central_learner"
         super().__init__(envs, setup, lambda number: int(heartbeats[number][0]), timeout, module=module, role="learner")
         self._heartbeats = heartbeats
@@ -222,13 +222,14 @@ class Learners(BaseSampler):
         self._lag = BoundedLag(max_lag, version=self._steps_made())
         self._envs = [slice(start, start + share) for start in range(0, config.num_envs, share)]
         size = agent.parameters.values.numel()
-        shared: dict[str, tuple[tuple[int, ...], str]] = {}
-        for number in range(learners):
-            shared |= {f"parameters{number}": ((size,), "float32"), f"gradient{number}": ((size,), "float32")}
-            shared |= {f"heartbeat{number}": ((2,), "int64")}
+        shared: dict[str, tuple[tuple[int, ...], str]] = {
+            "parameters": ((learners, size), "float32"),
+            "gradients": ((learners, size), "float32"),
+            "heartbeats": ((learners, 2), "int64"),
+        }
         self._arrays = SharedArrays(shared)
-        self._parameters = [torch.from_numpy(self._arrays[f"parameters{number}"]) for number in range(learners)]
-        self._gradients = [torch.from_numpy(self._arrays[f"gradient{number}"]) for number in range(learners)]
+        self._parameters = torch.from_numpy(self._arrays["parameters"])
+        self._gradients = torch.from_numpy(self._arrays["gradients"])
         setup = {
             "source": to_send(source),
             "options": options,
@@ -239,8 +240,7 @@ class Learners(BaseSampler):
             "layout": shared,
             "path": self._arrays.path,
         }
-        heartbeats = [self._arrays[f"heartbeat{number}"] for number in range(learners)]
-        self._pool = LearnerPool(self._envs, pack(setup), heartbeats, options.worker_timeout)
+        self._pool = LearnerPool(self._envs, pack(setup), self._arrays["heartbeats"], options.worker_timeout)
         self._here = set(range(learners))
         self._idle: list[int] = list(range(learners))
         self._asking: deque[int] = deque()
@@ -457,7 +457,7 @@ class ServerOfParameters(LocalTeam):
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with {self._learners} learners of a server of parameters"
-        config = require_divisible(config, options, run, self._learners, whom)
+        config = require_divisible(config, run, self._learners, whom)
         if config.pool_size > 1:
             raise ConfigurationError(
                 f"pool_size={config.pool_size} cannot be had {whom}, whose rate every learner would lower for itself: "

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tells: bool = True) -> EnvironmentOptions:
-    """The options with which environments can be divided: an environment's own vectorised form is seeded as a whole.
+    """The options with which environments are stepped as copies: their own vectorised form is seeded as a whole.
 
     Args:
         source: of the environments.
@@ -31,7 +31,7 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
         tells: whether to say that copies take the place of a vectorised form.
 
     Raises:
-        ConfigurationError: where a function makes vectors.
+        ConfigurationError: if a function makes vectors.
     """
     if options.vectorization == "compiled":  # environments that are seeded by their number
         return options
@@ -55,14 +55,11 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
     return replace(options, vectorization="sync")
 
 
-def require_divisible(
-    config: AnyConfig, options: EnvironmentOptions, run: RunOptions, learners: int, whom: str
-) -> PPOConfig:
+def require_divisible(config: AnyConfig, run: RunOptions, learners: int, whom: str) -> PPOConfig:
     """Refuse what learners cannot divide.
 
     Args:
         config: the agent's.
-        options: of the environments.
         run: of the run.
         learners: how many.
         whom: how they are called in messages.
@@ -88,10 +85,10 @@ def require_divisible(
 
 
 def placement_on_cpus(meant: Placement | Auto) -> Placement | Auto:
-    """As it is meant.
+    """The placement that was asked for.
 
     Raises:
-        ConfigurationError: for one that uses another device, or overlaps.
+        ConfigurationError: if it uses another device, or overlaps.
     """
     if isinstance(meant, Auto):
         return meant

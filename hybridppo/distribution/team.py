@@ -153,7 +153,7 @@ class Team(LocalTeam):
         return replace(run, seed=seed, distribution=str(MultiLearner(self.size, self.shards)))
 
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
-        config = require_divisible(config, options, run, self.size, f"with {self.size} learners")
+        config = require_divisible(config, run, self.size, f"with {self.size} learners")
         units, most = "samples" if config.memory is None else "sequences", config.units // config.minibatches
         if most < self.shards:
             raise ConfigurationError(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
-from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.networks.parameters import FlatParameters
 
 ROWS = 64
@@ -38,7 +36,7 @@ def difference(
     plain: AutogradSteps,
     by_hand: ByHand,
     parameters: FlatParameters,
-    batch: Batch | SequenceBatch,
+    batch: Batch,
     config: PPOConfig,
 ) -> str | None:
     """What a form by hand computes otherwise than autograd, in words; None if both agree.
@@ -83,7 +81,7 @@ def _standardised(parameters: FlatParameters) -> Iterator[None]:
         parameters.values.data.copy_(before)
 
 
-def _telling(batch: Batch | SequenceBatch, plain: AutogradSteps, config: PPOConfig) -> Any:
+def _telling(batch: Batch, plain: AutogradSteps, config: PPOConfig) -> Any:
     """Some observations and actions of a batch, with other numbers beside them: ones that meet every case.
 
     In a first minibatch no ratio has moved and no value is clipped, and where rewards are all alike, normalised
@@ -91,12 +89,7 @@ def _telling(batch: Batch | SequenceBatch, plain: AutogradSteps, config: PPOConf
     side, and none near one. Returns above a value lie further from it than those below: where few rows come over and
     over, their gradients would else cancel out, and rounding errors would be left.
     """
-    rows: Any = batch.some(ROWS)
-    if isinstance(rows, SequenceBatch):
-        rows = replace(rows, rows=rows.rows.map(_bounded), actor_states=_bounded(rows.actor_states))
-        rows = replace(rows, critic_states=_bounded(rows.critic_states))
-    else:
-        rows = rows.made().map(_bounded)
+    rows = batch.some(ROWS).made().map(_bounded)
     steps = rows.steps()
     cases = torch.arange(len(steps), device=steps.returns.device)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from hybridppo.agents.ppo.agreement import difference
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
@@ -24,7 +23,7 @@ def fastest_form(agent: "PPO", *, by_hand: bool) -> Callable[["PPO"], Any]:
     """The fastest form for where the parameters are now; one that is written out by hand if those are wanted."""
     config = agent.config
     if agent.memory is not None:
-        return NumpyRecurrentSteps if by_hand and NumpyRecurrentSteps.supports(agent) else RecurrentSteps
+        return RecurrentSteps
     if by_hand and config.compiled_updates:
         from hybridppo.agents.ppo.compiled_steps import CompiledSteps
 

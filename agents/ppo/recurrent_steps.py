@@ -30,12 +30,12 @@ class RecurrentSteps(AutogradSteps):
         found = []
         for part in batch.split(sizes):
             with self._rounding():
-                outputs, _ = self._actor(part.rows.observations, part.actor_states, part.starts)
+                outputs = self._actor.of_sequences(part.rows.observations, part.actor_states, part.segments)
             found.append(self._distribution.log_prob(outputs.float(), part.rows.actions))
         return batch.only_steps(torch.cat(found, dim=1))  # [L, S] -> [B]
 
     def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        rows = batch.rows.observations
-        outputs, _ = self._actor(rows, batch.actor_states, batch.starts)
-        values, _ = self._critic(rows, batch.critic_states, batch.starts)
+        rows, segments = batch.rows.observations, batch.segments
+        outputs = self._actor.of_sequences(rows, batch.actor_states, segments)
+        values = self._critic.of_sequences(rows, batch.critic_states, segments)
         return batch.only_steps(outputs), batch.only_steps(values.squeeze(-1))

@@ -15,7 +15,6 @@ from pretended_recorder import PretendedRecorder
 from hybridppo import PPO, SingleDevice
 from hybridppo.agents.ppo.captured_steps import CapturedSteps
 from hybridppo.agents.ppo.compiled_steps import CompiledSteps
-from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
 from hybridppo.agents.ppo.numpy_steps import NumpySteps
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
@@ -42,13 +41,12 @@ FORMS: dict[str, tuple[type, dict[str, Any]]] = {
     "autograd": (AutogradSteps, {"fast_updates": False}),
     "numpy": (NumpySteps, {}),
     "compiled": (CompiledSteps, {"compiled_updates": True}),
-    "recurrent": (RecurrentSteps, {**MEMORY, "fast_updates": False}),
-    "recurrent numpy": (NumpyRecurrentSteps, MEMORY),
+    "recurrent": (RecurrentSteps, MEMORY),
     "captured": (CapturedSteps, {"fast_updates": False}),
     "pool": (AutogradSteps, {"fast_updates": False, "pool_size": 2}),
 }
 NOT_WRITTEN = {
-    ("bf16", "compiled"), ("bf16", "recurrent numpy"), *((precision, form, distribution)
+    ("bf16", "compiled"), *((precision, form, distribution)
     for precision in ("fp32", "bf16") for form, distribution in (("compiled", "gSDE"), ("compiled", "squashed"))),
 }  # fmt: skip
 needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="needs a CPU that multiplies bfloat16")
@@ -101,7 +99,7 @@ def agent_of(precision: Any, form: str, distribution: str, monkeypatch: pytest.M
     agent.optimizer.set_learning_rates({"actor": 0.0, "critic": 0.0})
     if form == "captured":
         monkeypatch.setattr(agent, "_form_of_steps", lambda: lambda one: CapturedSteps(one, PretendedRecorder()))
-    assert type(agent._optimizer_steps()) is kind or (distribution == "squashed" and form == "recurrent numpy")
+    assert type(agent._optimizer_steps()) is kind
     return agent
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 
-import hybridppo
 from hybridppo import ConfigurationError, DeviceError
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.agents.ppo import compiled_steps
@@ -205,22 +204,6 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
     expected = learned(1)
     for num_threads in (2, 3):
         assert all(map(torch.equal, learned(num_threads), expected))
-
-
-def test_threads_share_the_layers_after_a_memory_and_change_no_bit() -> None:
-    config = ppo_config(
-        hidden_sizes=(2048,), num_envs=8, num_steps=32, num_minibatches=2, num_epochs=1, recurrent="gru",
-        recurrent_size=8, sequence_length=8,
-    )  # fmt: skip  # blocks of 64 rows
-
-    def learned(num_threads: int) -> torch.Tensor:
-        result = hybridppo.train(
-            "CartPole-v1", config=replace(config, torch_threads=num_threads), total_steps=512, seed=1,
-            placement="cpu", progress=False,
-        )  # fmt: skip
-        return result.agent.parameters.values.detach()
-
-    assert torch.equal(learned(2), learned(1))
 
 
 def test_an_error_of_a_thread_is_raised_when_all_have_ended() -> None:

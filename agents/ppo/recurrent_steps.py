@@ -1,12 +1,14 @@
 """The optimizer steps of an agent with a memory, on sequences, by autograd."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
+from hybridppo.networks.recurrent import RecurrentNetwork
 
 
 class RecurrentSteps(AutogradSteps):
@@ -27,15 +29,16 @@ class RecurrentSteps(AutogradSteps):
     @torch.no_grad()
     def log_probs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
         """As `AutogradSteps.log_probs_of`; sizes are of sequences."""
-        found = []
+        found, actor = [], cast(RecurrentNetwork, self._actor)
         for part in batch.split(sizes):
             with self._rounding():
-                outputs = self._actor.of_sequences(part.rows.observations, part.actor_states, part.segments)
+                outputs = actor.of_sequences(part.rows.observations, part.actor_states, part.segments)
             found.append(self._distribution.log_prob(outputs.float(), part.rows.actions))
         return batch.only_steps(torch.cat(found, dim=1))  # [L, S] -> [B]
 
     def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
+        actor, critic = cast(RecurrentNetwork, self._actor), cast(RecurrentNetwork, self._critic)
         rows, segments = batch.rows.observations, batch.segments
-        outputs = self._actor.of_sequences(rows, batch.actor_states, segments)
-        values = self._critic.of_sequences(rows, batch.critic_states, segments)
+        outputs = actor.of_sequences(rows, batch.actor_states, segments)
+        values = critic.of_sequences(rows, batch.critic_states, segments)
         return batch.only_steps(outputs), batch.only_steps(values.squeeze(-1))

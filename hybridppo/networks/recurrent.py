@@ -22,8 +22,6 @@ FORGET_BIAS = 1.0
 """Of an LSTM at first: it remembers until it has learned to forget (Jozefowicz et al., 2015, "An Empirical Exploration
 of Recurrent Network Architectures", section 2)."""
 
-_LAYER = {"has_biases": True, "num_layers": 1, "dropout": 0.0, "bidirectional": False, "batch_first": False}
-
 
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000).
@@ -44,7 +42,7 @@ class LSTM(nn.Module):
         """The weights of inputs and of the state and both biases, as torch's functions take them."""
         ordered = []
         for tensor in (self.weight_input, self.weight_state, self.bias):
-            first_gates, output, cell = tensor.split((2 * self.size, self.size, self.size))
+            first_gates, output, cell = torch.split(tensor, [2 * self.size, self.size, self.size])
             ordered.append(torch.cat((first_gates, cell, output)))
         return _in_one_piece(*ordered, torch.zeros_like(self.bias))
 
@@ -55,8 +53,10 @@ class LSTM(nn.Module):
     def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
         """Those of all steps, `[T, B, H]`, of inputs `[T, B, I]` and the state before the first, `[B, 2 * H]`."""
         hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, -1))
-        found: Tensor = torch.lstm(inputs, (hidden, cell), self.parameters_of_torch(), train=self.training, **_LAYER)[0]
-        return found
+        return torch.lstm(
+            inputs, (hidden, cell), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
+            train=self.training, bidirectional=False, batch_first=False,
+        )[0]  # fmt: skip
 
 
 class GRU(nn.Module):
@@ -84,9 +84,10 @@ class GRU(nn.Module):
 
     def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
         """As `LSTM.outputs`."""
-        hidden = state.unsqueeze(0)
-        found: Tensor = torch.gru(inputs, hidden, self.parameters_of_torch(), train=self.training, **_LAYER)[0]
-        return found
+        return torch.gru(
+            inputs, state.unsqueeze(0), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
+            train=self.training, bidirectional=False, batch_first=False,
+        )[0]  # fmt: skip
 
 
 CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], LSTM | GRU]] = {"lstm": LSTM, "gru": GRU}
@@ -193,7 +194,7 @@ class RecurrentNetwork(nn.Module):
 def _in_one_piece(*parameters: Tensor) -> list[Tensor]:
     """The same, one after the other in memory, as cuDNN wants them."""
     flat = torch.cat([parameter.flatten() for parameter in parameters])
-    parts = flat.split([parameter.numel() for parameter in parameters])
+    parts = torch.split(flat, [parameter.numel() for parameter in parameters])
     return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
 
 

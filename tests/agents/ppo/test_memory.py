@@ -1,7 +1,9 @@
 """Agents with a memory: the cells, the state where episodes end, and what is learned from."""
 
+import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -214,33 +216,30 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
 def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: Any) -> None:
     """Also across rollouts, and of the final observation of an episode that was cut short."""
     agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
-    for form in (RecurrentSteps,):
-        agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
-        agent.cut.fit(4)
-        state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
-        for rollout in rollouts:
-            values, final_values = agent.cut.values(
-                form(agent), rollout.observations, rollout.final_observations, rollout
-            )
-            starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
-            finals = {}
-            with torch.no_grad():
-                for step, rows in enumerate(rollout.observations):
-                    found, after = agent.critic(rows[None], state, starts[step : step + 1])
-                    torch.testing.assert_close(values[step], found[0, :, 0], rtol=1e-4, atol=1e-5)
-                    if step < SMALL.num_steps:
-                        state = after[0]
-                        for k, row in enumerate(rollout.final_rows.tolist()):
-                            if row // 4 == step:
-                                env = row % 4
-                                seen = rollout.final_observations[k][None, None]
-                                finals[k], _ = agent.critic(
-                                    seen, state[env : env + 1], torch.zeros(1, 1, dtype=torch.bool)
-                                )
-            for k, final in finals.items():
-                torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
-            assert len(finals) == len(rollout.final_rows)
-            agent.cut.learned()
+    agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
+    agent.cut.fit(4)
+    state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
+    for rollout in rollouts:
+        values, final_values = agent.cut.values(
+            RecurrentSteps(agent), rollout.observations, rollout.final_observations, rollout
+        )
+        starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
+        finals = {}
+        with torch.no_grad():
+            for step, rows in enumerate(rollout.observations):
+                found, after = agent.critic(rows[None], state, starts[step : step + 1])
+                torch.testing.assert_close(values[step], found[0, :, 0], rtol=1e-4, atol=1e-5)
+                if step < SMALL.num_steps:
+                    state = after[0]
+                    for k, row in enumerate(rollout.final_rows.tolist()):
+                        if row // 4 == step:
+                            env = row % 4
+                            seen = rollout.final_observations[k][None, None]
+                            finals[k], _ = agent.critic(seen, state[env : env + 1], torch.zeros(1, 1, dtype=torch.bool))
+        for k, final in finals.items():
+            torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
+        assert len(finals) == len(rollout.final_rows)
+        agent.cut.learned()
 
 
 def test_rows_that_are_no_steps_change_nothing() -> None:
@@ -370,6 +369,16 @@ def test_an_update_that_is_stopped_changes_nothing() -> None:
         agent.update(rollouts[1])
     after = agent.state()[0]
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@every_cell
+def test_a_run_of_format_3_keeps_its_number_of_minibatches(cell: Any, tmp_path: Path) -> None:
+    config = replace(SMALL, num_steps=64, num_minibatches=None, recurrent=cell)
+    train(config, run_dir=tmp_path, total_steps=256)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 3}))
+    assert hybridppo.resume(tmp_path, total_steps=512, progress=False).agent.config.num_minibatches == 4
+    assert json.loads(path.read_text())["config"]["num_minibatches"] == 4
 
 
 @every_cell

@@ -127,7 +127,8 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
         return torch.device("cpu") if isinstance(value, torch.device) else value
 
     leaves_the_device = kwargs.get("device") == torch.device("cpu")
-    results = operation(*_each(hidden, args), **{name: _each(hidden, value) for name, value in kwargs.items()})
+    kernel = _KERNELS.get(operation, operation)
+    results = kernel(*_each(hidden, args), **{name: _each(hidden, value) for name, value in kwargs.items()})
 
     def shown(value: Any) -> Any:
         if not isinstance(value, Tensor) or leaves_the_device:
@@ -143,6 +144,50 @@ def _compute(operation: Any, *args: Any, **kwargs: Any) -> Any:
     if _counting:
         _count(operation, args, shown_results)
     return shown_results
+
+
+def _lstm_cell(of_inputs: Any, of_state: Any, cell: Any, bias: Any = None, bias_state: Any = None) -> Any:
+    let_in, keep, new, let_out = (of_inputs + of_state + bias + bias_state).chunk(4, 1)
+    let_in, keep, new, let_out = let_in.sigmoid(), keep.sigmoid(), new.tanh(), let_out.sigmoid()
+    after = keep * cell + let_in * new
+    return let_out * after.tanh(), after, torch.cat((let_in, keep, new, let_out), 1)
+
+
+def _lstm_cell_backward(of_output: Any, of_after: Any, cell: Any, after: Any, gates: Any, has_bias: bool) -> Any:
+    let_in, keep, new, let_out = gates.chunk(4, 1)
+    squashed = after.tanh()
+    of_output = torch.zeros_like(after) if of_output is None else of_output
+    of_cell = of_output * let_out * (1 - squashed**2) + (0 if of_after is None else of_after)
+    of_gates = torch.cat((of_cell * new, of_cell * cell, of_cell * let_in, of_output * squashed), 1)
+    of_gates *= torch.cat((let_in * (1 - let_in), keep * (1 - keep), 1 - new**2, let_out * (1 - let_out)), 1)
+    return of_gates, of_cell * keep, of_gates.sum(0)
+
+
+def _gru_cell(of_inputs: Any, of_state: Any, state: Any, bias: Any = None, bias_state: Any = None) -> Any:
+    reset, update, new = (of_inputs + bias).chunk(3, 1)
+    reset_of_state, update_of_state, new_of_state = (of_state + bias_state).chunk(3, 1)
+    reset, update = (reset + reset_of_state).sigmoid(), (update + update_of_state).sigmoid()
+    new = (new + reset * new_of_state).tanh()
+    return new + update * (state - new), torch.cat((reset, update, new, state, new_of_state), 1)
+
+
+def _gru_cell_backward(of_output: Any, workspace: Any, has_bias: bool) -> Any:
+    reset, update, new, state, new_of_state = workspace.chunk(5, 1)
+    of_new = of_output * (1 - update) * (1 - new**2)
+    of_update = of_output * (state - new) * update * (1 - update)
+    of_reset = of_new * new_of_state * reset * (1 - reset)
+    of_inputs = torch.cat((of_reset, of_update, of_new), 1)
+    of_state = torch.cat((of_reset, of_update, of_new * reset), 1)
+    return of_inputs, of_state, of_output * update, of_inputs.sum(0), of_state.sum(0)
+
+
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    torch.ops.aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    torch.ops.aten._thnn_fused_gru_cell.default: _gru_cell,
+    torch.ops.aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+}
+"""Operations that torch asks of every device but the CPU."""
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:

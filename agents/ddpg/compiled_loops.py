@@ -41,7 +41,7 @@ def take_step(
     actions: Any,
     returns: Any,
     discounts: Any,
-    following: Any,
+    next_observations: Any,
     noise: Any,
     moves_actor: bool,
     part: int,
@@ -58,7 +58,7 @@ def take_step(
     weights: Any,
     vectors: Any,
     acted: Any,
-    wanted: Any,
+    targets: Any,
     gradients: Any,
     sums: Any,
     statistics: Any,
@@ -74,8 +74,8 @@ def take_step(
         observations: `[B, obs]`.
         actions: `[B, d]`, from -1 to 1.
         returns: `[B]`, the discounted rewards that were observed.
-        discounts: `[B]`, of what followed.
-        following: `[B, obs]`, what followed.
+        discounts: `[B]`, of the next observations.
+        next_observations: `[B, obs]`.
         noise: `[B, d]`, on the actions of targets.
         moves_actor: whether the actor is stepped too.
         part: the shard that this thread has, or `BOTH`.
@@ -92,7 +92,7 @@ def take_step(
         weights: `[2, L, *, *]`, likewise.
         vectors: `[2, L + 1, 1, *]`, likewise; the last is zeros.
         acted: `[2, B, d]`, likewise.
-        wanted: `[2, B]`, likewise.
+        targets: `[2, B]`, likewise.
         gradients: `[2, P]`, likewise; zeros between parameters.
         sums: `[2, 3]`, likewise.
         statistics: `[3]`, added to.
@@ -105,12 +105,12 @@ def take_step(
     for shard in range(NUM_SHARDS):
         if part in (shard, BOTH):
             rows = slice(shard * size // NUM_SHARDS, (shard + 1) * size // NUM_SHARDS)
-            find_wanted(
-                returns[rows], discounts[rows], following[rows], noise[rows], sizes, num_critics, is_tanh,
-                settings[NOISE_CLIP], up, biases, blocks[shard], acted[shard], wanted[shard],
+            find_targets(
+                returns[rows], discounts[rows], next_observations[rows], noise[rows], sizes, num_critics, is_tanh,
+                settings[NOISE_CLIP], up, biases, blocks[shard], acted[shard], targets[shard],
             )  # fmt: skip
             differentiate_critics(
-                values, observations[rows], actions[rows], wanted[shard], size, sizes[1], offsets, is_tanh, up, down,
+                values, observations[rows], actions[rows], targets[shard], size, sizes[1], offsets, is_tanh, up, down,
                 biases, blocks[shard], weights[shard], vectors[shard], gradients[shard], sums[shard],
             )  # fmt: skip
     if part != BOTH and not meet(signals, part, 2):
@@ -182,18 +182,18 @@ def pack_actor(
                         inward[o, k] = weight[o, sizes[0, 0] + k]
 
 
-def find_wanted(
-    returns: Any, discounts: Any, following: Any, noise: Any, sizes: Any, num_critics: int, is_tanh: bool,
-    clip: float, up: Any, biases: Any, blocks: Any, acted: Any, wanted: Any,
+def find_targets(
+    returns: Any, discounts: Any, next_observations: Any, noise: Any, sizes: Any, num_critics: int, is_tanh: bool,
+    clip: float, up: Any, biases: Any, blocks: Any, acted: Any, targets: Any,
 ) -> None:  # fmt: skip
-    """What the critics learn towards, for the rows of a shard; the formulas are in `targets.py`."""
+    """What the critics learn towards, for the rows of a shard; the formulas are in `gradient_steps.py`."""
     num_layers, block, limit = sizes.shape[1] - 1, blocks.shape[1], np.float32(clip)
     num_actions, one = noise.shape[1], np.float32(1.0)
     outputs = blocks[num_layers]
     own = slice((1 + num_critics) * num_layers, (2 + num_critics) * num_layers)
     for start in range(0, len(returns), block):
         num_rows = min(block, len(returns) - start)
-        put(following[start : start + num_rows], blocks[0], 0, up_to_whole(sizes[0, 0]))
+        put(next_observations[start : start + num_rows], blocks[0], 0, up_to_whole(sizes[0, 0]))
         forward(sizes[0], up[own], biases[own], blocks, num_rows, is_tanh)
         for r in range(num_rows):
             tanh_all(outputs[r], num_actions)
@@ -205,18 +205,20 @@ def find_wanted(
         own = slice(network * num_layers, (network + 1) * num_layers)
         for start in range(0, len(returns), block):
             num_rows = min(block, len(returns) - start)
-            put_both(following[start : start + num_rows], acted[start : start + num_rows], blocks[0], sizes[1, 0])
+            put_both(
+                next_observations[start : start + num_rows], acted[start : start + num_rows], blocks[0], sizes[1, 0]
+            )
             forward(sizes[1], up[own], biases[own], blocks, num_rows, is_tanh)
             for r in range(num_rows):
                 value = outputs[r, 0]
-                if critic == 0 or value < wanted[start + r] or value != value:  # what is no number stays that
-                    wanted[start + r] = value
+                if critic == 0 or value < targets[start + r] or value != value:  # what is no number stays that
+                    targets[start + r] = value
     for row in range(len(returns)):
-        wanted[row] = discounts[row] * wanted[row] + returns[row]
+        targets[row] = discounts[row] * targets[row] + returns[row]
 
 
 def differentiate_critics(
-    values: Any, observations: Any, actions: Any, wanted: Any, size: int, sizes: Any, offsets: Any, is_tanh: bool,
+    values: Any, observations: Any, actions: Any, targets: Any, size: int, sizes: Any, offsets: Any, is_tanh: bool,
     up: Any, down: Any, biases: Any, blocks: Any, weights: Any, vectors: Any, gradient: Any, sums: Any,
 ) -> None:  # fmt: skip
     """What a shard of a minibatch of `size` adds to the gradient of the critics' loss."""
@@ -232,7 +234,7 @@ def differentiate_critics(
             put_both(observations[start : start + num_rows], actions[start : start + num_rows], blocks[0], sizes[0])
             forward(sizes, up[own], biases[own], blocks, num_rows, is_tanh)
             for r in range(num_rows):
-                error = outputs[r, 0] - wanted[start + r]
+                error = outputs[r, 0] - targets[start + r]
                 sums[0] += error * error
                 sums[1] += outputs[r, 0]
                 d_outputs[r, : up_to_whole(1)] = np.float32(0.0)

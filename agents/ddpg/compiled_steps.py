@@ -4,7 +4,7 @@ A gradient step is one call, on one thread or two. Numba compiles `compiled_loop
 (`hybridppo/compiled/modules.py`).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.agents.ddpg import compiled_loops as loops
+from hybridppo.agents.ddpg.gradient_steps import Learner
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.rollouts.replay import Transitions
-
-if TYPE_CHECKING:
-    from hybridppo.agents.ddpg.ddpg import DDPG
 
 Array = NDArray[Any]
 
@@ -41,16 +39,11 @@ BLOCK_BYTES = 320 * 2**10
 class CompiledSteps:
     """Forward and backward passes, losses, Adam and target networks as machine code.
 
-    Views the parameters' memory as it is when made: make another after parameters have moved.
-
-    Args:
-        agent: with its parameters where they stay, on the CPU.
-
     Raises:
         ConfigurationError: where Numba is not there, or cannot compile it.
     """
 
-    def __init__(self, agent: "DDPG") -> None:
+    def __init__(self, agent: Learner) -> None:
         self._agent, config, optimizer = agent, agent.config, agent.optimizer
         self._module: Any = MODULE.load()
         form = numpy_form(agent.actor)
@@ -84,12 +77,12 @@ class CompiledSteps:
         self._shards: tuple[Array, ...] = ()
 
     @staticmethod
-    def supports(agent: "DDPG") -> bool:
-        """Whether this form knows the networks, and they are on the CPU: those with hidden layers of tanh or ReLU."""
+    def supports(agent: Learner) -> bool:
+        """Whether the networks are on the CPU, with hidden layers of tanh or ReLU."""
         return is_on_cpu(agent.actor) and numpy_form(agent.actor) is not None
 
-    def step(self, batch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
-        """A step of the critics on a minibatch; one of the actor too, and of the target networks, where asked for."""
+    def step(self, minibatch: Transitions, noise: Tensor, *, moves_actor: bool) -> None:
+        """As `GradientSteps.step`."""
         settings, rates = self._settings, self._agent.optimizer.learning_rates
         settings[loops.ACTOR_RATE], settings[loops.CRITIC_RATE] = rates["actor"], rates["critic"]
         actor_steps, critic_steps = self._counts
@@ -99,7 +92,8 @@ class CompiledSteps:
         if len(noise) != self._size:
             self._allocate(*noise.shape)
         columns = (
-            batch.observations, batch.actions, batch.returns, batch.discounts, batch.next_observations, noise,
+            minibatch.observations, minibatch.actions, minibatch.returns, minibatch.discounts,
+            minibatch.next_observations, noise,
         )  # fmt: skip
         arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in columns]
         signals, _ = meeting_place()
@@ -118,7 +112,7 @@ class CompiledSteps:
             self._threads.run(take, count, signals)
 
     def metrics(self) -> dict[str, float]:
-        """Nothing."""
+        """None."""
         return {}
 
     def _allocate(self, size: int, num_actions: int) -> None:

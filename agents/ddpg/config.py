@@ -62,11 +62,10 @@ class DDPGConfig:
     activation: Activation = "relu"
     """Activation after each hidden layer."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """Use the fastest form of the update that gives the same result up to rounding: on a CPU, gradients written out by
-    hand. False always takes plain autograd, the reference."""
+    """False always takes plain autograd, the reference, even if compiled_updates says otherwise."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
-    """On a CPU, let Numba compile the update (the extra `compiled`), once: as `fast_updates` but for rounding, and on
-    two torch threads as on one, bit by bit."""
+    """On a CPU, let Numba compile the update (the extra `compiled`), once: the same result up to rounding, and on two
+    torch threads as on one, bit by bit."""
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record the gradient step as a graph and replay it: the same result up to rounding, in one
     launch."""

@@ -23,12 +23,10 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.ddpg.captured_steps import CapturedSteps
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
-from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, GradientSteps
+from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, CapturedSteps, GradientSteps, Learner
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
-from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.errors import CheckpointError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.modes import depend_on_training, noise_from
@@ -257,13 +255,13 @@ class DDPG:
             for part in minibatches:
                 if before is None and self.config.steps_per_update > 1:  # a single step is stopped before it, or not
                     before = [tensor.clone() for tensor in self._changing()]
-                for batch, noise in part.split():
+                for minibatch, noise in part.split():
                     if self.should_stop():
                         raise Stopped
                     counts["measured"] += 1
                     counts["gradient_steps"] += 1
                     moves_actor = counts["gradient_steps"] % delay == 0
-                    steps.step(batch, noise, moves_actor=moves_actor)
+                    steps.step(minibatch, noise, moves_actor=moves_actor)
                     counts["measured_actor"] += moves_actor
         except Stopped:
             for tensor, saved in zip(self._changing(), before or self._changing(), strict=True):
@@ -283,23 +281,23 @@ class DDPG:
         return [*self.actor.buffers(), *self.critic.buffers()] if self._depends_on_training else []
 
     def _gradient_steps(self) -> GradientSteps:
-        """The fastest form of the optimizer steps for where the parameters are now."""
+        """The optimizer steps for where the parameters are now."""
         if self._steps is None or self._steps_binding != self.parameters.binding:
             self._depends_on_training = depend_on_training(self.actor, self.critic)
-            self._steps = self._form_of_steps()(self)
+            self._steps = self._backend()(self)
             self._steps_binding = self.parameters.binding
         return self._steps
 
-    def _form_of_steps(self) -> "Callable[[DDPG], GradientSteps]":
-        if self.config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
+    def _backend(self) -> Callable[[Learner], GradientSteps]:
+        config = self.config
+        if config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
             return CapturedSteps
-        if not (self.config.fast_updates and NumpySteps.supports(self)):
-            return AutogradSteps
-        if self.config.compiled_updates:
+        if config.fast_updates and config.compiled_updates:
             from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
 
-            return CompiledSteps
-        return NumpySteps
+            if CompiledSteps.supports(self):
+                return CompiledSteps
+        return AutogradSteps
 
     def take_metrics(self) -> Metrics:
         """Means over what was learned since the last call; not a number where nothing was. Waits for the device.
@@ -332,7 +330,7 @@ class DDPG:
                     f"({value:g}). Usual causes: a learning rate that is too large (learning_rate is "
                     f"{self.config.learning_rate:g}), rewards or observations that are not normalised, a gamma of 1 "
                     f"without ends (gamma is {self.config.gamma:g}). The parameters are lost, and nothing of them was "
-                    "saved: mend the cause, and start anew or from the last checkpoint, which was written before"
+                    "saved: fix the cause, and start anew or from the last checkpoint, which was written before"
                 )
         return [float(value) for value in sums]
 

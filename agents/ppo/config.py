@@ -31,7 +31,9 @@ COUNTS = (
 USUAL_MINIBATCHES = 32
 """How many an epoch has where nobody said,"""
 USUAL_MINIBATCH_SIZE = 64
-"""unless they had fewer samples than that."""
+"""unless they had fewer samples than that,"""
+USUAL_SEQUENCES = 8
+"""or, with a memory, fewer sequences: fewer take nearly as long, and teach no more."""
 BEFORE_ITS_FIELD = {"normalize_observations": False, "normalize_rewards": False}
 """What a run was that does not name such a field, as it began before there was one."""
 LARGEST_POOL = 64
@@ -57,8 +59,9 @@ class PPOConfig:
     """Epochs: how often each rollout is learned from."""
     num_minibatches: int | None = None
     """Minibatches per epoch; must divide num_envs * num_steps, but where rollouts are whole episodes: then their sizes
-    differ by at most one. None for 32, or fewer where those would have fewer than 64 samples each. Rows of a rollout
-    that are no steps, such as resets, are left out first; if too few are left, there are fewer minibatches."""
+    differ by at most one. None for 32, or fewer where those would have fewer than 64 samples each, or, with recurrent,
+    fewer than 8 sequences. Rows of a rollout that are no steps, such as resets, are left out first; if too few are
+    left, there are fewer minibatches."""
     learning_rate: float = 3e-4
     """Adam's step size."""
     critic_learning_rate: float | None = None
@@ -127,8 +130,8 @@ class PPOConfig:
     """With a memory, how many steps in a row are learned from as one; minibatches are made of such sequences, and a
     gradient reaches back as far."""
     fast_updates: bool = field(default=True, metadata=SAME_RESULT)
-    """Use the fastest form of the update that gives the same result up to rounding: without convolutions, on a CPU,
-    gradients written out by hand. False always takes plain autograd, the reference."""
+    """Use the fastest form of the update that gives the same result up to rounding: without convolutions or a memory,
+    on a CPU, gradients written out by hand. False always takes plain autograd, the reference."""
     compiled_updates: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the update of MLPs on a CPU, where fast_updates is not False (needs Numba: the extra "compiled"): about
     twice as fast where networks are small, equal up to rounding, on one core. A machine compiles it once, in half a
@@ -270,7 +273,10 @@ class PPOConfig:
         """Into how many minibatches a rollout of so many samples is cut."""
         if self.num_minibatches is not None:
             return self.num_minibatches
-        most = max(1, min(USUAL_MINIBATCHES, samples // USUAL_MINIBATCH_SIZE))
+        least = USUAL_MINIBATCH_SIZE
+        if self.recurrent is not None:
+            least = max(least, USUAL_SEQUENCES * min(self.sequence_length, self.num_steps))
+        most = max(1, min(USUAL_MINIBATCHES, samples // least))
         if self.episodes_per_rollout is not None:
             return most
         return next(count for count in range(most, 0, -1) if samples % count == 0)

@@ -1,12 +1,14 @@
 """The optimizer steps of an agent with a memory, on sequences, by autograd."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.sequences import SequenceBatch
+from hybridppo.networks.recurrent import RecurrentNetwork
 
 
 class RecurrentSteps(Backend):
@@ -27,15 +29,16 @@ class RecurrentSteps(Backend):
     @torch.no_grad()
     def log_probs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
         """As `Backend.log_probs_of`; sizes are of sequences."""
-        found = []
+        found, actor = [], cast(RecurrentNetwork, self._actor)
         for part in batch.split(sizes):
             with self._rounding():
-                outputs, _ = self._actor(part.rows.observations, part.actor_states, part.starts)
+                outputs = actor.of_sequences(part.rows.observations, part.actor_states, part.segments)
             found.append(self._distribution.log_prob(outputs.float(), part.rows.actions))
         return batch.only_steps(torch.cat(found, dim=1))  # [L, S] -> [B]
 
     def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
-        rows = batch.rows.observations
-        outputs, _ = self._actor(rows, batch.actor_states, batch.starts)
-        values, _ = self._critic(rows, batch.critic_states, batch.starts)
+        actor, critic = cast(RecurrentNetwork, self._actor), cast(RecurrentNetwork, self._critic)
+        rows, segments = batch.rows.observations, batch.segments
+        outputs = actor.of_sequences(rows, batch.actor_states, segments)
+        values = critic.of_sequences(rows, batch.critic_states, segments)
         return batch.only_steps(outputs), batch.only_steps(values.squeeze(-1))

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, minibatches_of
 from hybridppo.agents.ppo.loss import normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
+from hybridppo.networks.recurrent import Segments
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.system.accelerator import sent
+
+Flags = NDArray[np.bool_]
 
 STACKS_AT_ONCE = 256
 """Stacks of frames that are made for a pass without a gradient."""
@@ -64,16 +69,14 @@ class SequenceBatch:
 
     rows: Batch
     """`[L, S, ...]` each."""
-    starts: Tensor
-    """`[L, S]` bool, whether an observation is the first of its episode."""
     actor_states: Tensor
     """`[S, state]`."""
     critic_states: Tensor
     """`[S, state]`."""
-    valid: Tensor | None
-    """`[L, S]` bool, which rows count; None for all."""
-    num_valid: int | None = None
-    """How many do, where the host knows: what it does not, it has to ask a device for."""
+    starts: Flags
+    """`[L, S]`, whether an observation is the first of its episode. On the host, like the next."""
+    valid: Flags
+    """`[L, S]`, which rows count."""
 
     def __len__(self) -> int:
         return len(self.actor_states)
@@ -84,72 +87,58 @@ class SequenceBatch:
 
     def gather(self, order: Tensor) -> "SequenceBatch":
         """The sequences at `[M]` indices, copied."""
+        on_host = order.tolist()  # waits for the device
         return SequenceBatch(
             self.rows.map(lambda tensor: tensor.index_select(1, order)),
-            self.starts.index_select(1, order),
             self.actor_states.index_select(0, order),
             self.critic_states.index_select(0, order),
-            None if self.valid is None else self.valid.index_select(1, order),
+            self.starts[:, on_host],
+            self.valid[:, on_host],
         )
 
     @property
     def num_steps(self) -> int:
-        """How many of its rows count; where it was not cut from others, this waits for the device."""
-        if self.valid is None:
-            return self.starts.numel()
-        return int(self.valid.sum()) if self.num_valid is None else self.num_valid
+        """How many of its rows count."""
+        return int(self.valid.sum())
 
     def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[SequenceBatch]":
         """As `Batch.weighed`. Only rows that count are normalised."""
-        return [self._weighed(order, sizes) if normalizes else self for order in orders]
+        return [self._normalized(order, sizes) if normalizes else self for order in orders]
 
-    def _weighed(self, order: Tensor, sizes: Sequence[int]) -> "SequenceBatch":
+    def _normalized(self, order: Tensor, sizes: Sequence[int]) -> "SequenceBatch":
         advantages = torch.empty_like(self.rows.advantages)
+        valid = sent(self.valid, order.device)
         for sequences in minibatches_of(order, sizes):
-
-            def flat(rows: Tensor, sequences: Tensor = sequences) -> Tensor:
-                """`[L, S] -> [M, L * B]`."""
-                return rows[:, sequences].transpose(0, 1).flatten(1)
-
-            counted = None if self.valid is None else flat(self.valid)
-            found = normalize(flat(self.rows.advantages), counted=counted)
+            # [L, M, B] -> [M, L * B]
+            counted = valid[:, sequences].transpose(0, 1).flatten(1)
+            found = normalize(self.rows.advantages[:, sequences].transpose(0, 1).flatten(1), counted=counted)
             advantages[:, sequences] = found.view(len(found), len(advantages), -1).transpose(0, 1)
         return replace(self, rows=replace(self.rows, advantages=advantages))
 
     def steps_in(self, order: Tensor, sizes: Sequence[int]) -> Sequence[int]:
         """As `Batch.steps_in`."""
-        if self.valid is None:
-            return [len(self.starts) * size for size in sizes]
-        return _counts_of(self.valid.index_select(1, order), _bounds(sizes))
-
-    def some(self, least: int) -> "SequenceBatch":
-        """Sequences of so many rows or more, over and over."""
-        number = -(-least // len(self.starts))
-        return self.gather(torch.arange(number, device=self.starts.device) % len(self))
+        counts = self.valid.sum(0)[order.tolist()]  # waits for the device
+        return [int(part.sum()) for part in np.split(counts, np.cumsum(sizes)[:-1])]
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "SequenceBatch":
         """The same steps with other numbers beside them, `[B]` each."""
-
-        def put(column: Tensor) -> Tensor:
-            if self.valid is None:
-                return column.view(self.starts.shape)
-            return torch.zeros_like(self.rows.returns).masked_scatter(self.valid, column)
-
-        columns = map(put, (log_probs, values, advantages, returns))
+        columns = [torch.zeros_like(self.rows.returns) for _ in range(4)]
+        for column, of_steps in zip(columns, (log_probs, values, advantages, returns), strict=True):
+            column.view(-1)[self._places_of_steps] = of_steps
         return replace(self, rows=Batch(self.rows.observations, self.rows.actions, *columns))
 
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
-        """Cut into parts of so many sequences, as views. Where not all rows count, this waits for the device, once."""
-        bounds = _bounds(sizes)
-        counts = [None] * len(bounds) if self.valid is None else _counts_of(self.valid, bounds)
-        for part, count in zip(bounds, counts, strict=True):
+        """Cut into parts of so many sequences, as views."""
+        end = 0
+        for size in sizes:
+            part = slice(end, end + size)
+            end += size
             yield SequenceBatch(
                 self.rows.map(_columns(part)),
-                self.starts[:, part],
                 self.actor_states[part],
                 self.critic_states[part],
-                None if self.valid is None else self.valid[:, part],
-                count,
+                self.starts[:, part],
+                self.valid[:, part],
             )
 
     def steps(self) -> Batch:
@@ -158,29 +147,17 @@ class SequenceBatch:
 
     def only_steps(self, tensor: Tensor) -> Tensor:
         """Of `[L, S, ...]` the rows that count, `[B, ...]`."""
-        if self.valid is None:
-            return tensor.flatten(0, 1)
-        return tensor.flatten(0, 1).index_select(0, self._rows_that_count)
+        flat = tensor.flatten(0, 1)
+        return flat if self.valid.all() else flat.index_select(0, self._places_of_steps)
 
     @cached_property
-    def _rows_that_count(self) -> Tensor:
-        """Their places among all rows, in order."""
-        assert self.valid is not None  # or all do
-        if self.num_valid is None:
-            return self.valid.flatten().nonzero().squeeze(1)  # waits for the device, which knows how many there are
-        # The same without a wait: those that count before those that do not, each in their order.
-        return self.valid.flatten().logical_not().to(torch.uint8).argsort(stable=True)[: self.num_valid]
+    def _places_of_steps(self) -> Tensor:
+        return sent(np.flatnonzero(self.valid), self.actor_states.device)
 
-
-def _bounds(sizes: Sequence[int]) -> list[slice]:
-    """Parts of so many, one after the other."""
-    return [slice(*ends) for ends in pairwise(accumulate(sizes, initial=0))]
-
-
-def _counts_of(valid: Tensor, bounds: Sequence[slice]) -> list[int]:
-    """How many rows count in each part of the columns."""
-    counts: list[int] = valid.sum(0).tolist()  # waits for the device
-    return [sum(counts[part]) for part in bounds]
+    @cached_property
+    def segments(self) -> Segments:
+        """The sequences cut at episode starts."""
+        return Segments(self.starts, self.actor_states.device)
 
 
 def _columns(part: slice) -> Callable[[Tensor], Tensor]:
@@ -238,11 +215,7 @@ class Sequences(nn.Module):
         """Every column of the rollout cut into sequences, without those that have no step."""
         num_steps, num_envs = rollout.rewards.shape
         assert rollout.states is not None  # of a sampler that was told of the memory
-        valid = None
         missing = -num_steps % self._length
-        if missing or len(rollout.valid_rows) < num_steps * num_envs:
-            valid = torch.zeros(num_steps * num_envs, dtype=torch.bool, device=rows.returns.device)
-            valid = valid.index_fill_(0, rollout.valid_rows, True)
 
         def cut(tensor: Tensor) -> Tensor:
             """`[T * N, ...] -> [L, S, ...]`, where `S` is `T / L * N`."""
@@ -251,21 +224,21 @@ class Sequences(nn.Module):
             tensor = tensor.view(-1, self._length, num_envs, *tensor.shape[1:])
             return tensor.transpose(0, 1).flatten(1, 2)
 
+        valid = _starts(rollout).new_zeros(num_steps * num_envs).index_fill_(0, rollout.valid_rows, True)
+        # Waits for the device; minibatches then need not.
+        starts, valid = torch.tensor(torch.stack((_starts(rollout).flatten(), valid)).tolist())
         sequences = SequenceBatch(
             rows.map(cut),
-            cut(_starts(rollout).flatten()),
             rollout.states.flatten(0, 1),
             self._critic_states,
-            None if valid is None else cut(valid),
-            None if valid is None else len(rollout.valid_rows),
+            cut(starts).numpy(),
+            cut(valid).numpy(),
         )
-        if sequences.valid is None or len(rollout.valid_rows) == num_steps * num_envs:
-            return sequences
         # A minibatch of sequences without a step would have no mean.
-        with_steps = sequences.valid.any(0).nonzero().squeeze(1)  # waits for the device
+        with_steps = np.flatnonzero(sequences.valid.any(0))
         if len(with_steps) == len(sequences):
             return sequences
-        return replace(sequences.gather(with_steps), num_valid=sequences.num_valid)
+        return sequences.gather(sent(with_steps, rows.returns.device))
 
     def learned(self) -> None:
         """The next rollout goes on where this one ended."""

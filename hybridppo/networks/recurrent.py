@@ -1,17 +1,20 @@
 """Networks with a memory: a recurrent cell, and an ordinary network of what it remembers.
 
-The state of a cell begins with its output `h`; zeros are the state at an episode's start. Weights are in the order in
-which `numpy_forms/recurrent.py` has them.
+The arithmetic is that of `nn.LSTM` and `nn.GRU`. The state of a cell begins with its output `h`; zeros are the state at
+an episode's start. `numpy_forms/recurrent.py` acts with the same parameters.
 """
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.networks.rows import numbers_of
 from hybridppo.spaces.rows import RowLayout
+from hybridppo.system.accelerator import sent
 
 Recurrent = Literal["lstm", "gru"]
 
@@ -20,27 +23,11 @@ FORGET_BIAS = 1.0
 of Recurrent Network Architectures", section 2)."""
 
 
-class Cell(Protocol):
-    """A recurrent cell."""
-
-    size: int
-    """`H`, numbers in its output."""
-    state_size: int
-    """Numbers in its state."""
-
-    def project(self, inputs: Tensor) -> Tensor:
-        """What of inputs `[..., I]` does not depend on the state, `[..., gates]`: for many steps at once."""
-        ...
-
-    def advance(self, projected: Tensor, state: Tensor) -> Tensor:
-        """The state after a step, `[B, state_size]`, from that before it."""
-        ...
-
-
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000).
 
-    Gates are in the order input, forget, output, cell; its state is `[h, c]`.
+    Its state is `[h, c]`. Parameters differ from those of `nn.LSTM` in two ways: gates are in the order input, forget,
+    output, cell, so that the sigmoids are neighbours, and each gate has one bias, as torch's two are always added.
     """
 
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
@@ -51,24 +38,32 @@ class LSTM(nn.Module):
         with torch.no_grad():
             self.bias[size : 2 * size] = FORGET_BIAS
 
-    def project(self, inputs: Tensor) -> Tensor:
-        """`[..., I] -> [..., 4 * H]`."""
-        return nn.functional.linear(inputs, self.weight_input, self.bias)
+    def parameters_of_torch(self) -> list[Tensor]:
+        """The weights of inputs and of the state and both biases, as torch's functions take them."""
+        ordered = []
+        for tensor in (self.weight_input, self.weight_state, self.bias):
+            first_gates, output, cell = torch.split(tensor, [2 * self.size, self.size, self.size])
+            ordered.append(torch.cat((first_gates, cell, output)))
+        return _in_one_piece(*ordered, torch.zeros_like(self.bias))
 
-    def advance(self, projected: Tensor, state: Tensor) -> Tensor:
-        """`[B, 4 * H]` and `[B, 2 * H]` to `[B, 2 * H]`."""
-        hidden, cell = torch.split(state, self.size, dim=-1)
-        gates = projected + hidden @ self.weight_state.t()
-        three, new = torch.split(gates, [3 * self.size, self.size], dim=-1)
-        let_in, keep, let_out = torch.split(three.sigmoid(), self.size, dim=-1)
-        cell = keep * cell + let_in * new.tanh()
-        return torch.cat((let_out * cell.tanh(), cell), dim=-1)
+    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """The state after a step, `[B, 2 * H]`, of inputs `[B, I]` and the state before it."""
+        return torch.cat(torch.lstm_cell(inputs, state.chunk(2, -1), *parameters), -1)
+
+    def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """Those of all steps, `[T, B, H]`, of inputs `[T, B, I]` and the state before the first, `[B, 2 * H]`."""
+        hidden, cell = (part.unsqueeze(0).contiguous() for part in state.chunk(2, -1))
+        return torch.lstm(
+            inputs, (hidden, cell), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
+            train=self.training, bidirectional=False, batch_first=False,
+        )[0]  # fmt: skip
 
 
 class GRU(nn.Module):
-    """Gated recurrent unit (Cho et al., 2014, with the reset gate after the product, as cuDNN has it).
+    """Gated recurrent unit (Cho et al., 2014, with the reset gate after the product, as torch and cuDNN have it).
 
-    Gates are in the order reset, update, new; its state is `h`.
+    Gates are in the order reset, update, new; its state is `h`. Unlike `nn.GRU`, only the last gate has two biases: in
+    the others they are added.
     """
 
     def __init__(self, inputs: int, size: int, generator: torch.Generator) -> None:
@@ -78,18 +73,21 @@ class GRU(nn.Module):
         self.bias = nn.Parameter(torch.zeros(3 * size))
         self.bias_state = nn.Parameter(torch.zeros(size))
 
-    def project(self, inputs: Tensor) -> Tensor:
-        """`[..., I] -> [..., 3 * H]`."""
-        return nn.functional.linear(inputs, self.weight_input, self.bias)
+    def parameters_of_torch(self) -> list[Tensor]:
+        """As `LSTM.parameters_of_torch`."""
+        bias_state = torch.cat((torch.zeros_like(self.bias[: 2 * self.size]), self.bias_state))
+        return _in_one_piece(self.weight_input, self.weight_state, self.bias, bias_state)
 
-    def advance(self, projected: Tensor, state: Tensor) -> Tensor:
-        """`[B, 3 * H]` and `[B, H]` to `[B, H]`."""
-        two, new = torch.split(projected, [2 * self.size, self.size], dim=-1)
-        two_of_state, new_of_state = torch.split(state @ self.weight_state.t(), [2 * self.size, self.size], dim=-1)
-        reset, update = torch.split((two + two_of_state).sigmoid(), self.size, dim=-1)
-        new = (new + reset * (new_of_state + self.bias_state)).tanh()
-        after: Tensor = new + update * (state - new)
-        return after
+    def step(self, inputs: Tensor, state: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+        """As `LSTM.step`, with states `[B, H]`."""
+        return torch.gru_cell(inputs, state, *parameters)
+
+    def outputs(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """As `LSTM.outputs`."""
+        return torch.gru(
+            inputs, state.unsqueeze(0), self.parameters_of_torch(), has_biases=True, num_layers=1, dropout=0.0,
+            train=self.training, bidirectional=False, batch_first=False,
+        )[0]  # fmt: skip
 
 
 CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], LSTM | GRU]] = {"lstm": LSTM, "gru": GRU}
@@ -98,6 +96,47 @@ CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], LSTM | GRU]] = {"ls
 def state_size(recurrent: Recurrent, size: int) -> int:
     """Numbers in the state of a cell of this size."""
     return {"lstm": 2 * size, "gru": size}[recurrent]
+
+
+class Segments:
+    """Sequences cut at episode starts: torch's layers, which know of no episodes, take each segment as one more column.
+
+    Columns are padded to the longest segment. What is computed in the padding is left out afterwards.
+
+    Args:
+        starts: `[L, S]` bool, which steps of the sequences are the first of an episode.
+        device: of the sequences.
+    """
+
+    def __init__(self, starts: NDArray[np.bool_], device: torch.device) -> None:
+        begins = starts.copy()
+        begins[0] = True
+        # Counted down one column after the other.
+        segments = begins.T.cumsum().reshape(begins.T.shape).T - 1
+        steps = np.arange(len(starts))[:, None]
+        steps = steps - np.maximum.accumulate(np.where(begins, steps, 0))  # since the segment began
+        self._shape = int(steps.max()) + 1, int(segments[-1, -1]) + 1
+        self._places = sent((steps * self._shape[1] + segments).ravel(), device)
+        # The first segments of sequences, but those that begin an episode, go on with a state.
+        self._goes_on = sent(np.flatnonzero(~starts[0]), device)
+        self._first = sent(segments[0, ~starts[0]], device)
+
+    def outputs(self, cell: LSTM | GRU, inputs: Tensor, state: Tensor) -> Tensor:
+        """The cell's outputs, `[L, S, H]`.
+
+        Args:
+            cell: the memory.
+            inputs: `[L, S, I]`.
+            state: `[S, state_size]`, before the first step of each sequence.
+        """
+        longest, number = self._shape
+        padded = inputs.new_zeros((longest * number, inputs.shape[-1])).index_copy(
+            0, self._places, inputs.flatten(0, 1)
+        )
+        before = state.new_zeros((number, cell.state_size))
+        before = before.index_copy(0, self._first, state.index_select(0, self._goes_on))
+        found = cell.outputs(padded.view(longest, number, -1), before)
+        return found.flatten(0, 1).index_select(0, self._places).view(*inputs.shape[:2], -1)
 
 
 class RecurrentNetwork(nn.Module):
@@ -119,29 +158,44 @@ class RecurrentNetwork(nn.Module):
         self.layout, self.mask_size = layout, mask_size
 
     def forward(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs, and the states after each step, `[T, B, state_size]`.
+        """Outputs, and the states after each step, `[T, B, state_size]`: step by step, to act and to evaluate.
 
         Args:
             observations: `[T, B, *row]`.
             state: `[B, state_size]`, before the first step.
             starts: `[T, B]` bool, which observations are the first of an episode: nothing from before is remembered.
         """
-        projected = self.cell.project(observations if self.features is None else self.features(observations))
-        keeps = (~starts).to(projected.dtype).unsqueeze(-1)
+        inputs, parameters = self._inputs(observations), self.cell.parameters_of_torch()
+        keeps = (~starts).to(inputs.dtype).unsqueeze(-1)
         states = []
-        for of_step, keep in zip(projected.unbind(0), keeps.unbind(0), strict=True):
-            state = self.cell.advance(of_step, state * keep)
+        for of_step, keep in zip(inputs.unbind(0), keeps.unbind(0), strict=True):
+            state = self.cell.step(of_step, state * keep, parameters)
             states.append(state)
         after = torch.stack(states)
-        return self.network(self.remembered(observations, after)), after
+        return self.network(self._remembered(observations, after[..., : self.cell.size])), after
 
-    def remembered(self, observations: Tensor, states: Tensor) -> Tensor:
+    def of_sequences(self, observations: Tensor, state: Tensor, segments: Segments) -> Tensor:
+        """The outputs of `forward`, of all steps at once: to learn, as gradients reach back to where segments begin."""
+        hidden = segments.outputs(self.cell, self._inputs(observations), state)
+        outputs: Tensor = self.network(self._remembered(observations, hidden))
+        return outputs
+
+    def _inputs(self, observations: Tensor) -> Tensor:
+        return observations if self.features is None else self.features(observations)
+
+    def _remembered(self, observations: Tensor, hidden: Tensor) -> Tensor:
         """What the network sees, `[..., H + mask_size]`."""
-        hidden = states[..., : self.cell.size]
         if not self.mask_size:
             return hidden
         mask = numbers_of(observations, self.layout)[..., self.layout.num_numbers - self.mask_size :]
         return torch.cat((hidden, mask), dim=-1)
+
+
+def _in_one_piece(*parameters: Tensor) -> list[Tensor]:
+    """The same, one after the other in memory, as cuDNN wants them."""
+    flat = torch.cat([parameter.flatten() for parameter in parameters])
+    parts = torch.split(flat, [parameter.numel() for parameter in parameters])
+    return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
 
 
 def _orthogonal(

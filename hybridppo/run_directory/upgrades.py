@@ -3,7 +3,7 @@
 And what settings of earlier runs are called now, for `config.json`, whose format version is the same.
 
 1: the first. 2: with a score. 3: the arrays of a rollout under way are its buffer, and what is restarted is a
-sub-environment.
+sub-environment. 4: with a memory, other numbers of minibatches if nobody said how many.
 """
 
 import logging
@@ -14,7 +14,7 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Of what is written now."""
 
 Header = dict[str, Any]
@@ -33,6 +33,9 @@ def upgraded_header(header: Header, version: int) -> Header:
 def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
     """What `config.json` of an earlier run says, as it would be written now; what has changed is logged."""
     of_agent = config.get("config")
+    if config.get("format_version", 1) < 4 and isinstance(of_agent, dict) and of_agent.get("recurrent") is not None:
+        of_agent = _with_minibatches_of_3(of_agent)
+        config = {**config, "config": of_agent}
     num_envs = of_agent.get("num_envs") if isinstance(of_agent, dict) else None
     if config.get("vectorization") != "async" or num_envs is None:
         return config
@@ -72,5 +75,25 @@ def _with_sub_environments(header: Header) -> Header:
     return header
 
 
-_STEPS: dict[int, Callable[[Header], Header]] = {1: _with_score, 2: _with_sub_environments}
+def _with_minibatches_of_3(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with a memory that says how many minibatches there were if nobody said, in rollouts of one size.
+
+    Those of whole episodes get other numbers.
+    """
+    num_envs, num_steps, length = (config.get(name) for name in ("num_envs", "num_steps", "sequence_length"))
+    sizes = [size for size in (num_envs, num_steps, length) if isinstance(size, int) and size > 0]
+    is_given = config.get("num_minibatches") is not None or config.get("episodes_per_rollout") is not None
+    if is_given or len(sizes) < 3:
+        return config
+    num_samples, num_sequences = sizes[0] * sizes[1], sizes[0] * -(-sizes[1] // sizes[2])
+    most = max(1, min(32, num_samples // 64))
+    count = min(next(count for count in range(most, 0, -1) if num_samples % count == 0), num_sequences)
+    return {**config, "num_minibatches": count} if num_samples % count == 0 else config
+
+
+def _as_it_is(header: Header) -> Header:
+    return header
+
+
+_STEPS: dict[int, Callable[[Header], Header]] = {1: _with_score, 2: _with_sub_environments, 3: _as_it_is}
 """For every earlier format version, the step to the next."""

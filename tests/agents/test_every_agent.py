@@ -22,7 +22,6 @@ from torch import Tensor
 import hybridppo
 from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps as DDPGSteps
-from hybridppo.agents.ddpg.numpy_steps import NumpySteps as DDPGNumpySteps
 from hybridppo.agents.ppo.loop import OptimizationLoop
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
@@ -186,8 +185,7 @@ class Stops:
             (DeterministicActions, "sample"),
             (OptimizationLoop, "descend"),
             (DDPGSteps, "critic_step"),
-            (DDPGNumpySteps, "critic_step"),
-            (DDPGNumpySteps, "actor_step"),
+            (DDPGSteps, "actor_step"),
             (WorkerSampler, "_begin"),
             (Runner, "_completed"),
         ):

@@ -13,8 +13,7 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import DDPG, TD3, DDPGConfig, DeviceError, TD3Config
-from hybridppo.agents.ddpg.captured_steps import CapturedSteps
-from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
+from hybridppo.agents.ddpg.gradient_steps import AutogradSteps, CapturedSteps
 from hybridppo.rollouts.replay import Transitions
 
 OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (3,), np.float32), Box(-2.0, 2.0, (2,), np.float32)

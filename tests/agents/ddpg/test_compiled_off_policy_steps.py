@@ -15,7 +15,6 @@ from hybridppo.agents.ddpg import compiled_steps
 from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
 from hybridppo.agents.ddpg.ddpg import Minibatches
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
-from hybridppo.agents.ddpg.numpy_steps import NumpySteps
 from hybridppo.compiled import tile_sizes, update_modules
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.threads import limit_threads
@@ -126,7 +125,7 @@ def test_what_is_no_number_is_not_hidden(where: str, activation: Any) -> None:
 def test_what_is_compiled_is_what_was_asked_for_and_no_other() -> None:
     for config, form in (
         (CONFIG, CompiledSteps),
-        (replace(CONFIG, compiled_updates=False), NumpySteps),
+        (replace(CONFIG, compiled_updates=False), AutogradSteps),
         (replace(CONFIG, fast_updates=False), AutogradSteps),
         (replace(CONFIG, activation="silu"), AutogradSteps),
     ):

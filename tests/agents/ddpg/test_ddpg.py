@@ -17,7 +17,6 @@ from toy_environments import Catch, HighestAllowed, IdentityBox
 import hybridppo
 from hybridppo import DDPG, TD3, ConfigurationError, DDPGConfig, EnvError, OutOfMemoryError, TD3Config
 from hybridppo.agents.ddpg.ddpg import Minibatches
-from hybridppo.agents.ddpg.gradient_steps import AutogradSteps
 from hybridppo.agents.ddpg.memory import memory_needs
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.interruption import Stopped
@@ -33,7 +32,7 @@ CONFIGS = {
     ),
 }  # fmt: skip
 SETTINGS_OF: dict[str, dict[str, Any]] = {
-    "numpy_steps": {}, "gradient_steps": {"fast_updates": False}, "compiled_steps": {"compiled_updates": True}
+    "gradient_steps": {}, "compiled_steps": {"compiled_updates": True}
 }  # fmt: skip
 """Of each form of the update, by its file."""
 FORMS = [pytest.param(name, marks=pytest.mark.extras if "compiled" in name else ()) for name in SETTINGS_OF]
@@ -123,32 +122,6 @@ def test_updates_are_the_papers_step_by_step(name: str, form: str) -> None:
     found = [metrics[key] for key in ("value_loss", "q_value", "policy_loss")]
     np.testing.assert_allclose(found, sums / counts, rtol=1e-4, atol=1e-6)
     assert metrics["gradient_steps"] == 12
-
-
-@pytest.mark.parametrize("num_critics", [1, 2])
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("hidden_sizes", [(7,), (16, 9), (8, 8, 8)])
-def test_gradients_by_hand_are_those_of_autograd(hidden_sizes: Any, activation: Any, num_critics: int) -> None:
-    kind = TD3Config if num_critics == 2 else DDPGConfig
-    config = kind(hidden_sizes=hidden_sizes, activation=activation, batch_size=64, gradient_steps=1)
-    agents = [agent_of(replace(config, fast_updates=fast)) for fast in (True, False)]
-    (batch, noise), *_ = minibatches(1, config).split()
-    gradients = []
-    for agent in agents:
-        agent.parameters.values.data.normal_(generator=torch.Generator().manual_seed(7)).mul_(0.5)
-        steps = agent._gradient_steps()
-        steps.critic_step(batch, noise)
-        agent.parameters.values.data.copy_(agents[0].optimizer.state[agents[0].parameters.values]["target"])
-        steps.actor_step(batch)
-        gradients.append(agent.parameters.gradient.clone())
-    assert gradients[0].count_nonzero() > 0.5 * len(gradients[0])
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
-
-
-def test_other_activations_are_left_to_autograd() -> None:
-    agent = agent_of(replace(CONFIGS["td3"], activation="gelu"))
-    agent.update([minibatches(1, agent.config)])
-    assert isinstance(agent._steps, AutogradSteps)
 
 
 def test_one_update_of_many_steps_is_as_many_updates_of_one() -> None:

@@ -1,7 +1,9 @@
 """Agents with a memory: the cells, the state where episodes end, and what is learned from."""
 
+import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +34,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
 from hybridppo.networks.forms import arrays_of, numpy_form
-from hybridppo.networks.recurrent import GRU, LSTM
+from hybridppo.networks.recurrent import GRU, LSTM, Segments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
 
@@ -84,8 +86,9 @@ def test_a_cell_is_torchs(cell: str, starts_somewhere: bool) -> None:
             theirs.bias_hh[8:] = ours.bias_state
     inputs, state = torch.randn(5, 3), torch.randn(5, ours.state_size)
     expected = theirs(inputs, state.split(4, dim=1) if cell == "lstm" else state)
-    found = ours.advance(ours.project(inputs), state)
+    found = ours.step(inputs, state, ours.parameters_of_torch())
     torch.testing.assert_close(found, torch.cat(expected, dim=1) if cell == "lstm" else expected)
+    torch.testing.assert_close(ours.outputs(inputs[None], state)[0], found[:, :4])
 
 
 def test_an_lstm_remembers_at_first() -> None:
@@ -188,23 +191,22 @@ WAYS: dict[str, tuple[PPOConfig, Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [RecurrentSteps])
 @pytest.mark.parametrize("way", WAYS)
 @every_cell
-def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str, form: Any) -> None:
+def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None:
     """Before it has changed, every action is as probable to the learner as it was when it was taken."""
     config, env, options = WAYS[way]
     agent, rollouts = rollouts_of(replace(config, recurrent=cell), env, 5, **options)
     num_starts = 0
     for rollout in rollouts:
-        batch = batch_of(agent, form(agent), rollout)
+        batch = batch_of(agent, RecurrentSteps(agent), rollout)
         steps = batch.steps()
         assert len(steps) == len(rollout.valid_rows)
         found, _ = RecurrentSteps(agent).log_probs_and_values(batch)
         torch.testing.assert_close(found, steps.log_probs, rtol=0.0, atol=2e-6)
         num_starts += int(rollout.starts.sum())
     assert num_starts > 5
-    forgotten = replace(batch, actor_states=torch.zeros_like(batch.actor_states), starts=torch.zeros_like(batch.starts))
+    forgotten = replace(batch, actor_states=torch.zeros_like(batch.actor_states), starts=np.zeros_like(batch.starts))
     found, _ = RecurrentSteps(agent).log_probs_and_values(forgotten)
     assert way == "whole episodes" or float((found - steps.log_probs).abs().max()) > 1e-3  # it does see it
 
@@ -214,57 +216,89 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str, form: A
 def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: Any) -> None:
     """Also across rollouts, and of the final observation of an episode that was cut short."""
     agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
-    for form in (RecurrentSteps,):
-        agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
-        agent.cut.fit(4)
-        state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
-        for rollout in rollouts:
-            values, final_values = agent.cut.values(
-                form(agent), rollout.observations, rollout.final_observations, rollout
-            )
-            starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
-            finals = {}
-            with torch.no_grad():
-                for step, rows in enumerate(rollout.observations):
-                    found, after = agent.critic(rows[None], state, starts[step : step + 1])
-                    torch.testing.assert_close(values[step], found[0, :, 0], rtol=1e-4, atol=1e-5)
-                    if step < SMALL.num_steps:
-                        state = after[0]
-                        for k, row in enumerate(rollout.final_rows.tolist()):
-                            if row // 4 == step:
-                                env = row % 4
-                                seen = rollout.final_observations[k][None, None]
-                                finals[k], _ = agent.critic(
-                                    seen, state[env : env + 1], torch.zeros(1, 1, dtype=torch.bool)
-                                )
-            for k, final in finals.items():
-                torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
-            assert len(finals) == len(rollout.final_rows)
-            agent.cut.learned()
+    agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
+    agent.cut.fit(4)
+    state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
+    for rollout in rollouts:
+        values, final_values = agent.cut.values(
+            RecurrentSteps(agent), rollout.observations, rollout.final_observations, rollout
+        )
+        starts = torch.cat((rollout.starts, torch.zeros(1, 4, dtype=torch.bool)))
+        finals = {}
+        with torch.no_grad():
+            for step, rows in enumerate(rollout.observations):
+                found, after = agent.critic(rows[None], state, starts[step : step + 1])
+                torch.testing.assert_close(values[step], found[0, :, 0], rtol=1e-4, atol=1e-5)
+                if step < SMALL.num_steps:
+                    state = after[0]
+                    for k, row in enumerate(rollout.final_rows.tolist()):
+                        if row // 4 == step:
+                            env = row % 4
+                            seen = rollout.final_observations[k][None, None]
+                            finals[k], _ = agent.critic(seen, state[env : env + 1], torch.zeros(1, 1, dtype=torch.bool))
+        for k, final in finals.items():
+            torch.testing.assert_close(final_values[k], final[0, 0, 0], rtol=1e-4, atol=1e-5)
+        assert len(finals) == len(rollout.final_rows)
+        agent.cut.learned()
 
 
 def test_rows_that_are_no_steps_change_nothing() -> None:
     """Whatever stands in them."""
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
     batch = batch_of(agent, RecurrentSteps(agent), rollouts[-1])
-    assert batch.valid is not None
+    assert not batch.valid.all()
     expected = RecurrentSteps(agent).gradient(batch, 0.2)
     gradient = agent.parameters.gradient.clone()
     other = batch.rows.map(torch.clone)
     for column in (other.log_probs, other.values, other.advantages, other.returns):
-        column[~batch.valid] = 1e6
-    for form in (RecurrentSteps,):
-        found = form(agent).gradient(replace(batch, rows=other), 0.2)
-        torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(agent.parameters.gradient, gradient)
+        column[torch.from_numpy(~batch.valid)] = 1e6
+    found = RecurrentSteps(agent).gradient(replace(batch, rows=other), 0.2)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(agent.parameters.gradient, gradient)
+
+
+SEGMENTS: dict[str, tuple[int, int, list[tuple[int, int]]]] = {
+    "no start": (6, 3, []),
+    "starts in the middle": (6, 3, [(2, 0), (5, 0), (1, 2)]),
+    "starts at the beginning": (6, 3, [(0, 1), (0, 2)]),
+    "a start in every step": (4, 2, [(step, column) for step in range(4) for column in range(2)]),
+    "one step": (1, 3, [(0, 1)]),
+    "one sequence": (9, 1, [(3, 0), (4, 0)]),
+}
+
+
+@pytest.mark.parametrize("recurrent_size", [1, 6])
+@pytest.mark.parametrize("spaces", ["discrete", "image and numbers"])
+@pytest.mark.parametrize("case", SEGMENTS)
+@every_cell
+def test_segments_are_what_is_computed_step_by_step(cell: Any, case: str, spaces: str, recurrent_size: int) -> None:
+    """Outputs and gradients, of sequences with states carried in from before."""
+    num_steps, num_columns, begin = SEGMENTS[case]
+    config = replace(SMALL, recurrent=cell, recurrent_size=recurrent_size)
+    actor: Any = randomised(PPO(*SPACES[spaces], config, seed=1)).actor_network
+    rows = torch.from_numpy(observations_of(SPACES[spaces][0], num_steps, num_columns))
+    state = torch.randn(num_columns, config.memory.state_size, generator=torch.Generator().manual_seed(3))
+    starts = torch.zeros(num_steps, num_columns, dtype=torch.bool)
+    for step, column in begin:
+        starts[step, column] = True
+    weights = torch.randn(num_steps, num_columns, 1, generator=torch.Generator().manual_seed(4))
+    found = {}
+    for way in ("step by step", "segments"):
+        if way == "segments":
+            outputs = actor.of_sequences(rows, state, Segments(starts.numpy(), rows.device))
+        else:
+            outputs = actor(rows, state, starts)[0]
+        gradients = torch.autograd.grad((weights * outputs).sum(), list(actor.parameters()), allow_unused=True)
+        found[way] = outputs, [gradient for gradient in gradients if gradient is not None]
+    torch.testing.assert_close(found["segments"], found["step by step"], rtol=1e-4, atol=1e-4)
 
 
 def test_a_gradient_reaches_back_to_the_first_step_of_a_sequence() -> None:
-    agent = randomised(PPO(BOX, gym.spaces.Discrete(3), SMALL, seed=1))
+    actor: Any = randomised(PPO(BOX, gym.spaces.Discrete(3), SMALL, seed=1)).actor_network
     rows = torch.randn(5, 2, 3, requires_grad=True)
-    starts = torch.zeros(5, 2, dtype=torch.bool)
+    starts = np.zeros((5, 2), np.bool_)
     starts[2, 1] = True
-    outputs, _ = agent.actor(rows, torch.zeros(2, SMALL.memory.state_size), starts)
+    outputs = actor.of_sequences(rows, torch.zeros(2, SMALL.memory.state_size), Segments(starts, rows.device))
     outputs[-1].sum().backward()
     reached = rows.grad.abs().sum(-1) > 0.0
     assert reached.tolist() == [[True, False], [True, False], [True, True], [True, True], [True, True]]
@@ -335,6 +369,16 @@ def test_an_update_that_is_stopped_changes_nothing() -> None:
         agent.update(rollouts[1])
     after = agent.state()[0]
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+@every_cell
+def test_a_run_of_format_3_keeps_its_number_of_minibatches(cell: Any, tmp_path: Path) -> None:
+    config = replace(SMALL, num_steps=64, num_minibatches=None, recurrent=cell)
+    train(config, run_dir=tmp_path, total_steps=256)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format_version": 3}))
+    assert hybridppo.resume(tmp_path, total_steps=512, progress=False).agent.config.num_minibatches == 4
+    assert json.loads(path.read_text())["config"]["num_minibatches"] == 4
 
 
 @every_cell

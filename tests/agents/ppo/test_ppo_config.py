@@ -170,6 +170,23 @@ def test_where_nobody_said_how_many_minibatches_have_64_samples_or_there_are_32(
     assert config.minibatch_size >= 64 or count == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({}, 8),
+        ({"sequence_length": 64}, 4),
+        ({"sequence_length": 4}, 32),
+        ({"num_steps": 16, "sequence_length": 512}, 1),  # of four sequences
+        ({"num_envs": 32, "num_steps": 16, "sequence_length": 512}, 4),
+        ({"num_envs": 16}, 32),
+        ({"num_minibatches": 32}, 32),
+    ],
+    ids=str,
+)
+def test_with_a_memory_they_have_8_sequences_where_nobody_said(settings: dict[str, Any], count: int) -> None:
+    assert PPOConfig(recurrent="lstm", **settings).minibatches == count
+
+
 def test_of_whole_episodes_they_follow_from_what_was_sampled() -> None:
     config = PPOConfig(num_envs=1, episodes_per_rollout=4)
     assert [config.minibatches_of(samples) for samples in (0, 63, 64, 200, 509, 10_000)] == [1, 1, 1, 3, 7, 32]

@@ -231,8 +231,8 @@ KINDS_OF_UPDATES: dict[str, tuple[dict[str, Any], int]] = {
     "a pool": ({"pool_size": 2, "normalize_rewards": True}, 1),
     "squashed": ({"squash_actions": True}, 1),
     "squashed noise of the state": ({"squash_actions": True, "use_sde": True}, 1),
-    "a memory": ({"recurrent": "gru", "recurrent_size": 4, "sequence_length": 2}, 1),
-    "a memory, with shorter sequences": ({"recurrent": "lstm", "recurrent_size": 4, "sequence_length": 3}, 1 + 2),
+    "a memory": ({"recurrent": "gru", "recurrent_size": 4, "sequence_length": 2}, 2 + 2),
+    "a memory, with shorter sequences": ({"recurrent": "lstm", "recurrent_size": 4, "sequence_length": 3}, 2 + 2),
 }
 """What is configured, and how often an update of two passes waits."""
 

@@ -165,8 +165,13 @@ def test_training_and_evaluation_give_what_they_give_on_the_cpu(work: str, place
     result, history = train(WORKS[work], made, evaluation_episodes=2)
     expected, expected_history = train(WORKS[work], PLACEMENTS[placement](HERE, HERE), evaluation_episodes=2)
     assert result.agent.parameters.values.device == made.learning_device
-    assert_same(state_of(result.agent), state_of(expected.agent))
-    np.testing.assert_equal(history, expected_history)  # until an episode has ended, its mean is not a number
+    if "memory" in work:  # torch's kernels of recurrent layers on a CPU round in another way
+        torch.testing.assert_close(state_of(result.agent), state_of(expected.agent), rtol=1e-3, atol=1e-5)
+        for metrics, expected_metrics in zip(history, expected_history, strict=True):
+            assert metrics == pytest.approx(expected_metrics, rel=1e-3, abs=1e-5, nan_ok=True)
+    else:
+        assert_same(state_of(result.agent), state_of(expected.agent))
+        np.testing.assert_equal(history, expected_history)  # until an episode has ended, its mean is not a number
     assert result.evaluation == expected.evaluation
 
 

@@ -137,13 +137,14 @@ def kind_cases() -> Iterator[Case]:
                 # Of a pool, sizes come back only once it is full.
                 case = partial(agrees, name=name, config=config, env=env, updates=6 if config.pool_size > 1 else 4)
                 yield Case(f"kind/{kind}/{name}/{form}", what, case)
-    for kind in ("normalised", "squashed", "lstm"):
+    for kind in ("normalised", "squashed"):
         env, config = KINDS[kind]
         case = partial(waits_once, config=replace(config, fast_updates=False), env=env)
         yield Case(f"waits/{kind}", f"an update waits once: {kind}", case)
-    env, config = KINDS["memory, ragged"]
-    case = partial(waits_once, config=replace(config, fast_updates=False), env=env, each_pass=True)
-    yield Case("waits/memory, ragged", "with sequences cut short, it waits once a pass besides", case)
+    for kind in ("lstm", "memory, ragged"):
+        env, config = KINDS[kind]
+        case = partial(waits_once, config=replace(config, fast_updates=False), env=env, each_pass=True)
+        yield Case(f"waits/{kind}", "with a memory, it waits once more, and once a pass besides", case)
     for kind, settings in OFF_POLICY_CONFIGS.items():
         for name in SAMPLED:
             case = partial(off_policy_agrees, name=name, config=settings)

@@ -94,9 +94,9 @@ class Batch:
         """So many rows, over and over."""
         return self.gather(torch.arange(least, device=self.returns.device) % len(self))
 
-    def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "Batch":
-        """The same steps with other numbers beside them, `[B]` each."""
-        return replace(self, log_probs=log_probs, values=values, advantages=advantages, returns=returns)
+    def with_columns(self, **columns: Tensor) -> "Batch":
+        """The same steps with other numbers beside them, `[B]` each, by their names."""
+        return replace(self, **columns)
 
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""

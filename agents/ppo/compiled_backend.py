@@ -138,7 +138,7 @@ class CompiledBackend(Backend):
         """On one thread or two, a call for as many minibatches as take a moment; it gathers its rows itself."""
         if self._num_threads > 2:
             return None
-        packed, rows = self._packed_once(batch), order.numpy()
+        packed, rows = self._pack(batch), order.numpy()
         parameters, step = self._views(clip_range)
         starts = np.cumsum(_whole([0, *sizes]))
         statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
@@ -170,7 +170,7 @@ class CompiledBackend(Backend):
 
     def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base: the whole batch, and which of its rows."""
-        packed, rows = self._packed_once(batch), order.numpy()
+        packed, rows = self._pack(batch), order.numpy()
         return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
 
     def gradient(self, minibatch: Any, clip_range: Any) -> Array:
@@ -195,10 +195,13 @@ class CompiledBackend(Backend):
         means: Array = (sums.sum(0)[:-1] / size).astype(np.float32)
         return means
 
-    def _packed_once(self, batch: Any) -> tuple[Array, Array, Array]:
+    def _pack(self, batch: Any) -> tuple[Array, Array, Array]:
         """Observations, actions and the columns beside them; of an update, only advantages differ between epochs."""
         if self._packed is None or self._packed[0] is not batch.returns:
-            self._packed = batch.returns, _packed(batch)
+            columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
+            observations = np.ascontiguousarray(array_of(batch.inputs))
+            actions = np.ascontiguousarray(array_of(batch.actions), dtype=np.float32).reshape(len(batch), -1)
+            self._packed = batch.returns, (observations, actions, np.stack([array_of(each) for each in columns]))
         self._packed[1][2][ADVANTAGES] = array_of(batch.advantages)
         return self._packed[1]
 
@@ -219,14 +222,6 @@ class CompiledBackend(Backend):
     def _where(self, parameter: Tensor) -> int:
         """Where a parameter begins in the buffer."""
         return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
-
-
-def _packed(batch: Any) -> tuple[Array, Array, Array]:
-    """Observations, actions and the four columns beside them, as the loops take them."""
-    columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
-    observations = np.ascontiguousarray(array_of(batch.inputs))
-    actions = np.ascontiguousarray(array_of(batch.actions), dtype=np.float32).reshape(len(batch), -1)
-    return observations, actions, np.stack([array_of(column) for column in columns])
 
 
 def _actions_of(distribution: Any) -> tuple[Array, Array]:

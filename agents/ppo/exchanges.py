@@ -228,10 +228,7 @@ class ShardedBatch:
     def steps(self) -> Batch:
         """The rows of this learner, with the values, returns and advantages of all."""
         values, returns, advantages = (column.flatten() for column in self._columns.unbind(1))
-        parts = [
-            torch.cat([getattr(part, name) for part in self.own]) for name in ("observations", "actions", "log_probs")
-        ]
-        return Batch(parts[0], parts[1], parts[2], values, advantages, returns)
+        return Batch.joined(self.own).with_columns(values=values, returns=returns, advantages=advantages)
 
     def some(self, least: int) -> Batch:
         """So many rows of this learner's first shard, over and over."""

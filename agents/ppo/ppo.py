@@ -381,7 +381,9 @@ class PPO:
         log_probs = loop.backend.log_probs_of(batch, sizes)
         if not is_current:
             log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
-        return batch.with_columns(log_probs, rows.values, rows.advantages, rows.returns)
+        return batch.with_columns(
+            log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
+        )
 
     @torch.no_grad()
     def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> list[Tensor]:

@@ -1,12 +1,12 @@
-"""Does placement auto choose well? Its choice, and its predictions, against every candidate trained under for real.
+"""Does placement auto choose well? Its choice against every candidate, each trained under for longer.
 
     python benchmarks/auto.py
     python benchmarks/auto.py --works pendulum,slow --rounds 5
 
-Pieces of work differ in environment, network and batch. For each, auto calibrates as it would for a run of two minutes
-and for one of three seconds, then every candidate trains for some moments, round after round, so that a change of the
-machine's pace touches all of them. Those predicted to be several times slower than the best are left out. Where there
-is a CUDA device, CartPole with hidden layers of 64 to 2048 follows, and where learning there begins to pay.
+Pieces of work differ in environment, network and batch. For each, auto chooses as it would for a run of two minutes,
+several times, and for one of three seconds; then every candidate trains for some moments, round after round, so that a
+change of the machine's pace touches all of them. Candidates several times slower than the best take one turn. With a
+CUDA device, CartPole with hidden layers of 64 to 2048 follows, and from which size on learning there pays.
 
 Results go to results/auto.json, or to results/auto-cuda.json where there is a CUDA device. The exit code is 1 where a
 promise is not kept: a choice within 5 % of the best in all works but one, and never more than 15 % off.
@@ -17,19 +17,18 @@ import math
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from hybridppo import PPOConfig
-from hybridppo.auto.auto import Auto, work_of
-from hybridppo.auto.calibration import available_accelerator, calibrate
-from hybridppo.auto.comparison import measure_candidate
-from hybridppo.auto.decision import Decision
-from hybridppo.auto.figures import Calibration, Work
-from hybridppo.auto.prediction import Candidate, Prediction
+from hybridppo.auto.auto import Auto
+from hybridppo.auto.comparison import candidates
+from hybridppo.auto.search import Limits
+from hybridppo.auto.trials import Candidate, Training
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import EnvError
+from hybridppo.system.accelerator import num_cuda_devices
 
 # Below the library, which has to be imported before NumPy.
 import gymnasium as gym  # isort: skip
@@ -37,11 +36,11 @@ import machine  # isort: skip
 from settings import cleanrl  # isort: skip
 import numpy as np  # isort: skip
 
-WITHIN, AT_MOST, PREDICTED_WITHIN = 1.05, 1.15, 0.20
+WITHIN, AT_MOST = 1.05, 1.15
 HOPELESS = 2.5
-"""Candidates predicted to take so many times longer than the best are not trained under."""
+"""Candidates that take so many times longer than the best in the first round have no other turn."""
 LONG_RUN, SHORT_RUN = 120.0, 3.0
-"""Seconds of the runs to calibrate for."""
+"""Seconds of the runs to choose for."""
 
 
 class Slow(gym.Env[Any, Any]):
@@ -117,77 +116,73 @@ def cuda_works() -> dict[str, Piece]:
     }
 
 
-def measure(piece: Piece, *, rounds: int, seconds: float, accelerator: str | None) -> dict[str, Any]:
-    """One piece of work: what auto predicts and chooses with and without overlap, and what every candidate takes."""
-    environments = make_environments(piece.env, piece.config.num_envs)
-    try:
-        endless = work_of(environments, piece.config, total_steps=10**9, num_workers=None)
-    finally:
-        environments.close()
-    predictions, _ = _decided(piece, endless, 0, accelerator)  # warms up, and says how long an iteration takes
-    iteration = min(prediction.iteration for prediction in predictions)
-
+def measure(piece: Piece, *, rounds: int, seconds: float) -> dict[str, Any]:
+    """One piece of work: what auto chooses with and without overlap, and what every candidate takes."""
+    training = Training(piece.env, piece.config, EnvironmentOptions())
+    limits = _limits(training)
+    found = candidates(limits, piece.config.num_envs)
+    measured, steps = _measure_all(training, found, rounds=rounds, seconds=seconds)
+    per_second = steps / min(measured.values())
     choices: dict[str, Any] = {}
-    tried: dict[str, Candidate] = {}
-    hopeless: set[str] = set()
     for max_lag in (0, 1):
-        long_run, short_run = (replace(endless, iterations=math.ceil(run / iteration)) for run in (LONG_RUN, SHORT_RUN))
-        predictions, (calibration, decision) = _decided(piece, long_run, max_lag, accelerator)
-        short = _calibrated(piece, short_run, max_lag, accelerator)
-        assert calibration.figures is not None  # which two minutes leave time for
-        fastest = min(prediction.iteration for prediction in predictions)
-        close = [each for each in predictions if each.iteration < HOPELESS * fastest or each is decision.chosen]
-        tried |= {each.candidate.label: each.candidate for each in close}
-        hopeless |= {each.candidate.label for each in predictions} - tried.keys()
+        long = [_chosen(training, max_lag, LONG_RUN * per_second) for _ in range(rounds)]
+        short = _chosen(training, max_lag, SHORT_RUN * per_second)
+        chosen = statistics.mode(table["chosen"] for table in long)
+        allowed = [each.label for each in found if each.max_lag <= max_lag]
         choices[f"max_lag={max_lag}"] = {
-            "chosen": decision.chosen.candidate.label,
-            "allowed": [each.candidate.label for each in predictions if each.candidate.max_lag <= max_lag],
-            "predicted": {each.candidate.label: each.iteration for each in predictions},
-            "figures": calibration.figures.to_json(),
-            "seconds_calibrating": calibration.seconds - calibration.seconds_once,
-            "seconds_calibrating_short_run": short.seconds - short.seconds_once,
+            "chosen": chosen,
+            "each": [table["chosen"] for table in long],
+            "allowed": allowed,
+            "trials": [table["trials"] for table in long],
+            "seconds_choosing": max(table["seconds"] for table in long),
+            "seconds_choosing_short_run": short["seconds"],
+            **judge(chosen, allowed, measured),
         }
-    measured = _measure_all(piece, list(tried.values()), rounds=rounds, seconds=seconds)
-    for choice in choices.values():
-        choice |= judge(choice["chosen"], choice["allowed"], choice["predicted"], measured)
-    rows = {"measured": measured, "hopeless": sorted(hopeless - tried.keys()), "choices": choices}
+    rows = {"measured": measured, "choices": choices}
     return {"config": piece.config.to_json(), "run_seconds": [LONG_RUN, SHORT_RUN], **rows}
 
 
-def _calibrated(piece: Piece, work: Work, max_lag: int, accelerator: str | None) -> Calibration:
-    return calibrate(piece.env, work, piece.config, max_lag=max_lag, any_threads=True, accelerator=accelerator)
+def _limits(training: Training) -> Limits:
+    environments = make_environments(training.source, training.config.num_envs)
+    try:
+        return Auto(1).limits(training, environments, total_steps=10**9)
+    finally:
+        environments.close()
 
 
-def _decided(
-    piece: Piece, work: Work, max_lag: int, accelerator: str | None
-) -> tuple[Sequence[Prediction], tuple[Calibration, Decision]]:
-    calibration = _calibrated(piece, work, max_lag, accelerator)
-    predictions, decision = Auto(max_lag).predictions(work, piece.config, calibration)
-    return predictions, (calibration, decision)
+def _chosen(training: Training, max_lag: int, total_steps: float) -> dict[str, Any]:
+    environments = make_environments(training.source, training.config.num_envs)
+    try:
+        auto = Auto(max_lag)
+        return auto.choose(training.source, environments, training.config, total_steps=round(total_steps)).table
+    finally:
+        environments.close()
 
 
-def _measure_all(piece: Piece, tried: Sequence[Candidate], *, rounds: int, seconds: float) -> dict[str, float]:
-    """Seconds of an iteration under every candidate: medians over rounds in which all take their turn."""
-    turns: dict[str, list[float]] = {candidate.label: [] for candidate in tried}
+def _measure_all(
+    training: Training, tried: Sequence[Candidate], *, rounds: int, seconds: float
+) -> tuple[dict[str, float], int]:
+    """Seconds of an iteration under every candidate, medians over rounds in which all take their turn; its steps."""
+    turns: dict[str, list[float]] = {}
+    steps = 0
     for _ in range(rounds):
+        best = min((min(each) for each in turns.values()), default=math.inf)
         for candidate in tried:
-            row = measure_candidate(piece.env, piece.config, candidate, seconds=seconds)
-            turns[candidate.label].append(row["seconds"])
-    return {label: statistics.median(values) for label, values in turns.items()}
+            if min(turns.get(candidate.label, [0.0])) > HOPELESS * best:
+                continue
+            trial = training.try_out(candidate, seconds)
+            turns.setdefault(candidate.label, []).append(trial.iteration)
+            steps = trial.steps
+    return {label: statistics.median(values) for label, values in turns.items()}, steps
 
 
-def judge(
-    chosen: str, allowed: Sequence[str], predicted: Mapping[str, float], measured: Mapping[str, float]
-) -> dict[str, Any]:
-    """How far a choice is from the best that was allowed, and every prediction from what was measured."""
+def judge(chosen: str, allowed: Sequence[str], measured: Mapping[str, float]) -> dict[str, Any]:
+    """How far a choice is from the best that was allowed."""
     best = min((label for label in allowed if label in measured), key=lambda label: measured[label])
     return {
         "best": best,
         "ratio_to_best": measured[chosen] / measured[best],
         "ratio_to_cpu": measured[chosen] / measured["cpu"] if "cpu" in measured else None,
-        "predicted_over_measured": {
-            label: predicted[label] / measured[label] for label in measured if label in predicted
-        },
     }
 
 
@@ -195,16 +190,14 @@ def summary(works: Mapping[str, Any], max_lag: int) -> dict[str, Any]:
     """Whether the promises are kept, over all works."""
     choices = [row["choices"][f"max_lag={max_lag}"] for row in works.values()]
     ratios = [choice["ratio_to_best"] for choice in choices]
-    quotients = [quotient for choice in choices for quotient in choice["predicted_over_measured"].values()]
     num_within = sum(ratio <= WITHIN for ratio in ratios)
     return {
         "works": len(ratios),
         "within_5_percent": num_within,
         "worst_ratio": max(ratios),
-        "predictions": len(quotients),
-        "predictions_within_20_percent": sum(abs(quotient - 1.0) <= PREDICTED_WITHIN for quotient in quotients),
-        "longest_calibration": max(choice["seconds_calibrating"] for choice in choices),
-        "longest_of_a_short_run": max(choice["seconds_calibrating_short_run"] for choice in choices),
+        "stable": sum(len(set(choice["each"])) == 1 for choice in choices),
+        "longest_choice": max(choice["seconds_choosing"] for choice in choices),
+        "longest_of_a_short_run": max(choice["seconds_choosing_short_run"] for choice in choices),
         "is_kept": num_within >= len(ratios) - max(1, len(ratios) // 8) and max(ratios) <= AT_MOST,
     }
 
@@ -222,16 +215,15 @@ def crossing(measured: Mapping[int, Mapping[str, float]]) -> int | None:
 def as_markdown(works: Mapping[str, Any], max_lag: int) -> str:
     """The works as a table."""
     lines = [
-        "| work | chosen | best measured | ms | of best | of cpu | predicted / measured |",
-        "|---|---|---|---:|---:|---:|---|",
+        "| work | chosen | best measured | ms | of best | of cpu |",
+        "|---|---|---|---:|---:|---:|",
     ]
     for name, row in works.items():
         choice, measured = row["choices"][f"max_lag={max_lag}"], row["measured"]
-        quotients = ", ".join(f"{label} {q:.2f}" for label, q in choice["predicted_over_measured"].items())
         of_cpu = "" if choice["ratio_to_cpu"] is None else f"{choice['ratio_to_cpu']:.2f}"
         lines.append(
             f"| {name} | {choice['chosen']} | {choice['best']} | {1e3 * measured[choice['chosen']]:.1f} "
-            f"| {choice['ratio_to_best']:.3f} | {of_cpu} | {quotients} |"
+            f"| {choice['ratio_to_best']:.3f} | {of_cpu} |"
         )
     return "\n".join(lines)
 
@@ -241,12 +233,11 @@ def result_as_markdown(result: Mapping[str, Any]) -> str:
     parts = []
     for max_lag, title in ((0, "No overlap allowed"), (1, "Overlap allowed")):
         found = result["summaries"][f"max_lag={max_lag}"]
-        long, short = found["longest_calibration"], found["longest_of_a_short_run"]
+        long, short = found["longest_choice"], found["longest_of_a_short_run"]
         parts.append(
             f"{title}: within 5 % of the best in {found['within_5_percent']} of {found['works']}, never more than "
-            f"{100 * (found['worst_ratio'] - 1):.0f} % off; {found['predictions_within_20_percent']} of "
-            f"{found['predictions']} predictions within 20 %; calibrations of at most {long:.1f} s for a run of "
-            f"{LONG_RUN:.0f} s, and of {short:.2f} s for one of {SHORT_RUN:.0f} s."
+            f"{100 * (found['worst_ratio'] - 1):.0f} % off; the same choice each time in {found['stable']}; trials of "
+            f"at most {long:.1f} s for a run of {LONG_RUN:.0f} s, and of {short:.2f} s for one of {SHORT_RUN:.0f} s."
         )
         parts.append(as_markdown(result["works"], max_lag))
     return "\n\n".join(parts)
@@ -257,15 +248,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--works", default=",".join(WORKS), help="which, by name (default: all)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of every candidate")
-    parser.add_argument("--seconds", type=float, default=0.8, help="of every turn, after two iterations that warm up")
+    parser.add_argument("--seconds", type=float, default=0.8, help="of every turn, after an iteration that warms up")
     arguments = parser.parse_args()
-    accelerator = available_accelerator()
+    accelerator = "cuda" if num_cuda_devices() else None
     pieces = {name: WORKS[name] for name in arguments.works.split(",")} | (cuda_works() if accelerator else {})
     works: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name, piece in pieces.items():
         try:
-            works[name] = measure(piece, rounds=arguments.rounds, seconds=arguments.seconds, accelerator=accelerator)
+            works[name] = measure(piece, rounds=arguments.rounds, seconds=arguments.seconds)
         except EnvError as error:  # a package of environments that is not installed
             left_out[name] = str(error)
             print(f"{name}: left out: {error}", flush=True)
@@ -277,7 +268,6 @@ def main() -> int:
         sizes = {size: works[f"cartpole_{size}"] for size in CUDA_SIZES}
         payload["crossing"] = {
             "measured": crossing({size: row["measured"] for size, row in sizes.items()}),
-            "predicted": crossing({size: row["choices"]["max_lag=0"]["predicted"] for size, row in sizes.items()}),
         }
         print(f"\nFrom hidden layers of this size on, hybrid is faster than cpu: {payload['crossing']}")
     print(f"\n{result_as_markdown(payload)}")

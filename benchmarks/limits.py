@@ -280,10 +280,10 @@ def _tanhs() -> dict[str, Callable[[Both], object]]:
 @cache
 def _compiled() -> Any:
     """The module of the library's compiled updates; None where Numba is not there."""
-    from hybridppo.agents.ppo import compiled_steps
+    from hybridppo.agents.ppo import compiled_backend
     from hybridppo.compiled.modules import has_numba
 
-    return compiled_steps.MODULE.load() if has_numba() else None
+    return compiled_backend.MODULE.load() if has_numba() else None
 
 
 def as_markdown(result: dict[str, Any]) -> str:

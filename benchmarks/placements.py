@@ -15,7 +15,7 @@ import machine
 import torch
 from settings import cleanrl
 
-from hybridppo.auto.comparison import as_markdown, measure_placements
+from hybridppo.auto.comparison import as_markdown, compare_placements
 
 HIDDEN_SIZES = ["64", "64,64", "128", "128,128", "256", "256,256", "1024", "1024,1024"]
 
@@ -25,10 +25,10 @@ def measure(env_id: str, hidden_sizes: tuple[int, ...], num_envs: int, seconds: 
     cases = []
     for cuda_graphs in (False, True) if torch.cuda.is_available() else (False,):
         config = cleanrl(num_envs=num_envs, hidden_sizes=hidden_sizes, cuda_graphs=cuda_graphs)
-        rows = measure_placements(env_id, config, seconds=seconds)
+        found = compare_placements(env_id, config, seconds=seconds, max_lag=1)
         steps = ", captured optimizer steps" if cuda_graphs else ""
-        print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}{steps}\n\n{as_markdown(rows)}")
-        cases.append({"env_id": env_id, "config": config.to_json(), "rows": rows})
+        print(f"\n### {env_id}, {num_envs} environments, hidden layers {hidden_sizes}{steps}\n\n{as_markdown(found)}")
+        cases.append({"env_id": env_id, "config": config.to_json(), "rows": found["candidates"]})
     return cases
 
 

@@ -20,14 +20,17 @@ Writes results/scaling.json, with everything that was measured.
 """
 
 import argparse
+import multiprocessing
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import machine
 from scaling_seen import (
     EPOCHS,
@@ -46,15 +49,19 @@ from scaling_seen import (
 from settings import cleanrl
 from simulation import Machine, Simulation, Timing, learners, samplers, seconds_per_iteration, served
 
-from hybridppo.distribution.lag import BoundedLag
+from hybridppo.agents import PPO
+from hybridppo.distribution.central_server import BoundedLag
+from hybridppo.distribution.launching import join_store, store_of_this_machine
+from hybridppo.distribution.link import Link
 from hybridppo.system.threads import cpu_cores
 
 FRAGMENTS = (1, 2, 4, 8, 16, 32, 64)
 WORTH_ORDERING = 1.10
 """Of two measurements that differ by less, no order is asked for."""
 SIMULATED_ITERATIONS = 12
-LARGE, SMALL = 2**20, 2**10
-"""Bytes by which gloo is measured."""
+LARGE, SMALL, GATHERS = 2**20, 2**10, 50
+"""Bytes by which gloo is measured, and how often."""
+SECONDS_TO_START = 120.0
 
 
 def _at_its_own_pace(
@@ -237,23 +244,38 @@ def _simulated(
 
 def gloo(width: int) -> tuple[float, float, float, float]:
     """A meeting's latency on loopback, its seconds per byte, and the bytes of a row of gradients and of a slice."""
-    from hybridppo.distribution.measuring import measure_learners
-    from hybridppo.distribution.one_learner import OneLearner, sizes_of
-    from hybridppo.distribution.prediction import Crossings
-    from hybridppo.environments.options import EnvironmentOptions
-    from hybridppo.runs.distribution_policies import MultiLearner
-
+    store = store_of_this_machine()
+    other = multiprocessing.get_context("spawn").Process(target=join_gathers, args=(store.port,))
+    other.start()
+    small, large = seconds_of_gathers(store, 0)
+    other.join()
+    env = gym.make("CartPole-v1")
     config = cleanrl(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(width, width))
-    one = OneLearner("CartPole-v1", config, EnvironmentOptions(vectorization="sync"), MultiLearner(1))
-    columns = len(one.agent.parameters.gradient)
-    small, large = (measure_learners(Crossings(), columns, size).gather for size in (SMALL, LARGE))
+    agent = PPO(env.observation_space, env.action_space, config, seed=0)
+    # Four numbers of the observation, the log-probability and the reward in float32, an action, two flags.
+    bytes_of_slice = NUM_ENVS * NUM_STEPS * (4 * 4 + 4 + 4 + 8 + 2)
     # A message is two meetings: of how long it is, and of itself.
-    return (
-        small / 2,
-        max(0.0, large - small) / (LARGE - SMALL),
-        4.0 * columns,
-        float(sizes_of(one, config, 1).bytes_of_rollout),
-    )
+    return small / 2, max(0.0, large - small) / (LARGE - SMALL), 4.0 * len(agent.parameters.gradient), bytes_of_slice
+
+
+def join_gathers(port: int) -> None:
+    """The other of the two processes that gather."""
+    seconds_of_gathers(join_store(port, SECONDS_TO_START), 1)
+
+
+def seconds_of_gathers(store: Any, rank: int) -> list[float]:
+    """What it takes two processes to send each other few bytes, and many."""
+    link = Link(store, rank, 2, timeout=SECONDS_TO_START, start_timeout=SECONDS_TO_START)
+    found = []
+    for size in (SMALL, LARGE):
+        data, seconds = bytes(size), []
+        for _ in range(GATHERS):
+            start = time.perf_counter()
+            link.gather(data)
+            seconds.append(time.perf_counter() - start)
+        found.append(statistics.median(seconds))
+    link.close()
+    return found
 
 
 def order(rows: Sequence[dict[str, Any]]) -> tuple[int, int]:

@@ -185,7 +185,7 @@ def _record_learners(seen: Observed, recording: _Recording) -> None:
 
         return call
 
-    for way in (exchange.Alone, exchange.InSharedMemory):
+    for way in (exchange.NoExchange, exchange.InSharedMemory):
         recording.around(way, "to_fill", filling)
         recording.around(way, "filled", meeting)
     recording.time(Stepper, "fill", seen.fills)
@@ -194,24 +194,24 @@ def _record_learners(seen: Observed, recording: _Recording) -> None:
 
 def _record_samplers(seen: Observed, recording: _Recording) -> None:
     """Of `coarse`."""
-    from hybridppo.distribution.ray_workers import RayWorkers
+    from hybridppo.distribution.ray_samplers import RaySamplers
 
     def received(plain: Any) -> Any:
         def call(self: Any, worker: int) -> Any:
-            task = self._awaited[worker].task
+            is_filling = worker in self._tasks
             found = plain(self, worker)
-            if task is not None and isinstance(found, tuple):
+            if is_filling and isinstance(found, tuple):
                 seen.fills.append(found[1])
             return found
 
         return call
 
-    recording.around(RayWorkers, "_received", received)
+    recording.around(RaySamplers, "_received", received)
 
 
 def _record_server(seen: Observed, recording: _Recording) -> None:
     """Of `central`: of learners, what they say of themselves."""
-    from hybridppo.distribution.learners import LearnerPool, Learners
+    from hybridppo.distribution.central_server import LearnerPool, Learners
 
     def counted(plain: Any) -> Any:
         def call(self: Any, learner: int, done: dict[str, Any]) -> Any:

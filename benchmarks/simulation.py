@@ -340,7 +340,7 @@ def learners(simulation: Simulation, timing: Timing, machines: Sequence[Machine]
 
 
 class Rule(Protocol):
-    """Who may compute, and step, so that no gradient is too old: `hybridppo.distribution.lag.BoundedLag` has one."""
+    """Who may compute, and step, so that no gradient is too old: `BoundedLag` is one."""
 
     def may_begin(self) -> bool:
         """Whether another may compute a gradient."""

@@ -51,7 +51,7 @@ TESTS: dict[str, str] = {
     "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py",
     "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
     "hybridppo/training/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
-    "agents/ppo/losses.py": "agents/ppo/test_losses.py agents/ppo",
+    "agents/ppo/loss.py": "agents/ppo/test_losses.py agents/ppo",
     "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
     "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",
     "runners/samplers": "runners/samplers hybridppo/system/test_seeds.py "
@@ -67,14 +67,14 @@ TESTS: dict[str, str] = {
     "hybridppo/placements": "hybridppo/placements/test_mirroring.py hybridppo/placements/test_placements.py "
     "runners/test_accounting.py",
     "hybridppo/auto": "hybridppo/auto",
-    "hybridppo/compiled": "hybridppo/compiled runners/samplers/test_on_device.py agents/ppo/test_optimizer_steps.py "
+    "hybridppo/compiled": "hybridppo/compiled runners/samplers/test_on_device.py agents/ppo/test_backends.py "
     "agents/ddpg/test_compiled_off_policy_steps.py",
 }
 MARKS = "not slow and not gpu and not wheel"
 """Tests that need the packages of extras run too, where these are installed: they alone see what Numba compiles."""
 NOT_BY_DEFAULT = (
     "hybridppo/auto",
-    "agents/ppo/captured_steps.py",
+    "agents/ppo/recorded_step.py",
     "agents/ppo/config.py",
     "agents/ddpg/config.py",
 )

@@ -1,6 +1,6 @@
 """Proximal policy optimization.
 
-`ppo.py` is the agent, `config.py` its settings, `losses.py` the terms of its loss, and `optimizer_steps.py` puts them
-together: a step of the optimizer on a minibatch, by autograd. `numpy_steps.py` and `captured_steps.py` do the same
-faster. Begin with `ppo.py`.
+The whole update reads from top to bottom in four files: `ppo.py` is the agent, which prepares a batch of a rollout;
+`batch.py` cuts it into minibatches; `loop.py` goes over them, with the gradient by autograd; `loss.py` has the loss.
+Faster gradients, for the library's own loss, are `numpy_backend.py` and `compiled_backend.py`. Begin with `ppo.py`.
 """

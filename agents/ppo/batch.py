@@ -1,4 +1,4 @@
-"""The batch that PPO learns from."""
+"""The batch that PPO learns from, and how an epoch cuts it into minibatches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from hybridppo.agents.ppo.losses import normalize
+from hybridppo.agents.ppo.loss import normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
+from hybridppo.system.accelerator import sent
 
-Array = NDArray[Any]
 
-
-@dataclass(frozen=True)
+@dataclass
 class Batch:
-    """The steps of a rollout, flattened to `[B, ...]`, with what PPO adds to them."""
+    """The steps of one or more rollouts, flattened to `[B, ...]`, with what PPO adds to them.
+
+    The NumPy backend has minibatches of arrays in place of tensors. It is not frozen: that would double the time that a
+    minibatch takes to be made.
+    """
 
     observations: Any
     """A tensor, or `StackedRows` of which minibatches are made."""
@@ -26,6 +28,16 @@ class Batch:
     values: Tensor
     advantages: Tensor
     returns: Tensor
+    weights: Tensor | None = None
+    """With a pool, `[B]`: how much more probable each action was before the update than when it was taken."""
+    shares: Tensor | None = None
+    """With a pool, `[B]`: how much of the clip range is this update's; the same in every row."""
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Batch]") -> "Batch":
+        """All rows of some batches, one batch after the other."""
+        names = parts[0].columns()
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
     def __len__(self) -> int:
         return len(self.returns)
@@ -50,13 +62,8 @@ class Batch:
         return replace(self, observations=self.inputs) if isinstance(self.observations, StackedRows) else self
 
     def clip_range(self, clip_range: Any) -> Any:
-        """The clip range of its rows: a number, or `[B]`."""
-        return clip_range
-
-    @property
-    def advantage_weights(self) -> Tensor | None:
-        """`[B]`, what advantages are multiplied by; None for 1."""
-        return None
+        """The clip range of its rows: a number, or with a pool `[B]`."""
+        return clip_range if self.weights is None else clip_range * self.shares / self.weights
 
     def weighed(self, orders: Tensor, sizes: Sequence[int], normalizes: bool) -> "Sequence[Batch]":
         """For each epoch, the batch with the advantages that it learns from.
@@ -66,7 +73,7 @@ class Batch:
             sizes: of the minibatches of each.
             normalizes: whether advantages are normalised within each minibatch.
         """
-        weights = self.advantage_weights
+        weights = self.weights
         if not normalizes:
             return [self if weights is None else replace(self, advantages=weights * self.advantages)] * len(orders)
         advantages = self.advantages.new_empty(orders.shape)
@@ -79,16 +86,6 @@ class Batch:
         """How many steps each minibatch of an epoch has."""
         return sizes
 
-    def packed(self) -> "PackedBatch":
-        """The same as arrays, on the CPU."""
-        return PackedBatch(*self._as_arrays())
-
-    def _as_arrays(self) -> tuple[Any, Array, Array]:
-        """Observations, actions `[B, *action]`, and all that is beside them, `[n, B]`."""
-        beside = [getattr(self, name).numpy() for name in columns_of(type(self))[2:]]
-        stacked = isinstance(self.observations, StackedRows)
-        return self.observations if stacked else self.observations.numpy(), self.actions.numpy(), np.stack(beside)
-
     def steps(self) -> "Batch":
         """Its rows, of which each is a step."""
         return self
@@ -99,26 +96,43 @@ class Batch:
 
     def with_columns(self, log_probs: Tensor, values: Tensor, advantages: Tensor, returns: Tensor) -> "Batch":
         """The same steps with other numbers beside them, `[B]` each."""
-        return Batch(self.observations, self.actions, log_probs, values, advantages, returns)
+        return replace(self, log_probs=log_probs, values=values, advantages=advantages, returns=returns)
 
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""
-        columns = (getattr(self, name).split(list(sizes)) for name in columns_of(type(self)))
-        return (type(self)(*parts) for parts in zip(*columns, strict=True))
+        columns = self.columns()
+        parts = (column.split(list(sizes)) for column in columns.values())
+        return (Batch(**dict(zip(columns, part, strict=True))) for part in zip(*parts, strict=True))
 
     def gather(self, rows: Tensor) -> "Batch":
         """The rows at `[M]` indices, copied."""
-        return self.map(lambda tensor: tensor.index_select(0, rows))
+        return self.map(lambda column: column.index_select(0, rows))
 
-    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with `function` applied to each of its tensors."""
-        tensors = (function(getattr(self, name)) for name in columns_of(type(self)))
-        return type(self)(*tensors)
+    def map(self, function: Callable[[Any], Any]) -> "Batch":
+        """The batch with `function` applied to each of its columns."""
+        mapped: list[Any] = [None if column is None else function(column) for column in vars(self).values()]
+        return Batch(*mapped)
+
+    def columns(self) -> dict[str, Any]:
+        """What it has for each row, by name."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: column for name, column in columns.items() if column is not None}
 
 
-def columns_of(kind: type[Batch]) -> tuple[str, ...]:
-    """The names of what a batch has for each row, in order."""
-    return tuple(each.name for each in fields(kind))
+def orders_on(
+    device: torch.device, generator: np.random.Generator, size: int, epochs: int
+) -> tuple[Tensor, list[dict[str, Any]]]:
+    """A shuffle of `size` rows for each epoch, `[epochs, size]`, on the device, in one copy that nobody waits for.
+
+    Returns:
+        The shuffles, and the generator's state after each: an update may end early, and the generator must then be as
+        if only the shuffles of its epochs had been drawn.
+    """
+    shuffles, states = [], []
+    for _ in range(epochs):
+        shuffles.append(generator.permutation(size))
+        states.append(dict(generator.bit_generator.state))
+    return sent(np.stack(shuffles), device), states
 
 
 def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
@@ -129,38 +143,3 @@ def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:
     parts = torch.split(orders, list(sizes), -1)
     for size in sorted(set(sizes)):
         yield torch.stack([part for part in parts if part.shape[-1] == size], -2)
-
-
-class PackedBatch:
-    """A batch in two arrays and its actions, so that a shuffle is few gathers.
-
-    Args:
-        observations: `[B, obs]`; or stacks of frames, of which a gather makes arrays.
-        actions: `[B, *action]`.
-        columns: `[4, B]`: log-probabilities, values, advantages, returns.
-    """
-
-    def __init__(self, observations: Any, actions: Array, columns: Array) -> None:
-        self.observations, self.actions = observations, actions
-        self._columns = columns
-        self.log_probs, self.values, self.advantages, self.returns = columns[:4]
-        self.input_gradients: Array | None = None
-        """Where the gradients of the observations are wanted, `[n, B, obs]`."""
-
-    def clip_range(self, clip_range: float) -> Any:
-        """As `Batch.clip_range`."""
-        return clip_range
-
-    def mask(self, size: int) -> Array:
-        """The last `size` numbers of each observation, `[size, B]`."""
-        rows: Array = self.observations.T[-size:]
-        return rows
-
-    def gather(self, order: Array) -> "PackedBatch":
-        """The rows at `[M]` indices, copied."""
-        observations, actions = self.observations.take(order, axis=0), self.actions.take(order, axis=0)
-        return type(self)(observations, actions, self._columns.take(order, axis=1))
-
-    def rows(self, start: int, end: int) -> "PackedBatch":
-        """Neighbouring rows, as views."""
-        return type(self)(self.observations[start:end], self.actions[start:end], self._columns[:, start:end])

@@ -1,6 +1,6 @@
-"""An optimizer step of PPO as it is compiled: the terms of `losses.py`, their gradients, clipping and Adam.
+"""An optimizer step of PPO as it is compiled: the terms of `loss.py`, their gradients, clipping and Adam.
 
-Never called as it stands here; `compiled_steps.py` compiles it and calls it.
+Never called as it stands here; `compiled_backend.py` compiles it and calls it.
 """
 
 import math
@@ -19,7 +19,7 @@ ACTOR_RATE, CRITIC_RATE, BETA_1, BETA_2, EPS, STEP = range(5, 11)
 """Where each setting is."""
 NUM_SETTINGS = 11
 POLICY_LOSS, VALUE_LOSS, ENTROPY, APPROX_KL, CLIP_FRACTION, GRAD_NORM = range(6)
-"""Where each statistic is, as in `optimizer_steps.STATISTICS`."""
+"""Where each statistic is, as in `loss.STATISTICS`."""
 ACTOR, CRITIC, BOTH = range(3)
 """Whose part of the work is done."""
 
@@ -29,7 +29,6 @@ def take_steps(
     gradient: Any,
     exp_avg: Any,
     exp_avg_sq: Any,
-    steps: bool,
     observations: Any,
     actions: Any,
     columns: Any,
@@ -61,7 +60,6 @@ def take_steps(
         gradient: `[P]`, written.
         exp_avg: `[P]`, Adam's first moments.
         exp_avg_sq: `[P]`, the second ones.
-        steps: whether there is a step at all, and not the gradient alone and `STATISTICS` but the last.
         observations: `[B, obs]`, of the whole batch.
         actions: `[B, actions]`, float32 also where they are choices.
         columns: `[4, B]`: log-probabilities, values, the advantages that are learned from, returns.
@@ -91,33 +89,10 @@ def take_steps(
             numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
         )  # fmt: skip
         tell(sums, len(some), network, statistics[minibatch])
-        if steps:
-            square(gradient, network, offsets, squares_of)
-            if network != BOTH and not meet(signals, network, minibatch + 1):
-                return
-            take_step(
-                values, gradient, exp_avg, exp_avg_sq, network, offsets, squares_of, settings, statistics[minibatch]
-            )
-
-
-def take_step_of_shards(
-    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, gradients: Any, sums: Any, size: int, offsets: Any,
-    settings: Any, statistics: Any,
-) -> None:  # fmt: skip
-    """An optimizer step along the sum of the gradients of a minibatch's shards `[S, P]`; `STATISTICS`, `[6]`.
-
-    `gradients` and `sums`, `[S, 6]`, are as `fill_gradient` has filled them; others as for `take_steps`.
-    """
-    gradient[:] = gradients[0]
-    for shard in range(1, len(gradients)):
-        for k in range(len(gradient)):
-            gradient[k] += gradients[shard, k]
-        for k in range(sums.shape[1]):
-            sums[0, k] += sums[shard, k]
-    tell(sums[0], size, BOTH, statistics)
-    squares_of = np.empty(2)
-    square(gradient, BOTH, offsets, squares_of)
-    take_step(values, gradient, exp_avg, exp_avg_sq, BOTH, offsets, squares_of, settings, statistics)
+        square(gradient, network, offsets, squares_of)
+        if network != BOTH and not meet(signals, network, minibatch + 1):
+            return
+        take_step(values, gradient, exp_avg, exp_avg_sq, network, offsets, squares_of, settings, statistics[minibatch])
 
 
 def tell(sums: Any, size: int, network: int, statistics: Any) -> None:

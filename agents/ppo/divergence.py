@@ -8,8 +8,8 @@ from torch import Tensor
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.normalizing import Normalization
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS
 from hybridppo.errors import TrainingError
 from hybridppo.networks.rows import numbers_of
 from hybridppo.rollouts.rollout import Rollout

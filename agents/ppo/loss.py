@@ -1,22 +1,28 @@
-"""The loss of PPO: what an optimizer step descends on a minibatch.
+"""The loss of PPO: what an optimizer step descends on a minibatch, its terms, and what is measured.
 
     policy_loss - entropy_coef * mean(entropy) + value_coef * value_loss
 
-This is the place to change it; its terms are in `losses.py`. A loss of one's own is a function like `ppo_loss`, for
-`hybridppo.train(..., loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd.
+This is the place to change it. A loss of one's own is a function like `ppo_loss`, for `hybridppo.train(...,
+loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd.
 
-Where nobody has one, small networks on a CPU learn by the gradient that `numpy_passes.py` writes out by hand. At the
-start of every run both are computed once and compared: if a formula was changed here alone, a warning says so, and
-autograd is taken.
+For the library's own loss, small networks on a CPU learn by the gradient that `numpy_backend.py` writes out by hand. At
+the start of every run it is compared with autograd's (`backends.py`): if a formula was changed here alone, a warning
+says so, and autograd is taken.
+
+Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; details after Huang et al.,
+"The 37 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.losses import clipped_value_loss, policy_loss, value_loss
+
+STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
+"""What is measured of an optimizer step, in order; `grad_norm` is that before the gradient was scaled down."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class LossInputs:
     log_ratio: Tensor
     """The log-probability of the action now, less that when it was taken."""
     advantages: Tensor
-    """Normalised by `losses.normalize`, if `normalize_advantage` says so."""
+    """Normalised by `normalize`, if `normalize_advantage` says so."""
     entropy: Tensor
     """Of the action distribution, in nats."""
     values: Tensor
@@ -71,3 +77,90 @@ def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) 
         )
     entropy = inputs.entropy.mean()
     return Loss(policy - config.entropy_coef * entropy + config.value_coef * value, policy, value, entropy)
+
+
+def policy_loss(*, log_ratio: Tensor, advantages: Tensor, clip_range: float | Tensor) -> Tensor:
+    """The clipped surrogate (2017, equation 7), negated so that less is better; a scalar.
+
+    Args:
+        log_ratio: `[B]`, the action's log-probability now less that at the time it was taken.
+        advantages: `[B]`.
+        clip_range: how far the ratio may leave 1 before its gradient stops; a number, or a scalar on the same device.
+    """
+    ratio = log_ratio.exp()
+    bounds: Any = (1.0 - clip_range, 1.0 + clip_range)
+    clipped = ratio.clamp(*bounds)
+    return -torch.minimum(ratio * advantages, clipped * advantages).mean()
+
+
+def value_loss(*, values: Tensor, returns: Tensor) -> Tensor:
+    """Half the mean squared error of the critic, a scalar; arguments `[B]`.
+
+    The half follows the original implementation and CleanRL; stable-baselines3 has none, so its
+    `vf_coef=0.5` is `value_coef=1.0` here.
+    """
+    return 0.5 * (values - returns).square().mean()
+
+
+def clipped_value_loss(*, values: Tensor, returns: Tensor, old_values: Tensor, clip_range: float) -> Tensor:
+    """The value loss with the step away from `old_values` clipped (detail 9); arguments `[B]`.
+
+    The worse of the clipped and the unclipped error counts, as in the original implementation.
+    """
+    clipped = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square()).mean()
+
+
+def normalize(advantages: Tensor, *, weights: Tensor | None = None, counted: Tensor | None = None) -> Tensor:
+    """Zero mean and unit standard deviation over each minibatch (detail 7; unbiased deviation).
+
+    The only place where advantages are normalised, for every backend. A single advantage has no deviation and becomes
+    zero.
+
+    Args:
+        advantages: `[..., B]`, minibatches of one size.
+        weights: `[..., B]`, if each advantage is multiplied by a weight; the weighted ones are normalised.
+        counted: `[..., B]` bool, if not all rows are steps; the others become zero.
+    """
+    number: Any = advantages.shape[-1]
+    if counted is not None:
+        number, counts = counted.sum(-1, keepdim=True), counted.to(advantages.dtype)
+        advantages = advantages.masked_fill(~counted, 0.0)
+        weights = counts if weights is None else counts * weights
+    weighed = advantages if weights is None else weights * advantages
+    total = weighed.sum(-1, keepdim=True)
+    spread = weighed - total / number
+    if counted is not None:
+        spread = spread.masked_fill(~counted, 0.0)
+    deviation = (spread.square().sum(-1, keepdim=True) / (number - 1)).sqrt()
+    if weights is not None:
+        # w * A - w * mean, with the mean for which they add up to 0
+        spread = weighed - weights * (total / weights.sum(-1, keepdim=True))
+    normalized: Tensor = spread / (deviation + 1e-8)
+    if counted is not None:
+        return normalized.masked_fill(number < 2, 0.0)
+    return normalized if number > 1 else torch.zeros_like(normalized)
+
+
+def approx_kl(log_ratio: Tensor) -> Tensor:
+    """An unbiased, low-variance estimate of KL(old, new) from `[B]` log-ratios, a scalar.
+
+    `E[(r - 1) - log r]`, estimator k3 of Schulman, "Approximating KL Divergence", 2020.
+    """
+    return (log_ratio.expm1() - log_ratio).mean()
+
+
+def clip_fraction(log_ratio: Tensor, clip_range: float | Tensor) -> Tensor:
+    """The share of `[B]` samples whose ratio lies outside the clip range, a scalar."""
+    return ((log_ratio.exp() - 1.0).abs() > clip_range).to(log_ratio.dtype).mean()
+
+
+def explained_variance(*, values: Tensor, returns: Tensor) -> Tensor:
+    """`1 - Var(returns - values) / Var(returns)`, a scalar; 1 is perfect, 0 no better than the mean.
+
+    Not a number if the returns do not vary, as a single one does not.
+    """
+    if len(returns) < 2:
+        return returns.new_full((), torch.nan)
+    variance = returns.var()
+    return torch.where(variance > 0, 1.0 - (returns - values).var() / variance, torch.nan)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.ppo.batch import PackedBatch
+from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 from hybridppo.spaces.distributions import (
     Categorical,
@@ -20,8 +21,10 @@ from hybridppo.spaces.distributions import (
     JointDistribution,
     MultiCategorical,
     SquashedGaussian,
+    StateDependentGaussian,
 )
 from hybridppo.spaces.gaussian import log_slope, quadrature
+from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 Array = NDArray[Any]
 
@@ -29,18 +32,19 @@ Array = NDArray[Any]
 class Gradient(Protocol):
     """A distribution's gradient."""
 
-    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies `[B]`.
 
         Args:
             outputs: what the network gives, `[n, B]`; may be overwritten.
-            free: the outputs that depend on no observation, `[d, 1]`.
+            free: the outputs that depend on no observation, `[d, 1]`; of noise that depends on the state, `[d, L]`.
             actions: `[B]`, or `[*action, B]`.
+            last: what the layer sees, `[B, L]`.
         """
         ...
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
-        """The gradient of `outputs`, `[n, B]`; that of `free` goes into `d_free`, `[d]`."""
+        """The gradient of `outputs`, `[n, B]`; that of `free` goes into `d_free`, of its shape."""
         ...
 
 
@@ -48,8 +52,8 @@ class ActorHead:
     """Last layer of an actor, the outputs that depend on no observation, and the gradient of its distribution.
 
     Args:
+        actor: whose head it is.
         layer: the last.
-        free: the parameters that are outputs by themselves, if any.
         distribution: of the actions.
         mask_size: how many of the last numbers of a row say which of the first outputs are allowed.
         gradient_of: of a parameter, the memory that its gradient is to fill.
@@ -57,8 +61,8 @@ class ActorHead:
 
     def __init__(
         self,
+        actor: nn.Module,
         layer: nn.Linear,
-        free: Tensor | None,
         distribution: Distribution,
         mask_size: int,
         gradient_of: Callable[[Tensor], Array],
@@ -66,21 +70,21 @@ class ActorHead:
         self._weight, self._bias = array_of(layer.weight), array_of(layer.bias)[:, None]
         self._weight_gradient = gradient_of(layer.weight)
         self._bias_gradient = gradient_of(layer.bias)
-        nothing = np.zeros(0, np.float32)
-        self._free = (array_of(free) if free is not None else nothing)[:, None]
-        self._free_gradient = gradient_of(free) if free is not None else nothing
+        self._free, self._free_gradient = np.zeros((0, 1), np.float32), np.zeros(0, np.float32)
+        if isinstance(actor, (GaussianActor, StateDependentActor)):
+            log_std = array_of(actor.log_std)
+            self._free = log_std[:, None] if log_std.ndim == 1 else log_std
+            self._free_gradient = gradient_of(actor.log_std)
         self._mask_size = mask_size
-        gradient = gradient_for(distribution)
-        assert gradient is not None  # or autograd would have been taken
-        self._gradient = gradient
+        self._gradient: Gradient = GRADIENTS[type(distribution)](distribution)
 
-    def forward(self, last: Array, rows: "PackedBatch") -> tuple[Array, Array]:
+    def forward(self, last: Array, rows: Any) -> tuple[Array, Array]:
         """Log-probabilities and entropies, `[B]`."""
         outputs = np.dot(self._weight, last.T)
         outputs += self._bias
         if self._mask_size:
-            outputs[: self._mask_size][rows.mask(self._mask_size) == 0.0] = FORBIDDEN
-        return self._gradient.forward(outputs, self._free, rows.actions.T)
+            outputs[: self._mask_size][rows.observations.T[-self._mask_size :] == 0.0] = FORBIDDEN
+        return self._gradient.forward(outputs, self._free, rows.actions.T, last)
 
     def backward(self, d_log_prob: Array, d_entropy: np.float32, last: Array, out: Array) -> None:
         """Fill the layer's gradients, and that of `last` into `out`."""
@@ -96,7 +100,7 @@ class CategoricalGradient:
     def __init__(self, distribution: Categorical) -> None:
         self._choices = np.arange(distribution.output_size)[:, None]
 
-    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies."""
         outputs -= np.maximum.reduce(outputs)
         exponentials = np.exp(outputs)
@@ -123,7 +127,7 @@ class MultiCategoricalGradient:
         self._runs = distribution.runs
         self._size = distribution.output_size
 
-    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies, summed over the choices."""
         self._kept: list[tuple[Array, Array, Array, Array]] = []
         log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
@@ -158,7 +162,7 @@ class GaussianGradient:
     def __init__(self, distribution: DiagonalGaussian) -> None:
         self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
 
-    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies."""
         self._precision = np.exp(-free)
         self._noise = (actions - outputs) * self._precision
@@ -176,6 +180,37 @@ class GaussianGradient:
         return d_mean
 
 
+class StateDependentGradient:
+    """Of normals whose variances depend on the state: linearly on the squares of what the last layer sees."""
+
+    def __init__(self, distribution: StateDependentGaussian) -> None:
+        self._constant = np.float32(0.5 * np.log(2.0 * np.pi) * distribution.size)
+        self._half = np.float32(0.5 * distribution.size)
+
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
+        """Log-probabilities and entropies."""
+        self._squares = last * last
+        self._entries = np.exp(np.float32(2.0) * free)
+        self._variance = np.dot(self._entries, self._squares.T)  # [d, B]
+        self._variance += np.float32(VARIANCE_EPSILON)
+        self._precision = np.float32(1.0) / np.sqrt(self._variance)
+        self._noise = (actions - outputs) * self._precision
+        log_scale = np.float32(0.5) * np.log(self._variance).sum(0)
+        log_prob = np.float32(-0.5) * (self._noise * self._noise).sum(0) - log_scale - self._constant
+        return log_prob, log_scale + (self._constant + self._half)
+
+    def backward(self, d_log_prob: Array, d_entropy: np.float32, d_free: Array) -> Array:
+        """The gradient of the means, through which alone what the layer sees is learned, and of `log_std`."""
+        # d log p / d mean = noise / std;  d log p / d log std = noise^2 - 1;  d H / d log std = 1
+        weighted = d_log_prob * self._noise
+        # log std = log(variance) / 2, and d variance / d log_std[i, l] = 2 * last[l]^2 * exp(2 * log_std[i, l])
+        d_log_std = weighted * self._noise - d_log_prob + d_entropy
+        np.dot(d_log_std / self._variance, self._squares, out=d_free)
+        d_free *= self._entries
+        d_mean: Array = weighted * self._precision
+        return d_mean
+
+
 class SquashedGradient:
     """Of squashed normals: the log-probability changes by what depends on no parameter, the entropy by a mean."""
 
@@ -183,9 +218,9 @@ class SquashedGradient:
         self._normal = GaussianGradient(distribution)
         self._constant = np.float32(distribution.log_half_widths)
 
-    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies."""
-        log_prob, entropy = self._normal.forward(outputs, free, actions)
+        log_prob, entropy = self._normal.forward(outputs, free, actions, last)
         points, self._weights = quadrature()
         # [d, B] -> [d, B, nodes]
         self._offsets = np.exp(free)[..., None] * points
@@ -210,16 +245,17 @@ class JointGradient:
 
     def __init__(self, distribution: JointDistribution) -> None:
         self._factors = distribution.factors
-        found = [gradient_for(factor.distribution) for factor in self._factors]
-        self._gradients = [gradient for gradient in found if gradient is not None]
+        parts = [factor.distribution for factor in self._factors]
+        self._gradients: list[Gradient] = [GRADIENTS[type(part)](part) for part in parts]
         self._num_network = distribution.output_size - distribution.free_size
 
-    def forward(self, outputs: Array, free: Array, actions: Array) -> tuple[Array, Array]:
+    def forward(self, outputs: Array, free: Array, actions: Array, last: Array) -> tuple[Array, Array]:
         """Log-probabilities and entropies, summed over the parts."""
         log_prob, entropy = np.zeros(outputs.shape[1], np.float32), np.zeros(outputs.shape[1], np.float32)
         for factor, gradient in zip(self._factors, self._gradients, strict=True):
             own = actions[factor.actions] if factor.distribution.action_shape else actions[factor.actions][0]
-            own_log_prob, own_entropy = gradient.forward(outputs[factor.outputs], free[self._free(factor.free)], own)
+            own_free = free[self._free(factor.free)]
+            own_log_prob, own_entropy = gradient.forward(outputs[factor.outputs], own_free, own, last)
             log_prob += own_log_prob
             entropy += own_entropy
         return log_prob, entropy
@@ -242,21 +278,18 @@ GRADIENTS: dict[type, Any] = {
     MultiCategorical: MultiCategoricalGradient,
     DiagonalGaussian: GaussianGradient,
     SquashedGaussian: SquashedGradient,
+    StateDependentGaussian: StateDependentGradient,
     JointDistribution: JointGradient,
 }
 """A distribution that is not here is left to autograd."""
-
-
-def gradient_for(distribution: Distribution) -> Gradient | None:
-    """The gradient of a distribution, if it is written out here."""
-    kind = GRADIENTS.get(type(distribution))
-    return kind(distribution) if kind is not None else None
 
 
 def has_gradient(distribution: Distribution) -> bool:
     """Whether the gradient of a distribution, and of all its parts, is written out here."""
     if isinstance(distribution, JointDistribution):
         return all(has_gradient(factor.distribution) for factor in distribution.factors)
+    if isinstance(distribution, StateDependentGaussian):
+        return type(distribution.normal) is DiagonalGaussian
     return type(distribution) in GRADIENTS
 
 

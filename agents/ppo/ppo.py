@@ -8,12 +8,13 @@ implementations share: Huang et al., "The 37 Implementation Details of PPO", 202
 values are half the squared error and metrics are means over all minibatches; `target_kl` is compared with the
 mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baselines3 at each).
 
-One long file, so that the algorithm reads from top to bottom; its loss, steps and networks are elsewhere.
+The update reads from top to bottom in four files: this one, `batch.py`, `loop.py` and `loss.py`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,30 +25,27 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
+from hybridppo.agents.ppo.batch import Batch, orders_on
 from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.divergence import divergence, too_large
-from hybridppo.agents.ppo.forms import fastest_form, has_gradient_of_the_loss
-from hybridppo.agents.ppo.loss import Loss, LossFunction, LossInputs, ppo_loss
-from hybridppo.agents.ppo.losses import explained_variance
-from hybridppo.agents.ppo.minibatch_order import orders_on
+from hybridppo.agents.ppo.loop import Exchange, OptimizationLoop
+from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, explained_variance, ppo_loss
 from hybridppo.agents.ppo.normalizing import Normalization
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS, OptimizerSteps
-from hybridppo.agents.ppo.pool import experience
-from hybridppo.agents.ppo.rounded_steps import as_steps_see_it
+from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
-from hybridppo.networks.modes import depend_on_training, noise_from
+from hybridppo.networks.modes import depend_on_training, noise_from, require_same_everywhere
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.placements.acting import TorchRecurrentActor, torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
-from hybridppo.rollouts.advantages import gae, next_values
+from hybridppo.rollouts.advantages import gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
@@ -100,7 +98,7 @@ class PPO:
             self.actor, self.critic = self._made_networks(initial)
         self.normalization = Normalization(config, self._encode)
         self.actor, self.critic = self.normalization.before(self.actor), self.normalization.before(self.critic)
-        self._experience = experience(config.pool_size)
+        self._pool = Pool(config.pool_size)
         self.memory = config.memory
         self.cut = cut_for(self.memory)
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
@@ -108,11 +106,10 @@ class PPO:
         self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
         self.version, self.records_graphs = 0, config.cuda_graphs
         self.should_stop: Callable[[], bool] = _never
-        self.spread: Callable[[Any], OptimizerSteps] = _as_they_are
-        """What is made of the form of its steps, where others share them."""
         self._clip_range = config.clip_range
-        self._steps: OptimizerSteps | None = None
-        self._steps_binding = 0
+        self._make_exchange: Callable[[], Exchange] | None = None
+        self._loop: OptimizationLoop | None = None
+        self._loop_binding = 0
         self._depends_on_training = False
         self._has_agreed: bool | None = None
         """Whether a gradient by hand is that of the loss; None if they were not compared."""
@@ -136,7 +133,7 @@ class PPO:
     @property
     def modules(self) -> list[nn.Module]:
         """All that has tensors."""
-        return [self.actor, self.critic, self.cut, self._experience, self.normalization]
+        return [self.actor, self.critic, self.cut, self._pool, self.normalization]
 
     @property
     def has_own_loss(self) -> bool:
@@ -202,7 +199,7 @@ class PPO:
     def _learning_rates(self, share: float) -> dict[str, float]:
         config = self.config
         critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        return {"actor": share * config.learning_rate * self._experience.rate, "critic": share * critic}
+        return {"actor": share * config.learning_rate * self._pool.rate, "critic": share * critic}
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
     def update(self, rollout: Rollout) -> Metrics:
@@ -212,28 +209,28 @@ class PPO:
             TrainingError: where a loss, a gradient or the parameters are no finite numbers any more: the agent is
                 ruined then.
         """
-        steps = self._optimizer_steps()
+        loop = self.loop()
         device = self.parameters.values.device
         noise = noise_from((self._noise_seed, self.version), device) if self._depends_on_training else nullcontext()
-        with steps.threads(), float32_products(self.config.precision, device), noise:
-            return self._update(rollout, steps)
+        with loop.backend.threads(), float32_products(self.config.precision, device), noise:
+            return self._update(rollout, loop)
 
-    def _update(self, rollout: Rollout, steps: OptimizerSteps) -> Metrics:
+    def _update(self, rollout: Rollout, loop: OptimizationLoop) -> Metrics:
         num_columns = rollout.rewards.shape[1]
         self.cut.fit(num_columns)
         self.normalization.fit(num_columns)
         before = self._snapshot()
-        batch = self._experience.batch(self, rollout, steps)
+        batch = loop.batch(rollout, partial(self.prepared, loop=loop))
         sizes = self.minibatch_sizes(batch)
-        if sizes and steps.written_in is not None and self._has_agreed is None:
-            steps = self._agreed(batch)
+        if sizes and loop.backend.written_in is not None and self._has_agreed is None:
+            loop = self._agreed(batch)
         device = self.parameters.values.device
         # Without a step in the rollout there is nothing to learn from, and nothing is measured.
         epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
-        for order, state, weighed in self._passes(batch, sizes) if sizes else ():
+        for order, state, weighed in self._epochs(batch, sizes) if sizes else ():
             self._order.bit_generator.state = state
             try:
-                epochs.append(steps.epoch(weighed, order, sizes, self._clip_range))
+                epochs.append(loop.epoch(weighed, order, sizes, self._clip_range))
             except Stopped:
                 self._put_back(*before)
                 raise
@@ -244,7 +241,7 @@ class PPO:
         self.version += 1
         means, rows = torch.cat(epochs).mean(0), batch.steps()
         explained = explained_variance(values=rows.values, returns=rows.returns)
-        measures = [measure.reshape(1) for measure in self._experience.measures(self, batch, steps)]
+        measures = [measure.reshape(1) for measure in self._measures_of_pool(batch, loop)]
         # The update's one wait for the device.
         variance = self.normalization.largest_variance(means)
         read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, *measures)).tolist()
@@ -256,9 +253,9 @@ class PPO:
             raise divergence(self.version, self.config, rollout, rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
-        return {**metrics, **steps.metrics(), **self._experience.learned(self, measured, self._clip_range)}
+        return {**metrics, **loop.metrics(), **self._pool.learned(rollout, measured, self._clip_range)}
 
-    def _passes(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
+    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
         """What each epoch has: the order of the rows, the generator's state after it was drawn, and the batch."""
         orders, states = orders_on(self.parameters.values.device, self._order, len(batch), self.config.num_epochs)
         return zip(orders, states, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
@@ -286,25 +283,35 @@ class PPO:
         flat = self.parameters.values.data
         return flat.dot(flat).reshape(1)
 
-    def _optimizer_steps(self) -> OptimizerSteps:
-        """The fastest form of the optimizer steps for where the parameters are now."""
-        if self._steps is None or self._steps_binding != self.parameters.binding:
+    def share(self, make_exchange: Callable[[], Exchange] | None) -> None:
+        """Learn together with others from the next update on; None for alone.
+
+        Args:
+            make_exchange: makes what learners exchange; called again whenever the parameters have moved.
+        """
+        self._make_exchange, self._loop = make_exchange, None
+
+    def loop(self) -> OptimizationLoop:
+        """The optimisation loop for where the parameters are now, with the fastest backend that there is."""
+        if self._loop is None or self._loop_binding != self.parameters.binding:
+            networks = self.actor_network, self.critic_network
             require(self.config.precision, self.parameters.values.device)
-            self._depends_on_training = depend_on_training(self.actor_network, self.critic_network)
-            self.optimizer.keep_learning_rates_on_host()  # but for the form that asks for something else
-            self._steps = self.spread(self._form_of_steps()(self))
-            self._steps_binding = self.parameters.binding
-        return self._steps
+            if self._make_exchange is not None:
+                require_same_everywhere(*networks)
+            self._depends_on_training = depend_on_training(*networks)
+            self.optimizer.keep_learning_rates_on_host()  # but for steps that are recorded
+            exchange = Exchange() if self._make_exchange is None else self._make_exchange()
+            by_hand = self.config.fast_updates and self._has_agreed is not False
+            self._loop = make_loop(self, exchange, by_hand=by_hand)
+            self._loop_binding = self.parameters.binding
+        return self._loop
 
-    def _form_of_steps(self) -> Callable[["PPO"], Any]:
-        return fastest_form(self, by_hand=self.config.fast_updates and self._has_agreed is not False)
-
-    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizerSteps:
+    def _agreed(self, batch: Batch | SequenceBatch) -> OptimizationLoop:
         """Compare, once a run, the gradient by hand with that of the loss as it is written; autograd if they differ."""
-        self._has_agreed = has_gradient_of_the_loss(self, self._form_of_steps(), batch)
+        self._has_agreed = has_gradient_of_the_loss(self, type(self.loop().backend), batch)
         if not self._has_agreed:
-            self._steps = None
-        return self._optimizer_steps()
+            self._loop = None
+        return self.loop()
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
         if self.config.target_kl is None:
@@ -313,35 +320,82 @@ class PPO:
         return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
 
     @torch.no_grad()
-    def prepared(self, rollout: Rollout, steps: OptimizerSteps) -> Batch | SequenceBatch:
-        """Values in one batched pass, advantages, and everything flattened to the rows that are steps."""
+    def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
+        """What the epochs go over: a `Batch` of the rows that are steps, or with a memory a `SequenceBatch`."""
+        rollouts, share = self._pool.rollouts(rollout, self.version)
+        parts: list[Any] = [
+            self.cut.batch(self._estimated(one, loop, share, is_new=one is rollout), one) for one in rollouts
+        ]
+        batch = parts[0] if len(parts) == 1 else Batch.joined(parts)
+        is_current = share is not None or rollout.version == self.version
+        return self._as_the_loop_sees_it(batch, loop, is_current=is_current)
+
+    def _estimated(self, rollout: Rollout, loop: OptimizationLoop, share: float | None, *, is_new: bool) -> Batch:
+        """Values in one batched pass, advantages, and everything flattened.
+
+        With a pool, seen from the policy as it is now; `share` of the clip range is this update's.
+        """
         config = self.config
         observations, finals = self.normalization.of_observations(rollout)
-        values, final_values = self.cut.values(steps, observations, finals, rollout)
-        rewards = self.normalization.of_rewards(rollout, is_new=True)
-        advantages = gae(
-            rewards=rewards,
-            values=values[:-1],
-            next_values=next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-        )
-        everything = Batch(
-            observations=observations[:-1].flatten(0, 1),  # [T, N, ...] -> [T * N, ...]
-            actions=rollout.actions.flatten(0, 1),
-            log_probs=rollout.log_probs.flatten(),
+        values, final_values = self.cut.values(loop, observations, finals, rollout)
+        rows, actions = observations[:-1].flatten(0, 1), rollout.actions.flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
+        estimated: dict[str, Any] = {
+            "rewards": self.normalization.of_rewards(rollout, is_new=is_new),
+            "values": values[:-1],
+            "next_values": next_values(values=values, final_rows=rollout.final_rows, final_values=final_values),
+            "terminated": rollout.terminated,
+            "truncated": rollout.truncated,
+            "gamma": config.gamma,
+            "gae_lambda": config.gae_lambda,
+        }
+        log_probs, weights, shares = rollout.log_probs.flatten(), None, None
+        if share is None:
+            advantages = gae(**estimated)
+            returns = advantages + values[:-1]
+        else:
+            acted, log_probs = log_probs, loop.log_probs(rows, actions)
+            weights = (log_probs - acted).exp()
+            shares = torch.full_like(weights, share)
+            advantages, returns = vtrace(weights=weights.view_as(rollout.rewards), **estimated)
+        return Batch(
+            observations=rows,
+            actions=actions,
+            log_probs=log_probs,
             values=values[:-1].flatten(),
             advantages=advantages.flatten(),
-            returns=(advantages + values[:-1]).flatten(),
+            returns=returns.flatten(),
+            weights=weights,
+            shares=shares,
         )
-        batch: Batch | SequenceBatch = self.cut.batch(everything, rollout)
-        return as_steps_see_it(self, batch, steps, is_current=rollout.version == self.version)
+
+    def _as_the_loop_sees_it(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
+        """The batch with the log-probabilities that its actions had for the optimizer steps.
+
+        Actions are drawn in float32. If the steps round products, as "bf16" does, the same parameters give them other
+        log-probabilities, and rounding would count as a change of the policy: by the more, the smaller deviations are.
+        The log-probabilities of older parameters are corrected by what rounding makes of those of today's.
+        """
+        if self.config.precision == "fp32" or not len(batch):
+            return batch
+        sizes, rows = self.minibatch_sizes(batch), batch.steps()
+        log_probs = loop.backend.log_probs_of(batch, sizes)
+        if not is_current:
+            log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
+        return batch.with_columns(log_probs, rows.values, rows.advantages, rows.returns)
+
+    @torch.no_grad()
+    def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> list[Tensor]:
+        if self.config.pool_size == 1:
+            return []
+        if self.config.precision == "fp32":
+            log_probs = loop.log_probs(batch.observations, batch.actions)
+        else:
+            log_probs = loop.backend.log_probs_of(batch, self.minibatch_sizes(batch))
+        return self._pool.measures(batch, log_probs)
 
     def fill_pool(self, rollout: Rollout) -> None:
-        """With a pool, be as far as updates take their usual time: for whoever measures them."""
-        self._experience.fill(rollout)
+        """Fill the pool, so that a timed update has its usual size."""
+        self._pool.fill(rollout)
 
     def minibatch_sizes(self, batch: Batch | SequenceBatch) -> list[int]:
         """Those of a rollout, which differ by at most one; of a pool they are larger, and of agents.
@@ -359,7 +413,7 @@ class PPO:
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
         tensors |= {f"memory.{name}": tensor for name, tensor in self.cut.state_dict().items()}
         tensors |= {f"rewards.{name}": tensor for name, tensor in self.normalization.state().items()}
-        pooled, state = self._experience.state()
+        pooled, state = self._pool.state()
         tensors |= {f"pool.{name}": tensor for name, tensor in pooled.items()}
         slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
@@ -396,14 +450,10 @@ class PPO:
                     raise RuntimeError(f"optimizer.{name} is of shape {list(saved.shape)}, not {list(slot.shape)}")
                 slot.copy_(saved)
         if self.config.pool_size > 1:
-            self._experience.load_state(parts["pool"], state, self.parameters.values.data)
+            self._pool.load_state(parts["pool"], state, self.parameters.values.data)
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 
 
 def _never() -> bool:
     return False
-
-
-def _as_they_are(steps: OptimizerSteps) -> OptimizerSteps:
-    return steps

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.sequences import SequenceBatch
 
 
-class RecurrentSteps(AutogradSteps):
-    """`AutogradSteps` for sequences: gradients reach back to the first step of each (backpropagation through time)."""
+class RecurrentSteps(Backend):
+    """`Backend` for sequences: gradients reach back to the first step of each (backpropagation through time)."""
 
     @torch.no_grad()
     def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,7 +26,7 @@ class RecurrentSteps(AutogradSteps):
 
     @torch.no_grad()
     def log_probs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
-        """As `AutogradSteps.log_probs_of`; sizes are of sequences."""
+        """As `Backend.log_probs_of`; sizes are of sequences."""
         found = []
         for part in batch.split(sizes):
             with self._rounding():

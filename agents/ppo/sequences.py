@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch, minibatches_of
-from hybridppo.agents.ppo.losses import normalize
+from hybridppo.agents.ppo.loss import normalize
 from hybridppo.agents.ppo.stacked_rows import StackedRows
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout

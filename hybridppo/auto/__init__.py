@@ -1,6 +1,5 @@
-"""The placement that is measured: time a user's own work, predict every placement, take the fastest.
+"""The placement that is measured: a few candidates are tried on the user's own work, and the fastest is taken.
 
-`calibration.py` measures, `prediction.py` predicts, `decision.py` decides, `auto.py` puts them before a training, and
-`comparison.py` shows them side by side. This room stands above agents and runners, which it measures. Begin with
-`auto.py`.
+`trials.py` tries one, `search.py` decides which are worth a trial, `auto.py` puts that before a training, and
+`comparison.py` tries all of them for a table. What names choose, `auto` among them, is `named.py`.
 """

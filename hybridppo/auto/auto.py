@@ -2,24 +2,18 @@
 
     result = hybridppo.train("CartPole-v1", total_steps=1_000_000, placement=Auto(max_lag=1))
 
-It calibrates (`calibration.py`), predicts (`prediction.py`), decides (`decision.py`), says what it took in one line,
-and is done: training runs under an ordinary placement.
+It tries a few candidates for some moments (`search.py`), each as training would run under it (`trials.py`), says what
+it takes in one line, and is done: training runs under an ordinary placement.
 """
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from hybridppo.agents import PPOConfig
-from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig
-from hybridppo.auto.calibration import available_accelerator, calibrate
-from hybridppo.auto.decision import Decision, best_form, decide, describe
-from hybridppo.auto.figures import Calibration, Figures, Work
-from hybridppo.auto.of_candidate import placement_of
-from hybridppo.auto.prediction import Candidate, Prediction, candidates, predict
-from hybridppo.auto.trials import choose_by_trials
+from hybridppo.auto.search import Limits, Search
+from hybridppo.auto.trials import Name, Training
 from hybridppo.environments.base import Environments
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -28,6 +22,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
+from hybridppo.system.accelerator import num_cuda_devices
 from hybridppo.system.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
@@ -45,27 +40,26 @@ class Choice:
     """What `placements.json` of a run directory holds."""
 
 
-class Within(Protocol):
-    """A training of which a part runs elsewhere, by a distribution policy that has its own candidates."""
+@dataclass(frozen=True)
+class Within:
+    """A part of a training that is spread by a distribution policy."""
 
     label: str
     """The policy, as text."""
-
-    def work(self, work: Work) -> Work:
-        """What of the work is measured here."""
-        ...
-
-    def predictions(self, work: Work, figures: Figures) -> list[Prediction]:
-        """Of all candidates, the simplest first."""
-        ...
+    names: Sequence[Name]
+    """The placements that may be taken there."""
+    cores: int
+    """CPU cores for the part."""
+    num_workers: int = 0
+    """Worker processes that stand in for those of the policy while candidates are tried; the choice has none."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Measures the user's own work for some moments, and takes the placement that is predicted to be the fastest.
+    """Tries placements on the user's own work for some moments, and takes the fastest.
 
-    Only what leaves the result what the seed says it is: no overlap, no division of environments that share a
-    generator, no other number of torch threads, but where they are allowed.
+    Only a placement that leaves the result what the seed says it is: no overlap, no division of environments that share
+    a generator, no other number of torch threads, unless they are allowed.
 
     Args:
         max_lag: 1 allows sampling and learning to overlap, whose rollouts come from parameters one update old.
@@ -90,17 +84,16 @@ class Auto:
         seconds_to_make: float = 0.0,
         within: Within | None = None,
     ) -> Choice:
-        """Calibrate, and choose.
+        """Try candidates, and choose.
 
         Args:
-            source: what the environments are made from; calibration makes its own.
+            source: what the environments are made from; trials make their own.
             environments: as made for training, all or some of them; not touched.
-            config: of the agent. For PPO, figures are measured and an iteration is predicted of them; off-policy agents
-                are trained for some moments under each candidate.
+            config: of the agent.
             total_steps: of the run.
             num_workers: as asked for by the user; None leaves it open.
             options: how the environments are made and stepped.
-            agent: what is to be trained, for calibration to make others like it; None for PPO as it comes.
+            agent: what is to be trained, for trials to make others like it; None for the configuration's own.
             seconds_to_make: what it took to make `environments`.
             within: the policy that the training is spread by; None for none.
         """
@@ -110,101 +103,57 @@ class Auto:
             placement = SingleDevice(environments.device)
             table = {"seconds": 0.0, "left_out": [], "chosen": str(environments.device), "line": line}
             return Choice(placement, num_workers or 0, config.torch_threads or 1, table)
+        training = Training(source, config, options if options is not None else EnvironmentOptions(), agent)
         seconds_to_make *= config.num_envs * environments.num_agents / environments.num_envs  # of all
-        if not isinstance(config, PPOConfig):
-            candidate, table = choose_by_trials(
-                source,
-                config,
-                accelerator=available_accelerator(),
-                cores=cpu_cores(),
-                max_lag=self.max_lag,
-                total_steps=total_steps,
-                num_workers=num_workers,
-                options=options,
-                agent=agent,
-                seconds_to_make=seconds_to_make,
-            )
-            logger.info("placement auto: %s", table["line"])
-            return _choice(candidate, table, num_workers)
-        assert agent is None or isinstance(agent, PPO)  # as its configuration is
-        work = work_of(environments, config, total_steps=total_steps, num_workers=num_workers)
-        if agent is not None:
-            work = replace(work, has_workers=numpy_form(agent.actor) is not None)
-        if within is not None:
-            work = within.work(work)
+        limits = self.limits(
+            training, environments, total_steps=total_steps, num_workers=num_workers, seconds_to_make=seconds_to_make,
+            within=within,
+        )  # fmt: skip
+        search = Search(training, limits)
         try:
-            calibration = calibrate(
-                source,
-                work,
-                config,
-                max_lag=self.max_lag,
-                any_threads=config.torch_threads is None,
-                accelerator=available_accelerator(),
-                options=options,
-                make_agent=agent.like if agent is not None else None,
-                seconds_to_make=seconds_to_make,
-            )
+            chosen = search.run()
         except Exception as error:
             # Training without a choice is better than none, and whatever is wrong with it will say so itself.
             logger.warning("placement auto: not measured, because of %s: %s", type(error).__name__, error)
-            calibration = Calibration(left_out=[f"all: {type(error).__name__}: {error}"])
-        return self._decide(work, config, calibration, within)
-
-    def _decide(self, work: Work, config: PPOConfig, calibration: Calibration, within: Within | None) -> Choice:
-        table: dict[str, Any] = {"seconds": calibration.seconds, "left_out": calibration.left_out}
-        if calibration.figures is None:
-            workers = work.num_workers or 0 if within is None else 0
-            candidate = Candidate("cpu", num_workers=workers, torch_threads=work.torch_threads)
-            line = f"{candidate.label}; not measured ({calibration.left_out[0]})"
-            logger.info("placement auto: %s", line)
-            return _choice(candidate, {**table, "chosen": candidate.label, "line": line}, work.num_workers)
-        predictions, decision = self.predictions(work, config, calibration, within)
-        line = describe(decision, work, calibration.figures)
-        line = line if within is None else f"within {within.label}, {line}"
-        logger.info("placement auto: %s (measured in %.2g s)", line, calibration.seconds)
-        table |= {
-            "chosen": decision.chosen.candidate.label,
-            "line": line,
-            "seconds_once": calibration.seconds_once,
-            "stages": calibration.stages,
-            "figures": calibration.figures.to_json(),
-            "predictions": [prediction.to_json() for prediction in predictions],
-        }
-        return _choice(decision.chosen.candidate, table, work.num_workers)
-
-    def predictions(
-        self, work: Work, config: PPOConfig, calibration: Calibration, within: Within | None = None
-    ) -> tuple[Sequence[Prediction], Decision]:
-        """All predictions from a calibration's figures, and the decision."""
-        figures = calibration.figures
-        assert figures is not None
+            search.trials.clear()
+            search.left_out.insert(0, f"all: {type(error).__name__}: {error}")
+            chosen = search.baseline
+        table = search.table(chosen)
         if within is not None:
-            found = within.predictions(work, figures)
-        else:
-            found = [predict(work, figures, each) for each in candidates(work, figures)]
-        decision = decide(found, work, max_lag=self.max_lag, torch_threads=config.torch_threads)
-        if within is None:
-            decision = replace(decision, with_form=best_form(decision.chosen, work, figures))
-        return found, decision
+            table["line"] = f"within {within.label}, {table['line']}"
+        spent = f" (measured in {table['seconds']:.2g} s)" if search.trials else ""
+        logger.info("placement auto: %s%s", table["line"], spent)
+        # Overlap has a worker by itself, which need not be waited for.
+        is_its_own = num_workers is None and chosen.max_lag > 0 and chosen.num_workers == 1
+        workers = 0 if within is not None else None if is_its_own else chosen.num_workers
+        return Choice(chosen.placement, workers, chosen.torch_threads, table)
 
-
-def work_of(environments: Environments, config: PPOConfig, *, total_steps: int, num_workers: int | None) -> Work:
-    """What is to be done, from what training is given."""
-    return Work(
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        iterations=-(-total_steps // (config.batch_size * environments.num_agents)),
-        cores=cpu_cores(),
-        num_workers=num_workers,
-        # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
-        splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
-        draws_on_device=environments.is_compiled,
-        has_workers=config.activation in ("tanh", "relu") and len(config.hidden_sizes) > 0,
-        torch_threads=config.torch_threads or 1,
-    )
-
-
-def _choice(candidate: Candidate, table: dict[str, Any], asked_for: int | None) -> Choice:
-    is_its_own = asked_for is None and candidate.max_lag > 0 and candidate.num_workers == 1
-    num_workers = None if is_its_own else candidate.num_workers
-    return Choice(placement_of(candidate), num_workers, candidate.torch_threads, table)
+    def limits(
+        self,
+        training: Training,
+        environments: Environments,
+        *,
+        total_steps: int,
+        num_workers: int | None = None,
+        seconds_to_make: float = 0.0,
+        within: Within | None = None,
+    ) -> Limits:
+        """What may be taken for a training, and on this machine."""
+        config, agent = training.config, training.agent
+        actor: Any = None if agent is None else agent.actor
+        return Limits(
+            # Steps are counted in environments, and rollouts have those of all their agents.
+            total_steps=total_steps,
+            cores=cpu_cores() if within is None else within.cores,
+            num_workers=num_workers if within is None else within.num_workers,
+            # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
+            splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
+            has_workers=agent is None or numpy_form(actor) is not None,
+            draws_on_device=environments.is_compiled,
+            max_lag=self.max_lag,
+            any_threads=config.torch_threads is None,
+            torch_threads=config.torch_threads or 1,
+            accelerator="cuda" if num_cuda_devices() else None,
+            names=None if within is None else within.names,
+            seconds_to_make=seconds_to_make,
+        )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from hybridppo.agents import PPOConfig
-from hybridppo.auto.comparison import compare_placements, comparison_as_markdown, rows_of
+from hybridppo.auto.comparison import as_markdown, bars_of, compare_placements
 from hybridppo.commands.exits import EXIT_DONE
 from hybridppo.commands.tables import for_terminals
 from hybridppo.environments.options import EnvironmentOptions
@@ -20,7 +20,7 @@ from hybridppo.run_directory.lines import as_json
 
 @dataclass(frozen=True)
 class Placements:
-    """Predict how fast training is under each placement that this machine can run, and what auto would choose."""
+    """Train for some moments under each placement that this machine can run, and say which is the fastest."""
 
     env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
     """The environment, as registered with gymnasium."""
@@ -32,14 +32,12 @@ class Placements:
     """Processes that step the environments; without it, every number that may be worth it."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
     distributions: bool = False
-    """Predict every distribution policy instead (docs/distribution.md), and say whether spreading pays. Takes a minute:
-    a second learner is started, and Ray, where it is installed."""
+    """Train for some seconds under every distribution instead (docs/distribution.md), and compare their speeds. Takes
+    a minute or more: learners are started, and Ray, if it is installed."""
     address: str | None = None
     """Of a Ray cluster that is there already, auto or HOST:PORT, for --distributions."""
-    measure: bool = False
-    """Train under each for real, too, and put that beside the predictions."""
-    seconds: float | None = None
-    """With --measure, how long to train under each, after a warm-up. Not given: 3."""
+    seconds: float = 1.0
+    """How long to train under each, after a warm-up."""
     plot: Path | None = None
     """Draw the table into this PNG, where matplotlib is installed."""
     json: bool = False
@@ -51,11 +49,9 @@ class Placements:
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def run(self) -> int:
-        """Predict, measure where asked, and print the table."""
+        """Measure, and print the table."""
         if self.plot is not None and not has_matplotlib():
             raise ConfigurationError(f"--plot needs matplotlib: {pip_install('plot')}")
-        if self.seconds is not None and not self.measure:
-            raise ConfigurationError("--seconds is of --measure: give both, or neither")
         if self.distributions:
             return self._run_distributions()
         if self.address is not None:
@@ -66,17 +62,17 @@ class Placements:
             total_steps=self.total_steps,
             max_lag=self.max_lag,
             num_workers=self.num_workers,
-            measured_seconds=self._measured_seconds,
+            seconds=self.seconds,
             options=self.environment,
             progress=self.progress,
         )
-        self._show(comparison, comparison_as_markdown)
+        self._show(comparison, as_markdown)
         if self.plot is not None:
-            plot_placements(rows_of(comparison), f"{self.env_id}, seconds by part", self.plot)
+            plot_placements(bars_of(comparison), f"{self.env_id}, seconds by part", self.plot)
         return EXIT_DONE
 
     def _run_distributions(self) -> int:
-        """The same, of distribution policies."""
+        """Measure distributions, and print the table."""
         from hybridppo.tools.diagnosis.comparing import compare_distributions, distributions_as_markdown
 
         for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():
@@ -85,23 +81,17 @@ class Placements:
         comparison = compare_distributions(
             self.env_id,
             self.config,
-            total_steps=self.total_steps,
             max_lag=self.max_lag,
-            measured_seconds=self._measured_seconds,
+            seconds=self.seconds,
             address=self.address,
             options=self.environment,
         )
         self._show(comparison, distributions_as_markdown)
         return EXIT_DONE
 
-    @property
-    def _measured_seconds(self) -> float:
-        """For which to train under each; 0 for predictions alone."""
-        return (3.0 if self.seconds is None else self.seconds) if self.measure else 0.0
-
-    def _show(self, comparison: dict[str, Any], as_markdown: Callable[[dict[str, Any]], str]) -> None:
+    def _show(self, comparison: dict[str, Any], table_of: Callable[[dict[str, Any]], str]) -> None:
         if self.json:
             print(as_json(comparison).rstrip())
             return
-        table = as_markdown(comparison)
+        table = table_of(comparison)
         print(for_terminals(table) if sys.stdout.isatty() else table)

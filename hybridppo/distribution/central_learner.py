@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.served_steps import ServedSteps
+from hybridppo.agents.ppo.exchanges import Served
 from hybridppo.agents.registry import make_agent
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -112,7 +112,7 @@ def serve(connection: "Connection[Any, Any]") -> None:
         heartbeat = arrays[f"heartbeat{number}"]
         server = Server(connection, arrays[f"parameters{number}"], arrays[f"gradient{number}"], heartbeat, agent)
         cpu = SingleDevice("cpu")
-        agent.spread = lambda form: ServedSteps(agent, form, server)
+        agent.share(lambda: Served(server))
         products = float32_products(config.precision, cpu.sampling_device, cpu.learning_device)
         with limit_threads(config.torch_threads or 1), products:
             cpu.prepare(agent)

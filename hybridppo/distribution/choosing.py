@@ -1,150 +1,75 @@
-"""Placement `auto` within a policy: what is measured, predicted and taken where a training is spread.
-
-Only the learner that speaks measures, once; what it takes is in `config.json`, so that a run that goes on keeps it.
-"""
+"""Placement `auto` within a distribution policy: tried on a part of the training, by the learner that speaks."""
 
 import logging
-import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.registry import AnyAgent, AnyConfig
-from hybridppo.auto.auto import Choice
-from hybridppo.auto.calibration import MAX_SHARE
-from hybridppo.auto.decision import MARGIN
-from hybridppo.auto.figures import Figures, Work
-from hybridppo.auto.prediction import Candidate, Prediction, candidates
-from hybridppo.auto.timing import generators_untouched
-from hybridppo.distribution.one_learner import OneLearner
-from hybridppo.distribution.prediction import Crossings, OverRay, Resources, Sizes, predict_over_ray
+from hybridppo.agents import PPOConfig
+from hybridppo.agents.registry import AnyAgent
+from hybridppo.auto.auto import Auto, Choice, Within
+from hybridppo.environments.base import Environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.runs.distribution_policies import (
-    Central,
-    MultiLearner,
-    SingleLearnerCoarse,
-)
-from hybridppo.system.figures import shown_seconds
+from hybridppo.runs.distribution_policies import Central, MultiLearner
 from hybridppo.system.threads import cpu_cores
 
 logger = logging.getLogger(__name__)
-
-MAX_SECONDS = 5.0
-"""What measuring a learner may take."""
-FEWEST_UPDATES = 2
-"""To measure a number of threads by: the first is not counted."""
-
-
-class WithinOverRay:
-    """What `Auto` asks where environments are elsewhere, and a learner is here.
-
-    Args:
-        policy: who runs where.
-        names: of the placements that may be taken within it.
-        resources: what there is.
-    """
-
-    def __init__(self, policy: OverRay, names: Sequence[str], resources: Resources) -> None:
-        self.label = str(policy)
-        self._policy, self._names, self._resources = policy, names, resources
-
-    def work(self, work: Work) -> Work:
-        """As it is measured here: as many workers as there are samplers, or none where actions are chosen here."""
-        workers = self._policy.samplers if isinstance(self._policy, SingleLearnerCoarse) else 0
-        return replace(work, num_workers=workers)
-
-    def predictions(self, work: Work, figures: Figures) -> list[Prediction]:
-        """Of all that may be taken, the simplest first. What crosses is the same under each, and assumed."""
-        found = [replace(each, num_workers=0) for each in _all(work, figures) if each.name in self._names]
-        # What crosses once an iteration is the same under all.
-        sizes = Sizes(minibatches=0, exchanges_of_values=0, bytes_of_rollout=0, bytes_of_parameters=0)
-        return [
-            predict_over_ray(work, figures, Crossings(), sizes, self._policy, self._resources, each) for each in found
-        ]
-
-
-def _all(work: Work, figures: Figures) -> list[Candidate]:
-    """Every placement, by as many threads as there are figures for, without workers of its own."""
-    return list(dict.fromkeys(candidates(replace(work, num_workers=0), figures)))
-
-
-def on_cpu(config: AnyConfig, line: str) -> Choice:
-    """The CPU alone, with the threads configured, and why."""
-    logger.info("placement auto: %s", line)
-    table = {"seconds": 0.0, "left_out": [], "chosen": "cpu", "line": line}
-    return Choice(SingleDevice("cpu"), 0, config.torch_threads or 1, table)
 
 
 def choose_for_learners(
     policy: MultiLearner | Central,
     source: EnvSource,
+    environments: Environments,
     config: PPOConfig,
     options: EnvironmentOptions,
     agent: AnyAgent,
     *,
-    iterations: int,
+    total_steps: int,
 ) -> Choice:
     """The number of torch threads of each learner: they sample and learn by turns on CPUs, and nothing else is open.
 
-    Each has its part of the cores. Another number is another rounding: it is looked at only where `torch_threads` is
-    None.
+    Each has its part of the cores. Another number rounds differently: it is looked at only if `torch_threads` is None.
 
     Args:
         policy: with the number of learners.
         source: of the environments.
+        environments: as made for training, all or some of them; not touched.
         config: of the training.
         options: of the environments.
         agent: what is to be trained, to make others like it.
-        iterations: of the run, of whose time measuring takes 5 % at most.
+        total_steps: of the run, of whose time the trials take 5 % at most.
     """
-    assert policy.learners is not None
-    most = max(1, cpu_cores() // policy.learners)
-    counts = [2**i for i in range(most.bit_length()) if 2**i <= most]
+    learners = policy.learners
+    assert learners is not None
+    cores = max(1, cpu_cores() // learners)
     if config.torch_threads is not None:
-        return on_cpu(config, f"cpu within {policy}, the only candidate with torch_threads={config.torch_threads}")
-    if len(counts) == 1:
-        return on_cpu(config, f"cpu within {policy}, the only candidate: a learner has one of {cpu_cores()} cores")
-    assert isinstance(agent, PPO)  # as its configuration is
-    start = time.perf_counter()
-    seconds, left_out = _seconds_by_threads(policy, source, config, options, agent, counts, iterations)
-    chosen = 1
-    for threads, update in seconds.items():
-        if update * (1.0 + MARGIN) < seconds[chosen]:
-            chosen = threads
-    label = "cpu" if chosen == 1 else f"cpu, {chosen} threads"
-    said = ", ".join(f"{shown_seconds(update)} with {threads} of torch" for threads, update in seconds.items())
-    line = f"{label} within {policy}; a learner's update takes {said or 'too long for this run to measure it'}"
-    spent = time.perf_counter() - start
-    logger.info("placement auto: %s (measured in %.2g s)", line, spent)
-    table: dict[str, Any] = {"seconds": spent, "left_out": left_out, "chosen": label, "line": line}
-    table["update_by_threads"] = {str(threads): update for threads, update in seconds.items()}
-    return Choice(SingleDevice("cpu"), 0, chosen, table)
+        return _only(
+            config.torch_threads, f"cpu within {policy}, the only candidate with torch_threads={config.torch_threads}"
+        )
+    if cores == 1:
+        return _only(1, f"cpu within {policy}, the only candidate: a learner has one of {cpu_cores()} cores")
+    part = share_of(config, policy)
+    within = Within(str(policy), ("cpu",), cores)
+    return Auto().choose(
+        source, environments, part, total_steps=total_steps // learners, options=options, agent=agent, within=within
+    )
 
 
-def _seconds_by_threads(
-    policy: MultiLearner | Central,
-    source: EnvSource,
-    config: PPOConfig,
-    options: EnvironmentOptions,
-    agent: PPO,
-    counts: Sequence[int],
-    iterations: int,
-) -> tuple[dict[int, float], list[str]]:
-    """A learner's update by number of threads, as far as there is time; and what was left out."""
-    found: dict[int, float] = {}
-    left_out: list[str] = []
-    begun = time.perf_counter()
-    with generators_untouched():
-        one = OneLearner(source, config, options, policy, make_agent=agent.like)
-        first = one.update()
-        # The run is at least so long, since an update is a part of each of its iterations.
-        allowed = min(MAX_SECONDS, MAX_SHARE * iterations * first)
-        for count in counts:
-            left = allowed - (time.perf_counter() - begun)
-            if left < FEWEST_UPDATES * first:
-                left_out.append(f"{count} torch threads: an update takes about {first:.2g} s, too much for this run")
-                break
-            found[count] = one.seconds(left / (2 * len(counts)), count)
-    return (found if 1 in found else {}), left_out
+def share_of(config: PPOConfig, policy: MultiLearner | Central) -> PPOConfig:
+    """The configuration of a training that does by itself what one learner does."""
+    learners = policy.learners
+    assert learners is not None
+    if isinstance(policy, Central):
+        num_minibatches = config.minibatches // learners
+    else:  # the gradient of each shard is a pass of its own
+        num_minibatches = config.minibatches * ((policy.shards or learners) // learners)
+    share = replace(config, num_envs=config.num_envs // learners, num_minibatches=1)
+    most = min(num_minibatches, share.units, share.batch_size // 2)
+    possible = (count for count in range(most, 0, -1) if share.batch_size % count == 0)
+    return replace(share, num_minibatches=next(possible, 1))
+
+
+def _only(torch_threads: int, line: str) -> Choice:
+    """The CPU alone, and why."""
+    logger.info("placement auto: %s", line)
+    table = {"seconds": 0.0, "left_out": [], "chosen": "cpu", "line": line}
+    return Choice(SingleDevice("cpu"), 0, torch_threads, table)

@@ -16,12 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.device_shards import (
-    DeviceShardedSteps,
-    ShardedExperience,
-    ShardedRollout,
-    moments_of_all,
-)
+from hybridppo.agents.ppo.exchanges import RolloutShards, ShardedRollout, SummedShards, moments_of_all
 from hybridppo.agents.registry import AnyConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.distribution.launching import is_joining
@@ -180,20 +175,16 @@ class DeviceTeam(Team):
             )
             for shard, part in zip(self._mine, environments.parts, strict=True)
         ]
-        experience, moments = agent._experience, agent.normalization.observations
-        agent._experience = ShardedExperience(self._mine.start, self._exchanged)
-        before = self._put_back
-        if moments is not None:
-            alone = moments.moments.of_all
-            moments.moments.of_all = moments_of_all(len(samplers), samplers[0].num_envs, self._exchanged)
+        if agent.normalization.observations is not None:
+            moments, before = agent.normalization.observations.moments, self._put_back
+            alone = moments.of_all
+            moments.of_all = moments_of_all(len(samplers), samplers[0].num_envs, self._exchanged)
 
-        def put_back() -> None:
-            before()
-            agent._experience = experience
-            if moments is not None:
-                moments.moments.of_all = alone
+            def put_back() -> None:
+                before()
+                moments.of_all = alone
 
-        self._put_back = put_back
+            self._put_back = put_back
         return ShardsSampler(
             samplers,
             first=self._mine.start,
@@ -207,8 +198,8 @@ class DeviceTeam(Team):
         """A learner is not replaced: a device that is lost may be lost to the next one, too."""
         raise lost
 
-    def _sharded(self, form: Any) -> Any:
-        return DeviceShardedSteps(self._agent, len(self._mine), self._exchanged)
+    def _shards(self) -> SummedShards:
+        return RolloutShards(self._agent.parameters, self._mine.start, len(self._mine), self._exchanged)
 
     def _exchanged(self, rows: Tensor) -> Tensor:
         """What each learner has of its shards, on its device, to what all have."""

@@ -45,7 +45,7 @@ class Exchange(Protocol):
         ...
 
 
-class Alone:
+class NoExchange:
     """Of a learner that has all the shards.
 
     Args:
@@ -131,7 +131,7 @@ class InSharedMemory:
         self._turn += 1
         fence()
         self._turns[self._link.rank] = self._turn
-        wait_for(self._have_come, self._link.look)
+        wait_for(self._have_come, self._link.require_others)
         fence()
         return self._all[half], bool(self._asks[half].any())
 
@@ -155,12 +155,12 @@ class Agreeing:
         return rows
 
 
-def wait_for(has_come: Callable[[], bool], look: Callable[[float], None]) -> None:
+def wait_for(has_come: Callable[[], bool], require_others: Callable[[float], None]) -> None:
     """Wait for what others are about to do: awake at first, then ever longer asleep.
 
     Args:
         has_come: whether they have done it.
-        look: told now and then how many seconds have passed; raises where one of them is lost.
+        require_others: called now and then with the seconds that have passed; raises if one of them is lost.
     """
     begun = time.perf_counter()
     asked, (asleep, longest) = begun, SECONDS_ASLEEP
@@ -170,7 +170,7 @@ def wait_for(has_come: Callable[[], bool], look: Callable[[float], None]) -> Non
             _let_others_work()
             continue
         if now - asked > SECONDS_BETWEEN_QUESTIONS:
-            look(now - begun)
+            require_others(now - begun)
             asked = now
         time.sleep(asleep)
         asleep = min(2.0 * asleep, longest)

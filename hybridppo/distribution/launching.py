@@ -1,21 +1,41 @@
-"""The processes of learners on this machine: started, told what to do, and never left behind. Or torchrun's."""
+"""How learners are started on this machine, or join those of torchrun, and the store where they meet."""
 
 import contextlib
+import itertools
 import os
 import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import Future
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
 
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+from hybridppo.errors import DistributionError
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.runners.workers.process import signals_blocked
+
+T = TypeVar("T")
 
 SECONDS_TO_CLOSE = 10.0
 """How long learners may take to end in good order before they are killed."""
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun tells the processes that it starts."""
+"""Variables that torchrun sets for the processes that it starts."""
+HOST = "127.0.0.1"
+"""Where learners of one machine meet: no other machine reaches it."""
+HAS_LIBUV = sys.platform != "win32"
+"""Whether torch's builds have the newer of TCPStore's two servers, which it asks for unless told otherwise."""
+SECONDS_BETWEEN_LOOKS = 0.2
+"""How often a wait in native code is looked at from Python, which handles signals then."""
+_trainings = itertools.count()
 
 
 def is_joining() -> bool:
@@ -82,3 +102,77 @@ def _tell(stdin: Any, message: bytes) -> None:
     with contextlib.suppress(OSError, ValueError):  # it has died, or was let go of, which shows when it is waited for
         stdin.write(message)
         stdin.flush()
+
+
+def store_of_this_machine() -> TCPStore:
+    """A store that only processes of this machine reach: left to itself, TCPStore listens on every interface."""
+    with socket.socket() as bound:
+        bound.bind((HOST, 0))
+        port = bound.getsockname()[1]
+        return TCPStore(
+            HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=bound.detach(), use_libuv=HAS_LIBUV
+        )
+
+
+def join_store(port: int, seconds: float) -> TCPStore:
+    """The store of another process of this machine."""
+    return TCPStore(HOST, port, is_master=False, timeout=timedelta(seconds=seconds), use_libuv=HAS_LIBUV)
+
+
+def in_background(
+    call: Callable[[], T], seconds: float, meanwhile: Callable[[float], object] = lambda passed: None
+) -> T:
+    """What a call gives that waits in native code, in another thread: this one handles signals meanwhile.
+
+    Args:
+        call: where the network is down it may wait for a quarter of an hour; it is left behind then.
+        seconds: how long to wait for it.
+        meanwhile: called now and then with the seconds that have passed; it may raise.
+
+    Raises:
+        RuntimeError: if it takes longer, and what the call raises.
+    """
+    found: Future[T] = Future()
+
+    def make() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=make, name="hybridppo-waits", daemon=True).start()
+    begun = time.monotonic()
+    while not futures.wait([found], min(seconds, SECONDS_BETWEEN_LOOKS)).done:
+        passed = time.monotonic() - begun
+        meanwhile(passed)
+        if passed > seconds:
+            raise RuntimeError(f"no answer within {seconds:g} s")
+    return found.result()
+
+
+def master_of_torchrun() -> tuple[str, int]:
+    """Where learners that torchrun has started meet."""
+    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+
+def store_of_torchrun(rank: int, seconds: float) -> Any:
+    """Torchrun's own store, or the first learner's."""
+    host, port = master_of_torchrun()
+    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    options = {"is_master": is_master, "wait_for_workers": False, "multi_tenant": True, "use_libuv": HAS_LIBUV}
+    try:
+        store = in_background(partial(TCPStore, host, port, timeout=timedelta(seconds=seconds), **options), 2 * seconds)
+    except RuntimeError as error:
+        raise DistributionError(
+            f"learner {rank} does not reach the first at {host}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
+        ) from error
+    # The store may outlive a training, and with --max-restarts its processes.
+    return PrefixStore(f"hybridppo/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_trainings)}", store)
+
+
+def address_towards(host: str, port: int) -> str:
+    """The address of this machine on the network that leads to another."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # which sends nothing
+        return str(probe.getsockname()[0])

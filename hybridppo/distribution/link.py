@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
-from hybridppo.distribution.meeting import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
+from hybridppo.distribution.launching import HOST, SECONDS_BETWEEN_LOOKS, address_towards, in_background
 from hybridppo.errors import ConfigurationError, DistributionError, HybridPPOError, LearnerLostError
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.interruption import give_up_if_stopped
@@ -130,7 +130,7 @@ class Link:
             )
 
         try:
-            in_background(connect, seconds, lambda passed: self.look(0.0))
+            in_background(connect, seconds, lambda passed: self.require_others(0.0))
         except DistributionError:
             raise
         except (RuntimeError, OSError) as error:
@@ -175,11 +175,11 @@ class Link:
         return everything
 
     def meet_neighbours(self) -> None:
-        """Remember the processes of all, where all are on this machine: `look` then sees the end of one."""
+        """Remember the processes of all, where all are on this machine: `require_others` then sees the end of one."""
         found = [int(number) for number in self.gather(str(os.getpid()).encode())]
         self._neighbours = dict(enumerate(found))
 
-    def look(self, seconds: float) -> None:
+    def require_others(self, seconds: float) -> None:
         """Whether the others are there, for whom this process has waited so long without a word from `gather`.
 
         Raises:
@@ -372,7 +372,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-def told_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """What the others are told of an error: the library's own say all there is to say."""
     told = f"{type(error).__name__}: {error}"
     return told if isinstance(error, HybridPPOError) else f"{told}\n{''.join(traceback.format_exception(error))}"

@@ -1,26 +1,31 @@
-"""What trainings share whose environments are anywhere that Ray reaches."""
+"""Trainings with environments anywhere that Ray reaches: `SingleLearnerCoarse`, `SingleLearnerFine`, `Environments`."""
 
 from types import TracebackType
 from typing import Any
 
-from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AnyAgent, AnyConfig
-from hybridppo.auto.auto import Auto, Choice
-from hybridppo.distribution.alone import Alone
+from hybridppo.auto.auto import Auto, Choice, Within
+from hybridppo.auto.trials import Name
 from hybridppo.distribution.cluster import Cluster
-from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.prediction import Resources
+from hybridppo.distribution.dividing import as_copies
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
+from hybridppo.interfaces import Agent
+from hybridppo.networks.forms import numpy_form
+from hybridppo.placements.base import Placement
+from hybridppo.runners.assembly import make_sampler
+from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runs.distribution_policies import Environments as EnvironmentWorkers
 from hybridppo.runs.distribution_policies import SingleLearnerCoarse, SingleLearnerFine
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.threads import cpu_cores
 
 
-class OverRay(Alone):
-    """The learner of a training whose environments are elsewhere; while it is entered, Ray is there.
+class OverRay(LocalTeam):
+    """The learner of a training whose environments are elsewhere. While it is entered, Ray is there.
 
     Args:
         policy: which one.
@@ -29,7 +34,7 @@ class OverRay(Alone):
         what: what they are called.
     """
 
-    placements: tuple[str, ...] = ()
+    placements: tuple[Name, ...] = ()
     """Names of those that may be taken within it."""
 
     def __init__(
@@ -74,21 +79,92 @@ class OverRay(Alone):
         self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
         total_steps: int, **options: Any,
     ) -> Choice:  # fmt: skip
-        from hybridppo.distribution.choosing import WithinOverRay, on_cpu  # which loads more than a placement needs
-
-        if not isinstance(config, PPOConfig):
-            return on_cpu(config, f"cpu within {self._policy}; only PPO is measured there")
-        within = WithinOverRay(self._policy, self.placements, self._resources())
+        # What goes to other processes and back is the same under every placement: the policy's workers are stood in for
+        # by workers of this machine, or by none if actions are chosen here.
+        workers = min(self._count, cpu_cores()) if isinstance(self._policy, SingleLearnerCoarse) else 0
+        within = Within(str(self._policy), self.placements, cpu_cores(), workers)
         return auto.choose(
             source, environments, config, agent=agent, total_steps=total_steps, within=within,
             **{**options, "num_workers": None},
         )  # fmt: skip
 
-    def _resources(self) -> Resources:
-        import ray
 
-        cpus = int(ray.cluster_resources().get("CPU", 0))
-        # Ray that is started here says that it has as many CPUs as it has workers.
-        is_here = self._cluster is not None and self._cluster.is_started_here
-        here = 1 if is_here else sum(1 for node in ray.nodes() if node["Alive"])
-        return Resources(cpu_cores(), cpus if here > 1 else min(cpus, cpu_cores()), here > 1)
+class Coarse(OverRay):
+    """The learner of `SingleLearnerCoarse`, whose samplers act by themselves."""
+
+    placements = ("cpu", "overlap", "hybrid", "migrate")
+
+    def __init__(self, policy: SingleLearnerCoarse, address: str | None) -> None:
+        super().__init__(policy, address, policy.samplers, "samplers")
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
+        if isinstance(meant, Placement) and meant.sampling_device.type != "cpu":
+            raise ConfigurationError(
+                f"distribution {self._policy} samples on CPUs, got {meant}: use a placement that samples on the "
+                "CPU, such as hybrid or overlap"
+            )
+        return meant
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """One, for its spaces: the samplers have them all."""
+        return make_environments(source, num_envs, options, copies=1)
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """One whose workers are Ray's."""
+        from hybridppo.distribution.ray_samplers import RaySamplers  # which loads Ray
+
+        if numpy_form(agent.actor) is None:
+            raise ConfigurationError(
+                "samplers act in NumPy, with the library's own networks of tanh or relu only, without layer_norm and "
+                f"impala convolutions: choose such a network, or distribution='environments:{self._count}', whose "
+                "actor is here"
+            )
+        options |= {"num_workers": self._count, "transport": RaySamplers}
+        return make_sampler(source, environments, agent, placement, **options)
+
+
+class Fine(OverRay):
+    """The process that acts and learns, of `SingleLearnerFine` and `Environments`."""
+
+    def __init__(self, policy: SingleLearnerFine | EnvironmentWorkers, address: str | None) -> None:
+        self._is_central = isinstance(policy, SingleLearnerFine)
+        self.placements = ("cpu", "cuda") if self._is_central else ("cpu", "cuda", "overlap", "hybrid", "migrate")
+        if isinstance(policy, SingleLearnerFine):
+            super().__init__(policy, address, policy.env_workers, "env_workers")
+        else:
+            super().__init__(policy, address, policy.workers, "workers")
+
+    def placement(self, meant: Placement | Auto) -> Placement | Auto:  # noqa: D102 - as in the base
+        is_apart = isinstance(meant, Placement) and meant.sampling_device.type != meant.learning_device.type
+        if self._is_central and is_apart:
+            raise ConfigurationError(
+                f"distribution {self._policy} acts and learns in one place, got {meant}: use one device, or "
+                f"distribution='environments:{self._count}'"
+            )
+        return meant
+
+    def choose(  # noqa: D102 - as in the base
+        self, auto: Auto, source: EnvSource, environments: Environments, config: AnyConfig, *, agent: AnyAgent,
+        total_steps: int, **options: Any,
+    ) -> Choice:  # fmt: skip
+        # What it took to make them was the start of processes elsewhere: those that are measured are made here.
+        options["seconds_to_make"] = 0.0
+        return super().choose(auto, source, environments, config, agent=agent, total_steps=total_steps, **options)
+
+    def environments(self, source: EnvSource, num_envs: int, options: EnvironmentOptions) -> Environments:
+        """All of them, elsewhere; one is made here, for the spaces."""
+        from hybridppo.distribution.ray_environments import RayEnvironments  # which loads Ray
+
+        template = make_environments(source, 1, options)
+        try:
+            return RayEnvironments(source, template, num_envs=num_envs, num_workers=self._count, options=options)
+        finally:
+            template.close()
+
+    def sampler(
+        self, source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+    ) -> BaseSampler:
+        """One of this process: it acts, and the environments are stepped elsewhere."""
+        return make_sampler(source, environments, agent, placement, **{**options, "num_workers": 0})

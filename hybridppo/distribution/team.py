@@ -22,18 +22,22 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
+from hybridppo.agents.ppo.exchanges import MinibatchShards, SummedShards, num_columns
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution import exchange
-from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.choosing import choose_for_learners
-from hybridppo.distribution.copies import as_copies
-from hybridppo.distribution.launching import SECONDS_TO_CLOSE, Launched, is_joining
-from hybridppo.distribution.link import Link, told_of
-from hybridppo.distribution.meeting import master_of_torchrun, store_of_this_machine, store_of_torchrun
-from hybridppo.distribution.on_cpus import placement_on_cpus, require_divisible
-from hybridppo.distribution.regrouping import Losses
+from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
+from hybridppo.distribution.launching import (
+    SECONDS_TO_CLOSE,
+    Launched,
+    is_joining,
+    master_of_torchrun,
+    store_of_this_machine,
+    store_of_torchrun,
+)
+from hybridppo.distribution.link import Link, text_of
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -48,8 +52,10 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.shared import SharedSampler
 from hybridppo.runners.shared import SharedRunner
+from hybridppo.runners.workers.losses import LOSSES_IN_A_ROW
 from hybridppo.runs.distribution_policies import MultiLearner, distribution_of
 from hybridppo.runs.job import Job
+from hybridppo.runs.loading import fitting, rewind_to, tensors_of_agent
 from hybridppo.runs.options import RunOptions
 from hybridppo.system.interruption import Interruption
 
@@ -67,7 +73,7 @@ def start_timeout(timeout: float) -> float:
     return min(max(timeout, SECONDS_TO_START), 10.0**6)
 
 
-class Team(Alone):
+class Team(LocalTeam):
     """One of the learners. While it is entered, those that it started are there.
 
     Args:
@@ -128,7 +134,7 @@ class Team(Alone):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None and self.link is not None and not isinstance(error, DistributionError):
-            self.link.report(told_of(error))
+            self.link.report(text_of(error))
         self._let_go(SECONDS_TO_CLOSE if error is None else 0.0)
 
     def _let_go(self, seconds: float) -> None:
@@ -171,9 +177,10 @@ class Team(Alone):
         if self.rank > 0:
             assert self.link is not None
             return Choice(SingleDevice("cpu"), 0, int(self.link.hear()), {})
-        iterations = -(-total_steps // (config.batch_size * environments.num_agents))
         policy = MultiLearner(self.size, self.shards)
-        choice = choose_for_learners(policy, source, config, options["options"], agent, iterations=iterations)
+        choice = choose_for_learners(
+            policy, source, environments, config, options["options"], agent, total_steps=total_steps
+        )
         if self.link is not None:
             self.link.tell(str(choice.torch_threads))
         return choice
@@ -188,8 +195,8 @@ class Team(Alone):
         agent, settings = job.agent, job.settings
         assert isinstance(agent, PPO)  # `check` has seen to it
         self._agent, self._own = agent, job.interruption
-        self._put_back = partial(setattr, agent, "spread", agent.spread)
-        agent.spread, agent._steps = self._sharded, None  # those of another group are none of this one
+        self._put_back = partial(agent.share, None)
+        agent.share(self._shards)
         if self.link is None and self.size > 1:
             self._launch(job)
         if self.link is not None:
@@ -301,21 +308,61 @@ class Team(Alone):
                 )
         return [part[_HEADER.size :] for part in parts]
 
-    def _sharded(self, form: Any) -> ShardedSteps:
-        each, columns = self.shards // self.size, num_columns(self._agent)
+    def _shards(self) -> SummedShards:
+        """What learners exchange of an update; all make it at once."""
+        parameters = self._agent.parameters
+        each, columns = self.shards // self.size, num_columns(parameters)
         if self._exchange is not None:
             self._exchange.close()
         if self.link is None:
-            self._exchange = exchange.Alone(each, columns)
+            self._exchange = exchange.NoExchange(each, columns)
         else:
             way = exchange.InSharedMemory if self._are_neighbours else exchange.OverGloo
             self._exchange = way(self.link, each, columns)
         mine = slice(self.rank * each, (self.rank + 1) * each)
         agreeing = exchange.Agreeing(self._exchange, self._own, self._agreed)
-        return ShardedSteps(self._agent, form, num_shards=self.shards, mine=mine, exchange=agreeing)
+        return MinibatchShards(parameters, agreeing, num_shards=self.shards, mine=mine)
 
     def _from_first(self, data: bytes) -> bytes:
         return data if self.link is None else self.link.from_first(data)
+
+
+class Losses:
+    """Counts the losses of a training, as far as no checkpoint lies between them."""
+
+    def __init__(self) -> None:
+        self._in_a_row, self._at = 0, -1
+
+    def next(self, job: Job, lost: LearnerLostError, *, may: bool) -> Job:
+        """The training as of its last checkpoint, agent included: what came after is given up, and done again.
+
+        Args:
+            job: of the training.
+            lost: what happened.
+            may: whether learners can be started from here at all.
+
+        Raises:
+            LearnerLostError: the same, where nobody asked for restarts, where there is no checkpoint to go on from, or
+                where this has happened too often without another one between.
+        """
+        directory = job.directory
+        if not (may and job.settings.environment.restarts) or directory is None or job.interruption.requested:
+            raise lost
+        if directory.is_untouched:
+            raise lost
+        checkpoint = directory.load_checkpoint(to_go_on=True)
+        steps = rewind_to(directory, checkpoint)
+        with fitting("this run"):  # it may have been lost in the midst of an update, which has changed the agent
+            job.agent.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
+        self._in_a_row = self._in_a_row + 1 if steps == self._at else 1
+        self._at = steps
+        if self._in_a_row > LOSSES_IN_A_ROW:
+            raise LearnerLostError(f"{self._in_a_row} times in a row without a checkpoint between: {lost}") from lost
+        logger.warning(
+            "%s\nOthers are started in place of all but the first, and go on from the checkpoint of %s steps.",
+            lost, f"{steps:,}",
+        )  # fmt: skip
+        return replace(job, checkpoint=checkpoint)
 
 
 class NobodyElse:

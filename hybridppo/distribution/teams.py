@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from hybridppo.distribution.alone import Alone
 from hybridppo.distribution.launching import is_joining
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runs.distribution_policies import (
     Central,
@@ -36,7 +36,7 @@ def run_directory_of(run_dir: str | Path, distribution: str | Distribution | Non
     return RunDirectory.open_to_train(run_dir)
 
 
-def team_of(run: RunOptions, timeout: float) -> Alone:
+def team_of(run: RunOptions, timeout: float) -> LocalTeam:
     """Who trains, by the run's distribution; `timeout` seconds without an answer are too long."""
     policy = distribution_of(run.distribution)
     if isinstance(policy, MultiLearner):
@@ -48,15 +48,15 @@ def team_of(run: RunOptions, timeout: float) -> Alone:
 
         return DeviceTeam.of(policy, timeout)
     if isinstance(policy, SingleLearnerCoarse):
-        from hybridppo.distribution.coarse import Coarse
+        from hybridppo.distribution.over_ray import Coarse
 
         return Coarse(policy, run.address)
     if isinstance(policy, (SingleLearnerFine, Environments)):
-        from hybridppo.distribution.fine import Fine
+        from hybridppo.distribution.over_ray import Fine
 
         return Fine(policy, run.address)
     if isinstance(policy, Central):
-        from hybridppo.distribution.central import ServerOfParameters
+        from hybridppo.distribution.central_server import ServerOfParameters
 
         return ServerOfParameters(policy)
-    return Alone()
+    return LocalTeam()

@@ -67,11 +67,10 @@ class EnvironmentOptions:
     """In Atari games, end an episode with the loss of a life, while training; evaluations are of whole games."""
 
     def __post_init__(self) -> None:
-        if self.vectorization not in get_args(Vectorization):
-            raise ConfigurationError(
-                f"vectorization must be auto, sync or compiled, got {shown(self.vectorization)}"
-                + (f": {INSTEAD_OF_ASYNC}" if str(self.vectorization) == "async" else "")
-            )
+        given: object = self.vectorization
+        if given not in get_args(Vectorization):
+            instead = f": {INSTEAD_OF_ASYNC}" if isinstance(given, str) and given == "async" else ""
+            raise ConfigurationError(f"vectorization must be auto, sync or compiled, got {shown(given)}{instead}")
         require_whole("env_threads", self.env_threads)
         if self.autoreset_mode is not None and self.autoreset_mode not in tuple(MODES):
             raise ConfigurationError(

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from hybridppo.errors import ConfigurationError
+
 
 def append(file: io.FileIO, value: dict[str, Any]) -> None:
     """Write a line to a file that is open for appending, whole or not at all; what is not finite becomes null.
@@ -69,5 +71,11 @@ def as_json(value: Any, indent: int | None = 1) -> str:
     Args:
         value: what JSON can hold.
         indent: for people to read; None for one line.
+
+    Raises:
+        ConfigurationError: if lists lie too deep within each other.
     """
-    return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"
+    try:
+        return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"
+    except RecursionError:
+        raise ConfigurationError("a value has lists too deep within each other to be written as JSON") from None

@@ -106,10 +106,11 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
     """Drop what a run has written after a checkpoint; the environment steps there."""
     with fitting("this run"):
         loop, sampler = checkpoint.state["runner"], checkpoint.state["sampler"]
-        iteration, number = whole(loop, "iteration"), whole({"number": sampler["env_steps"], **loop}, "number")
+        iteration, steps = whole(loop, "iteration"), whole(sampler, "env_steps")
+        number = whole({"number": steps, **loop}, "number")
         told = whole(checkpoint.state.get("evaluation", {"told": iteration}), "told")
     directory.rewind(iteration, number, told)
-    return int(sampler["env_steps"])
+    return steps
 
 
 def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory, *, tells: bool = True) -> None:

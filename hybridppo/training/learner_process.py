@@ -13,8 +13,8 @@ import cloudpickle
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from hybridppo.agents.registry import make_agent
-from hybridppo.distribution.link import Link, told_of
-from hybridppo.distribution.meeting import join_store
+from hybridppo.distribution.launching import join_store
+from hybridppo.distribution.link import Link, text_of
 from hybridppo.distribution.team import Team, start_timeout
 from hybridppo.environments.registration import source_here
 from hybridppo.placements.base import Placement
@@ -43,7 +43,7 @@ def main() -> None:
     except BaseException as error:
         # In the first learner's words, where it has any: it shows them.
         if not store.check([f"gone/{rank}"]):
-            store.set(f"gone/{rank}", told_of(error))
+            store.set(f"gone/{rank}", text_of(error))
         raise SystemExit(1) from None
 
 

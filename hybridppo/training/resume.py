@@ -11,7 +11,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.auto.auto import Auto
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.teams import run_directory_of, team_of
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
@@ -188,7 +188,7 @@ def _own_placement(settings: Settings) -> Placement:
 
 
 def _chosen_anew(
-    team: Alone,
+    team: LocalTeam,
     auto: Auto,
     env: EnvSource,
     environments: Environments,
@@ -210,7 +210,7 @@ def _chosen_anew(
     ).placement
 
 
-def _environments(settings: Settings, env: EnvSource, team: Alone) -> Environments:
+def _environments(settings: Settings, env: EnvSource, team: LocalTeam) -> Environments:
     """The environments of a run, refused where their spaces are not those it was trained with."""
     num_envs, num_workers = settings.config.num_envs, settings.run.num_workers
     environments = team.environments_to_begin(env, num_envs, settings.environment, num_workers)

@@ -21,7 +21,7 @@ from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent, AnyConfig, explaining_memory
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.auto.named import PlacementChoice, resolve_placement
-from hybridppo.distribution.alone import Alone
+from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.teams import team_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
@@ -224,7 +224,7 @@ def train(
         return _run_in(run_dir, replace(job, profile=profile), team, choice.table)
 
 
-def _run_in(run_dir: str | Path, job: Job, team: Alone, table: dict[str, Any]) -> TrainResult:
+def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
     """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
     with contextlib.closing(RunDirectory.create(run_dir, job.settings.to_json())) as directory:
         try:
@@ -236,7 +236,7 @@ def _run_in(run_dir: str | Path, job: Job, team: Alone, table: dict[str, Any]) -
             raise
 
 
-def run_by_groups(job: Job, team: Alone) -> TrainResult:
+def run_by_groups(job: Job, team: LocalTeam) -> TrainResult:
     """As `run_to_the_end`; where a learner is lost that may be replaced, all begin again from the last checkpoint."""
     while True:
         try:
@@ -245,7 +245,7 @@ def run_by_groups(job: Job, team: Alone) -> TrainResult:
             job = team.regrouped(job, lost)
 
 
-def run_to_the_end(job: Job, team: Alone) -> TrainResult:
+def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
     """Train to the end that the settings name, from the start or from a checkpoint; evaluate; write the result."""
     job = team.begin(job)
     settings, agent, placement, directory = job.settings, job.agent, job.placement, job.directory

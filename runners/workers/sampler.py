@@ -1,7 +1,6 @@
 """Sampling in worker processes: each steps some of the environments with its own actor, into shared memory."""
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from types import SimpleNamespace
@@ -24,17 +23,13 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import StepperState
+from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.transport import Transport, Work, WorkerLostError
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.system.interruption import Stopped
 
 Array = NDArray[Any]
-
-logger = logging.getLogger(__name__)
-
-LOSSES_IN_A_ROW = 3
-"""How often a worker may be lost, and another started in its place, without a whole rollout between."""
 
 
 class WorkerSampler(BaseSampler):
@@ -115,7 +110,7 @@ class WorkerSampler(BaseSampler):
         self._closed = False
         self._seconds_filling = 0.0
         self._restarts = options.restarts
-        self._losses, self._losses_in_a_row = [0] * num_workers, [0] * num_workers
+        self._losses = Losses(num_workers, EnvError, "a whole rollout", "its unfinished episodes are")
         self._env_seed = env_seed
         self._turn_begun = self._first = 0
         try:
@@ -170,7 +165,7 @@ class WorkerSampler(BaseSampler):
         for worker in lost:
             self._forget(worker, self._first, filled)
         for worker in answers.keys() - lost:
-            self._losses_in_a_row[worker] = 0
+            self._losses.end_row(worker)
         self._seconds_filling = max(seconds, default=0.0)
         finals = [
             (step, self._envs[worker].start + env, observation)
@@ -237,24 +232,16 @@ class WorkerSampler(BaseSampler):
         """Start another in place of one that is lost, where that is asked for; else raise the error."""
         if not self._restarts:
             raise error
-        while True:
-            self._losses[worker] += 1
-            self._losses_in_a_row[worker] += 1
-            if self._losses_in_a_row[worker] > LOSSES_IN_A_ROW:
-                times = self._losses_in_a_row[worker]
-                raise EnvError(f"lost {times} times without a whole rollout between, the last: {error}") from error
-            logger.warning("%s\nAnother is started in its place, and its unfinished episodes are dropped.", error)
+
+        def start(seed: int) -> None:
             self._transport.end(worker)
-            parts = [self._seed_of(worker), self._losses[worker]]
-            try:
-                self._transport.start(worker, int(np.random.SeedSequence(parts).generate_state(1)[0] >> 1))
-                self._transport.wait_until_ready([worker])
-            except WorkerLostError as again:
-                error = again
-            except Stopped:  # there is no time for another
-                raise error from None
-            else:
-                return
+            self._transport.start(worker, seed)
+            self._transport.wait_until_ready([worker])
+
+        try:
+            self._losses.replace(worker, error, self._seed_of(worker), start)
+        except Stopped:  # there is no time for another
+            raise error from None
 
     def _forget(self, worker: int, first: int, end: int) -> None:
         """Nothing counts of what a lost worker wrote to rows `first` to `end`, nor of the episodes it was in."""

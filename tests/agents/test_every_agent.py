@@ -23,7 +23,7 @@ import hybridppo
 from hybridppo import Migrating, Mirrored, SingleDevice, TrainingError
 from hybridppo.agents.ddpg.gradient_steps import AutogradSteps as DDPGSteps
 from hybridppo.agents.ddpg.numpy_steps import NumpySteps as DDPGNumpySteps
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
+from hybridppo.agents.ppo.loop import OptimizationLoop
 from hybridppo.networks.forms import numpy_form
 from hybridppo.placements import acting
 from hybridppo.placements.base import Placement
@@ -184,7 +184,7 @@ class Stops:
         for owner, name in (
             (DiagonalGaussian, "sample"),
             (DeterministicActions, "sample"),
-            (NumpySteps, "_step"),
+            (OptimizationLoop, "descend"),
             (DDPGSteps, "critic_step"),
             (DDPGNumpySteps, "critic_step"),
             (DDPGNumpySteps, "actor_step"),

@@ -162,9 +162,9 @@ def test_evaluate_as_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("placements", "CartPole-v1", "--num-envs", 2, "--num-steps", 16, *QUIET) == 0
+    assert run("placements", "CartPole-v1", "--num-envs", 2, "--num-steps", 16, "--seconds", 0.05, *QUIET) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "| placement | iteration ms | sampling ms | learning ms | copying ms |"
+    assert lines[0] == "| placement | steps/s | iteration ms | sampling ms | learning ms | copying ms | start s |"
     assert any("cpu" in line for line in lines[2:])
     assert sum("**" in line for line in lines) == 1
     assert any(line.startswith("auto: cpu") for line in lines)
@@ -173,28 +173,20 @@ def test_placements_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_placements_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--num-envs", 2, "--num-steps", 16, "--json", "--num-workers", 0)
+    flags = ("--num-envs", 2, "--num-steps", 16, "--json", "--num-workers", 0, "--seconds", 0.05)
     assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
     comparison = json.loads(capsys.readouterr().out)
     row = comparison["candidates"][0]
     assert (row["label"], row["num_workers"], row["torch_threads"]) == ("cpu", 0, 1)
     assert row["iteration"] == row["sampling"] + row["learning"] + row["copying"] > 0
-    assert comparison["figures"]["update"].keys() >= {"1"}
-    assert "measured" not in row
-
-
-def test_placements_are_measured_beside_their_prediction(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--measure", "--seconds", 0.02, "--num-envs", 2, "--num-steps", 16, "--num-workers", 0)
-    assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("| measured ms | sampling ms | learning ms | copying ms | predicted / measured |")
-    assert len(lines[2].split("|")) == len(lines[0].split("|"))
+    assert {row["label"] for row in comparison["candidates"]} >= {"cpu", "overlap"}
+    assert [row["is_chosen"] for row in comparison["candidates"]].count(True) == 1
 
 
 @pytest.mark.skipif(not has_matplotlib(), reason="needs matplotlib")
 def test_placements_as_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "placements.png"
-    flags = ("--num-envs", 2, "--num-steps", 16, "--num-workers", 0, "--plot", picture)
+    flags = ("--num-envs", 2, "--num-steps", 16, "--num-workers", 0, "--seconds", 0.05, "--plot", picture)
     assert run("placements", "CartPole-v1", *flags, *QUIET) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
@@ -373,11 +365,6 @@ def test_impossible_settings_are_wrong_usage(
     assert not (tmp_path / "run").exists()
 
 
-def test_seconds_without_what_is_measured_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("placements", "CartPole-v1", "--seconds", 1) == 2
-    assert_is_one_message(capsys.readouterr().err, "--seconds is of --measure: give both, or neither")
-
-
 def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run"
     options = ("--total-steps", 64, "--run-dir", path, "--placement", "cpu", *SMALL, *QUIET)
@@ -409,7 +396,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         ),
         ("resume", ["RUN_DIR", "--total-steps", "--placement", "--debug"]),
         ("evaluate", ["RUN_DIR", "--episodes", "--seed", "--deterministic", "--json", "--debug"]),
-        ("placements", ["ENV_ID", "--measure", "--seconds", "--plot", "--json", "--max-lag", "--num-envs", "--debug"]),
+        ("placements", ["ENV_ID", "--seconds", "--plot", "--json", "--max-lag", "--num-envs", "--debug"]),
     ],
 )
 def test_help_names_what_can_be_given(command: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:

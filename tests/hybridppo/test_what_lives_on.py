@@ -15,7 +15,7 @@ from toy_environments import FailingEnv, raise_an_error
 import hybridppo
 import hybridppo.compiled
 from hybridppo import EnvError, Migrating, Mirrored, TD3Config, TrainingInterrupted
-from hybridppo.agents.ppo.batch import Batch, PackedBatch
+from hybridppo.agents.ppo.batch import Batch
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environment import SubEnvironment
 from hybridppo.environments.torch_cartpole import TorchCartPole
@@ -35,7 +35,7 @@ from hybridppo.system.interruption import Interruption
 from hybridppo.training.train import Job
 
 OF_A_TRAINING = (
-    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, PackedBatch, Placement,
+    Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, Placement,
     Rollout, RolloutBuffer, RunDirectory, Runner, SeveralPoliciesRunner, SharedArrays, Stepper, SubEnvironment,
     TrainingRun, WorkerPool,
 )  # fmt: skip

@@ -21,9 +21,6 @@ from toy_environments import IdentityBox
 
 import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
-from hybridppo.auto import trials
-from hybridppo.auto.prediction import Candidate
-from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
 from hybridppo.runners import off_policy
@@ -377,109 +374,9 @@ def test_a_trace_can_be_written(tmp_path: Path) -> None:
 def test_without_a_choice_auto_says_so_and_trains(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         result, _ = train(placement="auto")
-    assert "placement auto: cpu, the only candidate here without max_lag=1" in caplog.text
+    assert "placement auto: cpu; not measured (all: a run of" in caplog.text
     other, _ = train(placement="cpu")
     assert torch.equal(result.agent.parameters.values, other.agent.parameters.values)
-
-
-def test_auto_tries_every_candidate_and_takes_the_fastest(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    speeds = {"cpu": 100.0, "overlap, 1 worker": 150.0, "hybrid": 102.0, "cuda": 40.0}
-    speeds["overlap on cuda, 1 worker"] = 90.0
-    tried: list[str] = []
-
-    def trial(source: Any, config: Any, candidate: Candidate, *rest: Any) -> float:
-        tried.append(candidate.label)
-        return speeds[candidate.label]
-
-    monkeypatch.setattr(trials, "_trial", trial)
-    monkeypatch.setattr(trials, "forms_of", lambda *_: {})
-    arguments: dict[str, Any] = {"total_steps": 10**6, "num_workers": None, "options": None, "agent": None, "cores": 2}
-    chosen, table = trials.choose_by_trials(IdentityBox, CONFIG, accelerator="cuda", max_lag=1, **arguments)
-    assert (chosen.label, tried) == ("overlap, 1 worker", list(speeds))
-    assert table["steps_per_second"] == speeds
-    assert table["line"].startswith("overlap, 1 worker; tried: cpu 100 steps/s, overlap, 1 worker 150 steps/s")
-    # Without leave to lag, a gain of 2 % is none.
-    chosen, _ = trials.choose_by_trials(IdentityBox, CONFIG, accelerator="cuda", max_lag=0, **arguments)
-    assert chosen.label == "cpu"
-    short = {**arguments, "total_steps": 500}
-    chosen, table = trials.choose_by_trials(IdentityBox, CONFIG, accelerator="cuda", max_lag=1, **short)
-    assert (chosen.label, "not measured (a run of 48 updates)" in table["line"]) == ("cpu", True)
-
-
-def test_a_trial_trains_for_real_and_leaves_generators_alone() -> None:
-    np.random.seed(3)  # noqa: NPY002 - the global one is what must stay
-    before = np.random.get_state()[1].tolist()  # noqa: NPY002
-    speed = trials._trial(IdentityBox, CONFIG, Candidate("cpu"), 1.0, EnvironmentOptions(), None)
-    assert speed is not None
-    assert speed > 0
-    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
-
-
-def test_a_candidate_that_fails_is_left_out_and_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def trial(source: Any, config: Any, candidate: Candidate, *rest: Any) -> float:
-        if candidate.name == "hybrid":
-            raise RuntimeError("no memory left there")
-        return {"cpu": 10.0, "cuda": 30.0}[candidate.name]
-
-    monkeypatch.setattr(trials, "_trial", trial)
-    monkeypatch.setattr(trials, "forms_of", lambda *_: {})
-    chosen, table = trials.choose_by_trials(
-        IdentityBox, CONFIG, accelerator="cuda", cores=2, max_lag=0, total_steps=10**6, num_workers=None, options=None,
-        agent=None,
-    )  # fmt: skip
-    assert chosen.label == "cuda"
-    assert table["left_out"] == ["hybrid: RuntimeError: no memory left there"]
-    assert "left out hybrid" in caplog.text
-
-
-def test_auto_tells_of_a_form_that_is_faster_and_does_not_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = {"compiled_updates": True, "torch_threads": 1}
-    forms = {"compiled_updates=True": one, "compiled_updates=True and torch_threads=2": {**one, "torch_threads": 2}}
-    tried: list[tuple[bool, int]] = []
-
-    def trial(source: Any, config: Any, candidate: Candidate, *rest: Any) -> float:
-        tried.append((config.compiled_updates, candidate.torch_threads))
-        return 100.0 if not config.compiled_updates else 90.0 if candidate.torch_threads == 1 else 140.0
-
-    monkeypatch.setattr(trials, "_trial", trial)
-    monkeypatch.setattr(trials, "forms_of", lambda *_: forms)
-    arguments: dict[str, Any] = {
-        "accelerator": None, "cores": 2, "max_lag": 0, "num_workers": None, "options": None, "agent": None,
-    }  # fmt: skip
-    chosen, table = trials.choose_by_trials(IdentityBox, CONFIG, total_steps=10**6, **arguments)
-    assert chosen.label == "cpu"
-    assert tried == [(False, 1), (True, 1), (True, 2)]
-    assert table["line"] == (
-        "cpu; tried: cpu 100 steps/s; with compiled_updates=True and torch_threads=2 it would make 140 steps/s, and a "
-        "seed give other bits"
-    )
-    tried.clear()
-    _, table = trials.choose_by_trials(IdentityBox, CONFIG, total_steps=10_500, **arguments)
-    assert tried == [(False, 1), (True, 1), (True, 2)]
-    tried.clear()
-    _, table = trials.choose_by_trials(IdentityBox, CONFIG, total_steps=500, **arguments)
-    assert not tried
-    assert table["line"] == "cpu, the only candidate here without max_lag=1"
-
-
-@pytest.mark.extras
-def test_forms_are_what_was_compiled_here_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridppo.agents.ddpg import compiled_steps
-
-    is_kept = [False]
-    monkeypatch.setattr(type(compiled_steps.MODULE), "is_kept", lambda _: is_kept[0])
-    assert trials.forms_of(CONFIG, None, {1, 2}) == {}
-    is_kept[0] = True
-    assert trials.forms_of(CONFIG, None, {1, 2}) == {
-        "compiled_updates=True": {"compiled_updates": True, "torch_threads": 1},
-        "compiled_updates=True and torch_threads=2": {"compiled_updates": True, "torch_threads": 2},
-    }
-    assert trials.forms_of(replace(CONFIG, compiled_updates=True), None, {1}) == {}
-    assert trials.forms_of(replace(CONFIG, fast_updates=False), None, {1}) == {}
 
 
 def test_auto_with_lag_writes_down_what_it_tried(tmp_path: Path) -> None:
@@ -488,7 +385,8 @@ def test_auto_with_lag_writes_down_what_it_tried(tmp_path: Path) -> None:
     train(config, placement=Auto(max_lag=1), run_dir=tmp_path / "run", **options)
     table = json.loads((tmp_path / "run" / "placements.json").read_text())
     assert table["chosen"] in ("cpu", "overlap, 1 worker")
-    assert {label.partition(", compiled")[0] for label in table["steps_per_second"]} <= {"cpu", "overlap, 1 worker"}
+    labels = {row["label"] for row in table["trials"]}
+    assert {label.partition(", compiled")[0] for label in labels} <= {"cpu", "overlap, 1 worker", "cpu, 2 threads"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["agent"] == "ddpg"
 
 

@@ -19,7 +19,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from hybridppo.agents import PPOConfig
-from hybridppo.auto.comparison import candidates, measure_placements
+from hybridppo.auto.comparison import compare_placements
 from hybridppo.environments.checking.check import check_env
 from hybridppo.errors import DeviceError
 from hybridppo.placements.base import Placement
@@ -291,7 +291,7 @@ def _files(bench: Bench) -> str:
 
 
 def _placement_speeds(env_id: str, seconds: float, figures: dict[str, Any]) -> str:
-    rows = measure_placements(env_id, PPOConfig(), seconds=seconds, progress=False)
-    figures["placements"] = rows
-    require(len(rows) == len(candidates()), "a placement is missing")
-    return ", ".join(f"{row['placement']} {row['steps_per_second']:,.0f} steps/s" for row in rows)
+    found = compare_placements(env_id, PPOConfig(), seconds=seconds, num_workers=0, progress=False)
+    figures["placements"] = rows = found["candidates"]
+    require(not found["left_out"], "; ".join(found["left_out"]))
+    return ", ".join(f"{row['label']} {row['steps_per_second']:,.0f} steps/s" for row in rows)

@@ -165,14 +165,16 @@ def _placement(run: Run) -> str:
         return text
     line = table.get("line", table["chosen"])  # which earlier releases left out if nothing was measured
     text += f"<p>auto: {escape(str(line))}</p>"
-    predictions: list[dict[str, Any]] = table.get("predictions") or []
-    if not predictions:
+    # Earlier releases predicted what they did not try.
+    is_measured = "trials" in table
+    trials: list[dict[str, Any]] = table.get("trials") or table.get("predictions") or []
+    if not trials:
         return text
     rows = [
         (each["label"], *(f"{1e3 * each[part]:.2f}" for part in ("iteration", "sampling", "learning", "copying")))
-        for each in predictions
+        for each in trials
     ]
-    heads = ("predicted", "iteration ms", "sampling ms", "learning ms", "copying ms")
+    heads = ("tried" if is_measured else "predicted", "iteration ms", "sampling ms", "learning ms", "copying ms")
     chosen = {number for number, row in enumerate(rows) if row[0] == table["chosen"]}
     return text + _table(heads, rows, numbers=4, strong=chosen)
 

@@ -7,7 +7,7 @@ import torch
 from ppo_settings import ppo_config
 
 from hybridppo.agents.ppo.divergence import divergence
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS
+from hybridppo.agents.ppo.loss import STATISTICS
 
 INF = float("inf")
 

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from loops import record_steps
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
 
 from hybridppo import PPO, SingleDevice
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.compiled_steps import CompiledSteps
-from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.compiled_backend import CompiledBackend
+from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.environments.making import make_environments
 from hybridppo.networks.precision import supports_bf16
@@ -39,16 +38,15 @@ DISTRIBUTIONS: dict[str, tuple[gym.Space[Any], dict[str, Any]]] = {
 }
 MEMORY = {"recurrent": "lstm", "recurrent_size": 16, "sequence_length": 8}
 FORMS: dict[str, tuple[type, dict[str, Any]]] = {
-    "autograd": (AutogradSteps, {"fast_updates": False}),
-    "numpy": (NumpySteps, {}),
-    "compiled": (CompiledSteps, {"compiled_updates": True}),
+    "autograd": (Backend, {"fast_updates": False}),
+    "numpy": (NumpyBackend, {}),
+    "compiled": (CompiledBackend, {"compiled_updates": True}),
     "recurrent": (RecurrentSteps, {**MEMORY, "fast_updates": False}),
-    "recurrent numpy": (NumpyRecurrentSteps, MEMORY),
-    "captured": (CapturedSteps, {"fast_updates": False}),
-    "pool": (AutogradSteps, {"fast_updates": False, "pool_size": 2}),
+    "captured": (Backend, {"fast_updates": False}),
+    "pool": (Backend, {"fast_updates": False, "pool_size": 2}),
 }
 NOT_WRITTEN = {
-    ("bf16", "compiled"), ("bf16", "recurrent numpy"), *((precision, form, distribution)
+    ("bf16", "compiled"), *((precision, form, distribution)
     for precision in ("fp32", "bf16") for form, distribution in (("compiled", "gSDE"), ("compiled", "squashed"))),
 }  # fmt: skip
 needs_bf16 = pytest.mark.skipif(not supports_bf16(torch.device("cpu")), reason="needs a CPU that multiplies bfloat16")
@@ -100,8 +98,8 @@ def agent_of(precision: Any, form: str, distribution: str, monkeypatch: pytest.M
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     agent.optimizer.set_learning_rates({"actor": 0.0, "critic": 0.0})
     if form == "captured":
-        monkeypatch.setattr(agent, "_form_of_steps", lambda: lambda one: CapturedSteps(one, PretendedRecorder()))
-    assert type(agent._optimizer_steps()) is kind or (distribution == "squashed" and form == "recurrent numpy")
+        record_steps(agent, PretendedRecorder())
+    assert type(agent.loop().backend) is kind
     return agent
 
 

@@ -19,11 +19,10 @@ from torch import nn
 import hybridppo
 from hybridppo import PPO, PPOConfig
 from hybridppo.agents.ppo import loss as loss_module
-from hybridppo.agents.ppo import losses
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.loss import Loss, LossInputs, clipped_value_loss, policy_loss, ppo_loss, value_loss
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.precision import supports_bf16
 
@@ -37,7 +36,7 @@ def train(**arguments: Any) -> hybridppo.TrainResult:
 
 
 def form_of(agent: PPO) -> type:
-    return type(agent._optimizer_steps())
+    return type(agent.loop().backend)
 
 
 # By hand and as it is written
@@ -51,7 +50,7 @@ NEEDS = {
 }
 FORMS = [pytest.param(name, marks=NEEDS.get(name, ())) for name in FORMS_OF]
 CHANGES: dict[str, tuple[Any, str, Any]] = {
-    "no policy loss": (loss_module, "policy_loss", lambda **inputs: 0.0 * losses.policy_loss(**inputs)),
+    "no policy loss": (loss_module, "policy_loss", lambda **inputs: 0.0 * policy_loss(**inputs)),
     "no clipping of ratios": (
         loss_module,
         "policy_loss",
@@ -60,17 +59,17 @@ CHANGES: dict[str, tuple[Any, str, Any]] = {
     "a wider clip range": (
         loss_module,
         "policy_loss",
-        lambda *, clip_range, **inputs: losses.policy_loss(clip_range=1.1 * clip_range, **inputs),
+        lambda *, clip_range, **inputs: policy_loss(clip_range=1.1 * clip_range, **inputs),
     ),
     "values not clipped": (
         loss_module,
         "clipped_value_loss",
-        lambda *, values, returns, old_values, clip_range: losses.value_loss(values=values, returns=returns),
+        lambda *, values, returns, old_values, clip_range: value_loss(values=values, returns=returns),
     ),
     "values whole instead of half": (
         loss_module,
         "clipped_value_loss",
-        lambda **inputs: 2.0 * losses.clipped_value_loss(**inputs),
+        lambda **inputs: 2.0 * clipped_value_loss(**inputs),
     ),
 }
 
@@ -83,8 +82,8 @@ def test_a_formula_that_was_changed_alone_takes_effect_and_a_warning_names_both_
     module, name, changed = CHANGES[change]
     monkeypatch.setattr(module, name, changed)
     agent = train(env=lambda: Still(space)).agent
-    assert len(re.findall(r"loss\.py.*numpy_passes\.py.*loss=my_loss", caplog.text)) == 1
-    assert type(agent._steps) is AutogradSteps
+    assert len(re.findall(r"loss\.py.*numpy_backend\.py.*loss=my_loss", caplog.text)) == 1
+    assert type(agent.loop().backend) is Backend
     plain = train(env=lambda: Still(space), config=replace(CONFIG, fast_updates=False)).agent
     torch.testing.assert_close(agent.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-5)
 
@@ -105,7 +104,7 @@ def test_forms_agree_whatever_was_learned(form: str, scale: float, log_std: floa
         observations=scale * torch.randn(100, 4), actions=scale * torch.randn(100, 3), log_probs=torch.randn(100),
         values=scale * torch.randn(100), advantages=torch.randn(100), returns=scale * torch.randn(100),
     )  # fmt: skip
-    before, steps = agent.parameters.values.detach().clone(), agent._optimizer_steps()
+    before, steps = agent.parameters.values.detach().clone(), agent.loop()
     assert agent._agreed(batch) is steps
     assert torch.equal(agent.parameters.values, before)
     assert not caplog.text
@@ -123,7 +122,7 @@ def test_a_changed_formula_is_found_in_a_training_that_is_resumed(
     monkeypatch.setattr(module, name, changed)
     result = hybridppo.resume(tmp_path / "run", total_steps=128, progress=False)
     assert "is not the same in the two forms" in caplog.text
-    assert type(result.agent._steps) is AutogradSteps
+    assert type(result.agent.loop().backend) is Backend
 
 
 class Still(gym.Env[Any, Any]):
@@ -146,13 +145,13 @@ class Still(gym.Env[Any, Any]):
 @pytest.mark.parametrize("space", [Discrete(3), GAUSSIAN], ids=["discrete", "continuous"])
 def test_formulas_that_agree_pass_whatever_is_learned_from(space: gym.Space[Any], changes: dict[str, Any]) -> None:
     result = train(env=lambda: Still(space), config=replace(CONFIG, **changes))
-    assert form_of(result.agent) is NumpySteps
+    assert form_of(result.agent) is NumpyBackend
 
 
 def test_the_comparison_is_made_once_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     expected = train().agent.parameters.values
-    monkeypatch.setattr("hybridppo.agents.ppo.forms.difference", lambda *inputs: compared.append(inputs))
+    monkeypatch.setattr("hybridppo.agents.ppo.backends.difference", lambda *inputs: compared.append(inputs))
     found = train().agent.parameters.values
     assert len(compared) == 1
     assert torch.equal(found, expected)
@@ -179,9 +178,9 @@ class Talkative(PPO):
 
 def test_a_loss_of_ones_own_is_descended_by_autograd() -> None:
     agent = PPO(Box(-1, 1, (2,)), Discrete(2), CONFIG, loss=without_entropy)
-    assert form_of(agent) is AutogradSteps
-    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is AutogradSteps
-    assert form_of(Talkative(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpySteps
+    assert form_of(agent) is Backend
+    assert form_of(Greedy(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is Backend
+    assert form_of(Talkative(Box(-1, 1, (2,)), Discrete(2), CONFIG)) is NumpyBackend
 
 
 def test_an_agent_like_another_has_its_loss_and_networks() -> None:

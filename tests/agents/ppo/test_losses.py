@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hybridppo.agents.ppo.losses import (
+from hybridppo.agents.ppo.loss import (
     approx_kl,
     clip_fraction,
     clipped_value_loss,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from ppo_settings import ppo_config
-from selection import only_by_default
 from torch import Tensor, nn
 from toy_agents import ScriptedAgents
 from toy_environments import (
@@ -26,11 +25,9 @@ from toy_environments import (
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo import forms as forms_module
-from hybridppo.agents.ppo.numpy_recurrent_steps import NumpyRecurrentSteps
+from hybridppo.agents.ppo.exchanges import MinibatchShards, num_columns
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps, num_columns
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import EnvError
@@ -191,7 +188,7 @@ WAYS: dict[str, tuple[PPOConfig, Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [RecurrentSteps, NumpyRecurrentSteps])
+@pytest.mark.parametrize("form", [RecurrentSteps])
 @pytest.mark.parametrize("way", WAYS)
 @every_cell
 def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str, form: Any) -> None:
@@ -217,7 +214,7 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str, form: A
 def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: Any) -> None:
     """Also across rollouts, and of the final observation of an episode that was cut short."""
     agent, rollouts = rollouts_of(replace(SMALL, recurrent=cell), partial(scripted_vector, SCRIPTS, mode), 4)
-    for form in (RecurrentSteps, NumpyRecurrentSteps):
+    for form in (RecurrentSteps,):
         agent.cut.critic_state = torch.zeros_like(agent.cut.critic_state)
         agent.cut.fit(4)
         state = torch.zeros(4, SMALL.memory.state_size if cell == "lstm" else 6)
@@ -246,67 +243,6 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
             agent.cut.learned()
 
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "relu": {"activation": "relu"},
-    "values not clipped": {"clip_range_vf": None},
-    "advantages as they are": {"normalize_advantage": False},
-    "three hidden layers": {"hidden_sizes": (16, 24, 8)},
-    "gradient always scaled": {"max_grad_norm": 1e-3},
-}
-
-
-RESETS = ("NextStep", "SameStep", "masks", "sequences longer than a rollout")
-
-
-@pytest.mark.parametrize(
-    ("way", "variant"),
-    only_by_default(
-        [*(f"{way}, defaults" for way in RESETS), *(f"NextStep, {variant}" for variant in VARIANTS)],
-        [(way, variant) for way in RESETS for variant in VARIANTS],
-    ),
-)
-@every_cell
-def test_by_hand_is_autograd(cell: Any, way: str, variant: str) -> None:
-    config, env, options = WAYS[way]
-    config = replace(config, recurrent=cell, **VARIANTS[variant])
-    agent, rollouts = rollouts_of(config, env, 3, **options)
-    reference = randomised(PPO(agent.observation_space, agent.action_space, config, seed=1))
-    assert torch.equal(reference.parameters.values, agent.parameters.values)
-    by_hand, by_autograd = NumpyRecurrentSteps(agent), RecurrentSteps(reference)
-    batch = batch_of(agent, by_hand, rollouts[-1])
-    generator = torch.Generator().manual_seed(7)
-    shape = batch.starts.shape
-    moved = replace(
-        batch.rows,
-        log_probs=batch.rows.log_probs + 0.3 * torch.randn(shape, generator=generator),
-        values=batch.rows.values + 0.3 * torch.randn(shape, generator=generator),
-        advantages=torch.randn(shape, generator=generator),
-        returns=batch.rows.values + torch.randn(shape, generator=generator),
-    )
-    batch = replace(batch, rows=moved)
-    order = np.arange(len(batch))[::-1].copy()
-    for _ in range(2):
-        sizes = agent.minibatch_sizes(batch)
-        expected, found = by_autograd.epoch(batch, order, sizes, 0.2), by_hand.epoch(batch, order, sizes, 0.2)
-        torch.testing.assert_close(found, expected, rtol=2e-3, atol=1e-4)
-        torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=2e-3, atol=1e-5)
-        assert float(reference.parameters.gradient[reference.parameters.range_of("actor")][:24].abs().max()) > 0.0
-        agent.parameters.values.data.copy_(reference.parameters.values.data)
-
-
-def test_by_hand_is_autograd_with_actions_that_are_numbers() -> None:
-    config = replace(SMALL, num_minibatches=1)
-    agent, rollouts = rollouts_of(config, "Pendulum-v1", 2, vectorization="sync")
-    reference = randomised(PPO(agent.observation_space, agent.action_space, config, seed=1))
-    batch = batch_of(agent, NumpyRecurrentSteps(agent), rollouts[-1])
-    order = np.arange(len(batch))
-    expected = RecurrentSteps(reference).epoch(batch, order, [len(batch)], 0.2)
-    found = NumpyRecurrentSteps(agent).epoch(batch, order, [len(batch)], 0.2)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(agent.parameters.gradient, reference.parameters.gradient, rtol=1e-3, atol=1e-5)
-
-
 def test_rows_that_are_no_steps_change_nothing() -> None:
     """Whatever stands in them."""
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
@@ -317,7 +253,7 @@ def test_rows_that_are_no_steps_change_nothing() -> None:
     other = batch.rows.map(torch.clone)
     for column in (other.log_probs, other.values, other.advantages, other.returns):
         column[~batch.valid] = 1e6
-    for form in (RecurrentSteps, NumpyRecurrentSteps):
+    for form in (RecurrentSteps,):
         found = form(agent).gradient(replace(batch, rows=other), 0.2)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(agent.parameters.gradient, gradient)
@@ -342,35 +278,11 @@ def train(config: PPOConfig = SMALL, env: Any = "CartPole-v1", **options: Any) -
     return hybridppo.train(env, config=config, progress=False, **{**arguments, **options})
 
 
-def test_training_takes_the_form_by_hand_and_compares_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[Any] = []
-    compare = forms_module.difference
-    monkeypatch.setattr(forms_module, "difference", lambda *args: (taken.append(args[1]), compare(*args))[1])
-    by_hand = train().agent
-    assert [type(form) for form in taken] == [NumpyRecurrentSteps]
-    plain = train(replace(SMALL, fast_updates=False)).agent
-    assert len(taken) == 1
-    torch.testing.assert_close(by_hand.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-3)
-
-
-def test_a_formula_that_is_changed_in_one_form_takes_effect(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(GRU, "advance", lambda cell, projected, state: torch.tanh(projected[..., : cell.size] + state))
-    agent = train(replace(SMALL, recurrent="gru")).agent
-    assert "the gradient of the actor is not the same in the two forms" in caplog.text
-    assert type(agent._steps) is RecurrentSteps
-
-
-FORMS = {"autograd": {"fast_updates": False}, "by hand": {}}
-
-
 @pytest.mark.parametrize("normalizes", [True, False])
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lost", [0, 7, 11, 12])
-def test_sequences_without_a_step_are_left_out(lost: int, form: str, normalizes: bool) -> None:
+def test_sequences_without_a_step_are_left_out(lost: int, normalizes: bool) -> None:
     """With minibatches of one sequence, and columns of which the first steps are none."""
-    config = replace(SMALL, num_minibatches=12, normalize_advantage=normalizes, **FORMS[form])
+    config = replace(SMALL, num_minibatches=12, normalize_advantage=normalizes)
     agent, rollouts = rollouts_of(config, partial(TMaze, 3), 1)
     rollout = replace(rollouts[0], valid_rows=torch.tensor([row for row in range(48) if row % 4 or row >= 4 * lost]))
     metrics = agent.update(rollout)
@@ -379,15 +291,14 @@ def test_sequences_without_a_step_are_left_out(lost: int, form: str, normalizes:
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
-@pytest.mark.parametrize("form", FORMS)
-def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing(form: str, num_shards: int) -> None:
-    config = replace(SMALL, normalize_observations=True, normalize_rewards=True, **FORMS[form])
+def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing(num_shards: int) -> None:
+    config = replace(SMALL, normalize_observations=True, normalize_rewards=True)
     agent, rollouts = rollouts_of(config, partial(TMaze, 3), 2)
-    wire = [torch.zeros(num_columns(agent)) for _ in range(num_shards)]
+    wire = [torch.zeros(num_columns(agent.parameters)) for _ in range(num_shards)]
     exchange = SimpleNamespace(to_fill=lambda: wire, filled=lambda: wire)
     if num_shards > 1:
-        shards = {"num_shards": num_shards, "mine": slice(None), "exchange": exchange}
-        agent.spread = lambda steps: ShardedSteps(agent, steps, **shards)
+        shards = {"num_shards": num_shards, "mine": slice(None)}
+        agent.share(lambda: MinibatchShards(agent.parameters, exchange, **shards))
     before = agent.parameters.values.detach().clone()
     metrics = agent.update(replace(rollouts[0], valid_rows=torch.zeros(0, dtype=torch.int64)))
     assert torch.equal(agent.parameters.values, before)

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from loops import loop_of, recorded_loop_of
 from ppo_settings import ppo_config
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hybridppo.agents import PPO, PPOConfig
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.losses import explained_variance
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.loss import explained_variance
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.rollouts.rollout import Rollout
@@ -92,9 +91,9 @@ def make(kind: str, config: PPOConfig = CONFIG) -> tuple[PPO, Rollout]:
 @pytest.mark.parametrize("kind", SPACES)
 def test_all_that_the_loss_is_made_of_is_on_the_device(kind: str, precision: Any) -> None:
     agent, rollout = make(kind, ppo_config(**{**CONFIG.to_json(), "precision": precision}))
-    steps = AutogradSteps(agent)
+    steps = loop_of(agent)
     batch = agent.prepared(rollout, steps)
-    assert {tensor.device for tensor in vars(batch).values()} == {torch.device("cuda:0")}
+    assert {tensor.device for tensor in batch.columns().values()} == {torch.device("cuda:0")}
     assert len(batch.returns) == 15
     with pytest.raises(LossError):
         steps.epoch(batch, np.arange(15), [7, 8], 0.2)
@@ -114,12 +113,12 @@ def test_all_that_the_optimizer_steps_is_on_the_device(critic_learning_rate: flo
 def test_all_that_is_recorded_is_on_the_device() -> None:
     agent, rollout = make("continuous")
     recorded: list[Any] = []
-    steps = CapturedSteps(agent, record=recorded.append)  # type: ignore[arg-type]
+    steps, step = recorded_loop_of(agent, recorded.append)  # type: ignore[arg-type]
     batch = agent.prepared(rollout, steps)
     with pytest.raises(LossError):
         steps.epoch(batch, np.arange(15), [7, 8], 0.2)
     with pytest.raises(TypeError):  # what was "recorded" cannot be replayed
-        steps._recorded(batch)
+        step._recorded(batch)
     with pytest.raises(LossError):
         recorded[0]()
 
@@ -128,4 +127,4 @@ def test_a_mixture_is_found() -> None:
     agent, rollout = make("discrete")
     agent.critic.register_forward_pre_hook(lambda module, inputs: (inputs[0] + torch.ones(3),))
     with pytest.raises(RuntimeError, match="device"):
-        agent.prepared(rollout, AutogradSteps(agent))
+        agent.prepared(rollout, loop_of(agent))

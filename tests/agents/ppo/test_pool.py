@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loops import loop_of
 from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.losses import policy_loss
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
-from hybridppo.agents.ppo.pool import Pool, PooledBatch
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.loop import Backend
+from hybridppo.agents.ppo.loss import policy_loss
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.pool import Pool
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.rollouts.advantages import gae, vtrace
@@ -76,7 +78,7 @@ def test_the_surrogate_is_the_papers() -> None:
     now, before, acted, advantages = (torch.randn(200, generator=generator) for _ in range(4))
     rows = torch.zeros(200, 1)
     weights = (before - acted).exp()
-    batch = PooledBatch(rows, rows, before, now, advantages, now, weights, torch.full((200,), 0.5))
+    batch = Batch(rows, rows, before, now, advantages, now, weights, torch.full((200,), 0.5))
     found = policy_loss(
         log_ratio=now - batch.log_probs,
         advantages=batch.weighed(torch.arange(200)[None], [100, 100], normalizes=False)[0].advantages,
@@ -90,7 +92,7 @@ def test_the_surrogate_is_the_papers() -> None:
 def test_advantages_are_normalised_as_they_are_weighed() -> None:
     weights, advantages = torch.tensor([1.0, 2.0, 0.5, 1.0]), torch.tensor([1.0, -1.0, 3.0, 2.0])
     rows = torch.zeros(4, 1)
-    batch = PooledBatch(rows, rows, weights, weights, advantages, weights, weights, weights)
+    batch = Batch(rows, rows, weights, weights, advantages, weights, weights, weights)
     found = batch.weighed(torch.arange(4)[None], [4], normalizes=True)[0].advantages
     mean = float((weights * advantages).sum() / weights.sum())
     deviation = float(np.std([1.0, -2.0, 1.5, 2.0], ddof=1))
@@ -120,20 +122,20 @@ def agent_and_rollouts(config: PPOConfig, number: int, learns: bool = True) -> t
 def test_the_newest_rollouts_are_kept_and_nothing_else() -> None:
     agent, rollouts, metrics = agent_and_rollouts(CONFIG, 5)
     assert [m["pool_rollouts"] for m in metrics] == [1.0, 2.0, 3.0, 3.0, 3.0]
-    assert isinstance(agent._experience, Pool)
-    kept = [one.rollout() for one in agent._experience._rollouts()]
+    assert isinstance(agent._pool, Pool)
+    kept = [one.rollout() for one in agent._pool._rollouts()]
     assert [one.version for one in kept] == [4, 3]
     for ours, theirs in zip(kept, (rollouts[4], rollouts[3]), strict=True):
         for name, tensor in theirs.tensors().items():
             assert torch.equal(getattr(ours, name), tensor)
-    batch = agent._experience.batch(agent, rollouts[4], AutogradSteps(agent))
+    batch = agent.prepared(rollouts[4], loop_of(agent))
     assert len(batch) == 3 * 32
 
 
 def test_each_rollout_is_weighed_by_who_took_its_actions() -> None:
     agent, rollouts, _ = agent_and_rollouts(replace(CONFIG, learning_rate=0.1), 4)
-    steps = AutogradSteps(agent)
-    batch = agent._experience.batch(agent, rollouts[3], steps)
+    steps = loop_of(agent)
+    batch = agent.prepared(rollouts[3], steps)
     now, rows = steps.log_probs(batch.observations, batch.actions), slice(32, 64)
     torch.testing.assert_close(batch.log_probs, now)
     torch.testing.assert_close(batch.weights[rows], (now[rows] - rollouts[3].log_probs.flatten()).exp())
@@ -148,10 +150,10 @@ def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -
     """Of actions that are far more and far less probable now, in a block and in several."""
     config = replace(CONFIG, normalize_advantage=normalizes, clip_range_vf=0.1)
     agent, rollouts, _ = agent_and_rollouts(config, 3)
-    plain, by_hand = AutogradSteps(agent), NumpySteps(agent)
+    plain, by_hand = Backend(agent), NumpyBackend(agent)
     by_hand._block_size = 1000
     generator = torch.Generator().manual_seed(0)
-    batch = agent._experience.batch(agent, rollouts[2], plain)
+    batch = agent.prepared(rollouts[2], loop_of(agent))
     batch = batch.gather(torch.randint(len(batch), (rows,), generator=generator))
     noise = lambda: torch.randn(rows, generator=generator)  # noqa: E731
     batch = replace(
@@ -160,7 +162,8 @@ def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -
     )  # fmt: skip
     expected_statistics = plain.gradient(batch, 0.3)
     expected = agent.parameters.gradient.clone()
-    found_statistics = by_hand.gradient(batch, 0.3)
+    (minibatch,) = by_hand.minibatches(batch, torch.arange(rows), [rows])
+    found_statistics = torch.as_tensor(by_hand.gradient(minibatch, 0.3))
     torch.testing.assert_close(agent.parameters.gradient, expected, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(found_statistics, expected_statistics, rtol=1e-4, atol=1e-6)
     assert 0.2 < float(found_statistics[-1]) < 0.8  # clipped, and not
@@ -169,8 +172,8 @@ def test_the_gradient_by_hand_is_that_of_the_loss(normalizes: bool, rows: int) -
 def test_by_hand_and_by_autograd_it_learns_the_same_but_for_rounding() -> None:
     by_hand, _, found = agent_and_rollouts(CONFIG, 4)
     plain, _, expected = agent_and_rollouts(replace(CONFIG, fast_updates=False), 4)
-    assert isinstance(by_hand._steps, NumpySteps)
-    assert isinstance(plain._steps, AutogradSteps)
+    assert type(by_hand.loop().backend) is NumpyBackend
+    assert type(plain.loop().backend) is Backend
     torch.testing.assert_close(by_hand.parameters.values, plain.parameters.values, rtol=0.0, atol=1e-4)
     assert found[-1] == pytest.approx(expected[-1], rel=1e-2, abs=1e-3)
 
@@ -186,13 +189,13 @@ def test_one_that_learns_from_the_first_rollout_alone_is_ppo_but_for_rounding() 
 def test_the_rate_is_lowered_where_an_update_goes_too_far() -> None:
     wild, _, metrics = agent_and_rollouts(replace(CONFIG, learning_rate=0.5, clip_range=0.01), 3)
     assert metrics[-1]["total_variation"] > 0.01
-    assert wild._experience.rate == pytest.approx(1.03**-3)
+    assert wild._pool.rate == pytest.approx(1.03**-3)
     wild.anneal(0.5)
     assert wild.optimizer.learning_rates["actor"] == pytest.approx(0.5 / 1.03**3)
     assert wild.optimizer.learning_rates["critic"] == pytest.approx(0.5)
     calm, _, metrics = agent_and_rollouts(replace(CONFIG, learning_rate=1e-6), 3)
     assert 0.0 < metrics[-1]["total_variation"] < 0.01
-    assert calm._experience.rate == 1.0
+    assert calm._pool.rate == 1.0
 
 
 def test_an_update_that_is_stopped_keeps_nothing() -> None:
@@ -251,6 +254,6 @@ def test_kept_rollouts_are_loaded_to_where_the_agent_is(second_device: str) -> N
     there = here.like(config, seed=1)
     SingleDevice(second_device).prepare(there)
     there.load_state(*here.state())
-    assert {buffer.device.type for buffer in there._experience.buffers()} == {"second"}
+    assert {buffer.device.type for buffer in there._pool.buffers()} == {"second"}
     for name, tensor in here.state()[0].items():
         assert torch.equal(there.state()[0][name].cpu(), tensor), name

@@ -14,7 +14,8 @@ from ppo_settings import ppo_config
 from torch import nn
 
 from hybridppo import PPO, EnvError, SingleDevice
-from hybridppo.agents.ppo.optimizer_steps import STATISTICS, AutogradSteps
+from hybridppo.agents.ppo.loop import OptimizationLoop
+from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.rollouts.rollout import Rollout
 
 OBSERVATIONS = Box(-np.inf, np.inf, (4,))
@@ -314,13 +315,13 @@ def test_target_kl_is_compared_with_the_mean_over_the_pass(
 ) -> None:
     done: list[int] = []
 
-    def epoch(steps: AutogradSteps, batch: Any, order: Any, sizes: Any, clip_range: float) -> torch.Tensor:
+    def epoch(loop: OptimizationLoop, batch: Any, order: Any, sizes: Any, clip_range: float) -> torch.Tensor:
         done.append(len(sizes))
         statistics = torch.zeros(len(sizes), len(STATISTICS))
         statistics[:, STATISTICS.index("approx_kl")] = torch.tensor(divergences)
         return statistics
 
-    monkeypatch.setattr(AutogradSteps, "epoch", epoch)
+    monkeypatch.setattr(OptimizationLoop, "epoch", epoch)
     config = replace(PLAIN, num_minibatches=4, target_kl=0.05, fast_updates=False)
     agent = PPO(OBSERVATIONS, SPACES["discrete"], config, seed=1)
     agent.update(make_rollout(agent))

@@ -13,31 +13,33 @@ from torch import Tensor
 
 import hybridppo
 from hybridppo import Auto, ConfigurationError, Mirrored, SingleDevice
-from hybridppo.auto import auto
-from hybridppo.auto.figures import Calibration, Figures
-from hybridppo.auto.of_candidate import placement_of
-from hybridppo.auto.prediction import Candidate
+from hybridppo.auto import auto, search
+from hybridppo.auto.trials import Candidate, Training, Trial
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,), learning_rate=1e-3)
 ITERATIONS = 30
 
-CHEAP_STEPS = Figures({4: 1e-4, 2: 6e-5}, 1e-5, 0.0, {1: 1.0}, assumed=())
-SLOW_STEPS = Figures({4: 1.0, 2: 0.5}, 1e-5, 0.0, {1: 1.0, 4: 0.5}, assumed=())
+
+def slow_steps(candidate: Candidate) -> tuple[float, float]:
+    """Seconds of an iteration's sampling and learning, if workers divide the sampling."""
+    return 16.0 / max(1, candidate.num_workers), 1.0 / candidate.torch_threads
 
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sets the figures that a calibration finds, on two cores; gives the arguments of every calibration."""
-    calls: list[dict[str, Any]] = []
+    """Sets what trials find, on two cores, for however short a run; gives the candidates that were tried."""
+    tried: list[Candidate] = []
 
-    def record(figures: Figures | None) -> list[dict[str, Any]]:
-        def calibrate(*arguments: Any, **options: Any) -> Calibration:
-            calls.append(options)
-            return Calibration(figures, seconds=0.5, left_out=[] if figures else ["all: too short"])
+    def record(seconds: Any) -> list[Candidate]:
+        def try_out(self: Training, candidate: Candidate, most: float, share: float = 1.0) -> Trial:
+            tried.append(candidate)
+            return Trial(candidate, *seconds(candidate), 0.0, 0.0, CONFIG.batch_size)
 
-        monkeypatch.setattr(auto, "calibrate", calibrate)
+        monkeypatch.setattr(Training, "try_out", try_out)
+        monkeypatch.setattr(search, "arithmetics", lambda training: [])
+        monkeypatch.setattr(search, "MAX_SHARE", 100.0)
         monkeypatch.setattr(auto, "cpu_cores", lambda: 2)
-        return calls
+        return tried
 
     return record
 
@@ -61,7 +63,7 @@ def config_of(run_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("fields", [{"activation": "elu"}, {"hidden_sizes": ()}, {}], ids=["elu", "linear", "tanh"])
 def test_networks_that_workers_cannot_run_are_sampled_here(fields: Any, recorded: Any, tmp_path: Path) -> None:
-    recorded(SLOW_STEPS)
+    recorded(slow_steps)
     train(config=dataclasses.replace(CONFIG, **fields), iterations=2, run_dir=tmp_path / "run")
     assert config_of(tmp_path / "run")["num_workers"] == (0 if fields else 2)
 
@@ -72,7 +74,7 @@ def test_measuring_changes_nothing_of_the_result(env: str) -> None:
 
 
 def test_a_measured_choice_is_what_its_name_gives(recorded: Any, tmp_path: Path) -> None:
-    recorded(SLOW_STEPS)
+    recorded(slow_steps)
     result = train(run_dir=tmp_path / "run")
     assert config_of(tmp_path / "run")["num_workers"] == 2
     assert torch.equal(parameters(result), parameters(train(placement="cpu", num_workers=2)))
@@ -80,7 +82,7 @@ def test_a_measured_choice_is_what_its_name_gives(recorded: Any, tmp_path: Path)
 
 
 def test_overlap_is_taken_only_where_it_is_allowed(recorded: Any, tmp_path: Path) -> None:
-    recorded(Figures({4: 1.0}, 1e-5, 0.0, {1: 16.0}, assumed=()))
+    recorded(lambda candidate: (0.0, 16.0) if candidate.max_lag else (16.0, 16.0))
     options = {"env": "CartPole-v1", "iterations": 5}
     train(**options, run_dir=tmp_path / "without")
     result = train(**options, placement=Auto(max_lag=1), run_dir=tmp_path / "with")
@@ -92,7 +94,7 @@ def test_overlap_is_taken_only_where_it_is_allowed(recorded: Any, tmp_path: Path
 
 
 def test_threads_are_chosen_only_where_left_open(recorded: Any, tmp_path: Path) -> None:
-    recorded(Figures({4: 1e-3}, 1e-5, 0.0, {1: 1.0, 2: 0.5}, assumed=()))
+    recorded(lambda candidate: (0.01, 1.0 / candidate.torch_threads))
     options = {"env": "CartPole-v1", "iterations": 2}
     open_config = dataclasses.replace(CONFIG, torch_threads=None)
     result = train(**options, config=open_config, run_dir=tmp_path / "open")
@@ -105,7 +107,7 @@ def test_threads_are_chosen_only_where_left_open(recorded: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_number_of_workers_that_was_asked_for_is_obeyed(num_workers: int, recorded: Any, tmp_path: Path) -> None:
-    recorded(SLOW_STEPS)
+    recorded(slow_steps)
     train(num_workers=num_workers, iterations=2, run_dir=tmp_path / "run")
     assert config_of(tmp_path / "run")["num_workers"] == num_workers
 
@@ -114,57 +116,59 @@ def test_a_number_of_workers_that_was_asked_for_is_obeyed(num_workers: int, reco
 
 
 def test_one_line_says_what_was_chosen_and_why(recorded: Any, caplog: pytest.LogCaptureFixture) -> None:
-    recorded(SLOW_STEPS)
+    recorded(slow_steps)
     with caplog.at_level(logging.INFO, logger="hybridppo"):
         train(iterations=2)
     (record,) = caplog.records
     message = record.getMessage()
-    assert message.startswith("placement auto: cpu, 2 workers, ")
-    assert "cpu 17 s" in message
-    assert "(measured in 0.5 s)" in message
+    assert message.startswith(
+        "placement auto: cpu, 2 workers, 9 s an iteration (sampling 8 s, learning 1 s, copying 0 s)"
+    )
+    assert "; cpu 17 s" in message
+    assert "(measured in " in message
 
 
 def test_a_run_too_short_says_so_and_takes_the_cpu(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.INFO, logger="hybridppo"):
         train(iterations=2, run_dir=tmp_path / "run")
     (record,) = caplog.records
-    expected = "placement auto: cpu; not measured (all: a run of 2 iterations is too short to measure)"
+    expected = "placement auto: cpu; not measured (all: a run of 8 optimizer steps is too short to measure)"
     assert record.getMessage() == expected
     table = json.loads((tmp_path / "run" / "placements.json").read_text())
     assert table["chosen"] == "cpu"
 
 
 def test_the_table_is_written(recorded: Any, tmp_path: Path) -> None:
-    recorded(SLOW_STEPS)
+    recorded(slow_steps)
     train(iterations=2, run_dir=tmp_path / "run")
     table = json.loads((tmp_path / "run" / "placements.json").read_text())
     assert table["chosen"] == "cpu, 2 workers"
-    assert table["seconds"] == 0.5
-    assert table["figures"]["step"] == {"4": 1.0, "2": 0.5}
-    assert [row["label"] for row in table["predictions"]][:3] == ["cpu", "cpu, 2 workers", "overlap, 1 worker"]
+    rows = {row["label"]: row["iteration"] for row in table["trials"]}
+    assert rows == {"cpu": 17.0, "cpu, 2 workers": 9.0, "overlap, 1 worker": 17.0, "cpu, 2 workers, 2 threads": 8.5}
 
 
 def test_a_placement_by_name_measures_nothing(recorded: Any, tmp_path: Path) -> None:
-    calls = recorded(SLOW_STEPS)
+    calls = recorded(slow_steps)
     train(iterations=2, placement="cpu", run_dir=tmp_path / "run")
     assert calls == []
     assert not (tmp_path / "run" / "placements.json").exists()
 
 
 def test_a_resumed_run_is_not_measured_again(recorded: Any, tmp_path: Path) -> None:
-    calls = recorded(SLOW_STEPS)
+    tried = recorded(slow_steps)
     train(iterations=2, run_dir=tmp_path / "run")
-    before = config_of(tmp_path / "run")
+    before, number = config_of(tmp_path / "run"), len(tried)
     hybridppo.resume(tmp_path / "run", total_steps=4 * CONFIG.batch_size, progress=False)
-    assert len(calls) == 1
+    assert len(tried) == number > 0
     assert config_of(tmp_path / "run") == before | {"total_steps": 4 * CONFIG.batch_size}
 
 
 def test_a_resumed_run_is_measured_where_that_is_asked_for(recorded: Any, tmp_path: Path) -> None:
-    calls = recorded(SLOW_STEPS)
+    calls = recorded(slow_steps)
     train(iterations=2, placement="cpu", run_dir=tmp_path / "run")
+    assert calls == []
     hybridppo.resume(tmp_path / "run", total_steps=4 * CONFIG.batch_size, placement="auto", progress=False)
-    assert len(calls) == 1
+    assert len(calls) > 0
 
 
 def test_what_goes_wrong_is_told_and_training_goes_on(
@@ -173,10 +177,11 @@ def test_what_goes_wrong_is_told_and_training_goes_on(
     def fail(*arguments: Any, **options: Any) -> None:
         raise ZeroDivisionError("no second simulator")
 
-    monkeypatch.setattr(auto, "calibrate", fail)
-    result = train(iterations=2)
-    assert result.metrics["iteration"] == 2
-    (record,) = caplog.records
+    monkeypatch.setattr(Training, "try_out", fail)
+    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    result = train()
+    assert result.metrics["iteration"] == ITERATIONS
+    record = caplog.records[0]
     assert record.levelno == logging.WARNING
     assert record.getMessage() == "placement auto: not measured, because of ZeroDivisionError: no second simulator"
 
@@ -200,7 +205,7 @@ def test_more_than_one_update_of_lag_is_refused() -> None:
     ],
 )
 def test_candidates_are_placements(candidate: Candidate, expected: str) -> None:
-    assert repr(placement_of(candidate)).endswith(expected)
+    assert repr(candidate.placement).endswith(expected)
 
 
 @pytest.mark.gpu
@@ -211,5 +216,5 @@ def test_gpu_candidates_are_measured(tmp_path: Path) -> None:
         "CartPole-v1", total_steps=200 * config.batch_size, config=config, run_dir=tmp_path / "run", progress=False
     )
     table = json.loads((tmp_path / "run" / "placements.json").read_text())
-    assert {row["name"] for row in table["predictions"]} >= {"cpu", "cuda", "hybrid", "migrate"}
+    assert {row["name"] for row in table["trials"]} >= {"cpu", "cuda", "hybrid"}
     assert table["chosen"] in ("cuda", "hybrid")

@@ -73,7 +73,7 @@ def signatures(definition: Definition) -> dict[str, Any]:
         own, results = (state, i[:, :, ::1], i[::1], flags, i[::1]), (*results, flags)
     return {
         "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
-        shape_of(definition).step: (*own, i, i, action[:, ::1], *results, rows),
+        "step_all": (*own, i, i, action[:, ::1], *results, rows),
     }
 
 

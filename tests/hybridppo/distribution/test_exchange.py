@@ -37,7 +37,7 @@ class Neighbour:
     def meet_neighbours(self) -> None:
         self._meet.wait(SECONDS)
 
-    def look(self, seconds: float) -> None:
+    def require_others(self, seconds: float) -> None:
         assert seconds < SECONDS
 
 

@@ -126,7 +126,7 @@ def test_what_was_stopped_goes_on_locally_and_the_other_way_round_to_the_same_bi
     ("what", "options", "message"),
     [
         (killed, {}, r"environment worker \d \(environments \d to \d\), process \d+ of \S+ is lost: ActorDiedError"),
-        (silent, {"worker_timeout": 3.0}, r"environment worker \d .* has not answered for 3 s.*--worker-timeout"),
+        (silent, {"worker_timeout": 3.0}, r"environment worker \d .* has made no step for 3 s.*--worker-timeout"),
         (raising, {}, r"environment worker \d .* failed: environment \d \(seed \d+\) failed .*no more of this"),
     ],
     ids=["killed", "silent", "raising"],

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hybridppo.distribution.lag import BoundedLag
+from hybridppo.distribution.central_server import BoundedLag
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 5])

@@ -19,7 +19,7 @@ pytest.importorskip("ray")
 
 from ppo_settings import ppo_config
 
-from hybridppo.distribution.remote_share import Fill, RemoteShare, new_rows
+from hybridppo.distribution.remote import Fill, RemoteSampler, new_rows
 
 pytestmark = pytest.mark.extras
 
@@ -35,7 +35,7 @@ def capture(work: Work) -> Any:
 
 
 @pytest.fixture
-def share() -> tuple[RemoteShare, Any, np.ndarray[Any, Any]]:
+def share() -> tuple[RemoteSampler, Any, np.ndarray[Any, Any]]:
     """One of two workers, the actor's parameters, and noise for its two environments."""
     agent = PPO(*spaces(), ppo_config(num_envs=4, num_steps=STEPS, hidden_sizes=(4,)), seed=0)
     environments = make_environments("CartPole-v1", 4, vectorization="sync")
@@ -45,7 +45,7 @@ def share() -> tuple[RemoteShare, Any, np.ndarray[Any, Any]]:
             noise=np.random.default_rng(0), transport=capture,
         )  # fmt: skip
     work: Work = captured.value.args[0]
-    remote = RemoteShare()
+    remote = RemoteSampler()
     kind, about, _ = remote.begin(pack({**work.setup, "layout": work.layout}), sys.path, work.shares[1], 5)
     assert kind == "done", about
     flat = np.concatenate([array.detach().numpy().reshape(-1) for array in arrays_of(agent.actor)])

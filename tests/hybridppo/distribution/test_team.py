@@ -15,9 +15,9 @@ from hybridppo import ConfigurationError, DistributionError, MultiLearner
 from hybridppo.agents import PPO
 from hybridppo.distribution import launching
 from hybridppo.distribution import team as teams
-from hybridppo.distribution.exchange import Agreeing, Alone
+from hybridppo.distribution.exchange import Agreeing, NoExchange
+from hybridppo.distribution.launching import in_background
 from hybridppo.distribution.link import is_gone
-from hybridppo.distribution.meeting import in_background
 from hybridppo.distribution.team import Team
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.sync import SyncEnvironments
@@ -82,7 +82,7 @@ def test_a_stop_that_one_is_asked_for_is_everyones_and_never_before_it_was_said(
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_stop_comes_with_gradients_too(asks: bool) -> None:
-    own, agreed, way = Interruption(), Interruption(), Alone(1, 3)
+    own, agreed, way = Interruption(), Interruption(), NoExchange(1, 3)
     own.requested = asks
     between = Agreeing(way, own, agreed)
     between.to_fill()[0].fill_(2.0)

@@ -162,6 +162,8 @@ def test_an_unknown_vectorization_is_refused() -> None:
         make_environments("CartPole-v1", 2, vectorization="threads")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"got 'async': use num_workers .* to step environments in processes"):
         make_environments("CartPole-v1", 2, vectorization="async")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="vectorization must be auto"):  # Python writes no such number
+        make_environments("CartPole-v1", 2, vectorization=10**5000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("vectorization", ["auto", "sync"])

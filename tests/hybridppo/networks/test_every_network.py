@@ -182,4 +182,4 @@ def test_auto_measures_it(kind: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = train(kind, placement="auto", total_steps=64 * 2000, callbacks=[StopAfter(2)], run_dir=run)
     assert result.metrics["iteration"] == 2
-    assert json.loads((run / "placements.json").read_text())["figures"] is not None
+    assert json.loads((run / "placements.json").read_text())["trials"]

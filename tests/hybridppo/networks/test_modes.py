@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
+from loops import record_steps
 from network_kinds import KINDS, env_of, marks_of
 from ppo_settings import ppo_config
 from pretended_recorder import PretendedRecorder
@@ -16,8 +17,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.agents.ppo.loop import Exchange
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training
@@ -187,7 +187,7 @@ def test_recording_a_step_changes_no_statistics() -> None:
     plain, captured = own_agent(), own_agent()
     for network in (plain.actor, plain.critic, captured.actor, captured.critic):
         next(each for each in network.modules() if isinstance(each, nn.Dropout)).p = 0.0  # a recording draws, too
-    captured._form_of_steps = lambda: lambda one: CapturedSteps(one, PretendedRecorder())  # type: ignore[method-assign]
+    record_steps(captured, PretendedRecorder())
     rollout = rollout_of(plain)
     for _ in range(3):
         plain.update(rollout)
@@ -199,8 +199,7 @@ def test_recording_a_step_changes_no_statistics() -> None:
 
 def test_several_learners_are_refused() -> None:
     agent = own_agent()
-    exchange: Any = None
-    agent.spread = lambda form: ShardedSteps(agent, form, num_shards=2, mine=slice(None), exchange=exchange)
+    agent.share(Exchange)
     with pytest.raises(ConfigurationError, match=r"dropout, batch normalisation.*nn\.LayerNorm"):
         agent.update(rollout_of(own_agent()))
 

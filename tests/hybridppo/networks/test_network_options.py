@@ -14,7 +14,7 @@ from toy_environments import Catch
 import hybridppo
 from hybridppo import ConfigurationError
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.loop import Backend
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.convolutions import a3c, impala
 from hybridppo.networks.forms import numpy_form
@@ -52,7 +52,7 @@ def test_what_both_see_passes_through_the_trunk_once() -> None:
     assert trunk is not None
     passes: list[int] = []
     trunk.network.register_forward_hook(lambda *_: passes.append(1))
-    steps, rows = AutogradSteps(agent), torch.randn(5, 3)
+    steps, rows = Backend(agent), torch.randn(5, 3)
 
     class Rows:
         inputs = rows

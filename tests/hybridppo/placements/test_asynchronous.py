@@ -19,9 +19,11 @@ import hybridppo
 from hybridppo import PPO, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.agents.ppo import ppo
-from hybridppo.auto.auto import work_of
-from hybridppo.auto.calibration import calibrate
+from hybridppo.auto import search
+from hybridppo.auto.search import Limits, Search
+from hybridppo.auto.trials import Training
 from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import HybridPPOError
 from hybridppo.placements import base, crossing
@@ -372,36 +374,33 @@ def rollout_of(agent: hybridppo.PPO, placement: Placement) -> Any:
         return sampler.collect(actor)
 
 
-def test_auto_calibrates_with_recorded_steps(machine: Machine) -> None:
+def accelerated(env: str, config: PPOConfig, machine: Machine) -> Search:
+    """A search with the device as a candidate."""
+    device = str(machine.device)
+    found = Search(Training(env, config, EnvironmentOptions()), Limits(10**7, cores=2, accelerator=device))
+    found.run()
+    return found
+
+
+def test_auto_tries_the_device_with_recorded_steps(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
     config = replace(CONFIG, cuda_graphs=True, num_steps=4, num_epochs=1)
-    environments = make_environments("CartPole-v1", 2)
-    calibration = calibrate(
-        "CartPole-v1",
-        work_of(environments, config, total_steps=10**6, num_workers=0),
-        config,
-        accelerator=str(machine.device),
-        max_share=float("inf"),
-    )
-    assert calibration.left_out == []
-    assert calibration.figures is not None
-    assert calibration.figures.accelerator is not None
+    found = accelerated("CartPole-v1", config, machine)
+    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
+    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS_OF_UPDATES)
-def test_auto_calibrates_whatever_is_learned(kind: str, machine: Machine) -> None:
+def test_auto_tries_the_device_whatever_is_learned(
+    kind: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
+    monkeypatch.setattr(search, "MAX_SECONDS", 60.0)  # however busy the machine is
     config = replace(CONFIG, num_steps=8, cuda_graphs="memory" not in kind, **KINDS_OF_UPDATES[kind][0])
-    environments = make_environments("Pendulum-v1", 2)
-    calibration = calibrate(
-        "Pendulum-v1",
-        work_of(environments, config, total_steps=10**6, num_workers=0),
-        config,
-        accelerator=str(machine.device),
-        max_share=float("inf"),
-    )
-    assert not any("placements on" in reason or reason.startswith("all") for reason in calibration.left_out)
-    assert calibration.figures is not None
-    assert calibration.figures.accelerator is not None
+    found = accelerated("Pendulum-v1", config, machine)
+    assert not any("cuda" in reason or "hybrid" in reason for reason in found.left_out)
+    assert {"cpu", "hybrid", "cuda"} <= set(found.trials)
 
 
 # Gaps between flat parameters

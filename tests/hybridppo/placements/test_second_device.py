@@ -29,9 +29,10 @@ from toy_environments import Catch, HighestAllowed, ScriptedEnv
 import hybridppo
 from hybridppo import DeviceError, Migrating, Mirrored, PPOConfig, SingleDevice, TrainingError
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.captured_steps import CapturedSteps
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo import backends
+from hybridppo.agents.ppo.loop import OptimizationLoop
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.parameters import FlatParameters, bind
@@ -208,10 +209,10 @@ def test_worker_processes_sample_for_a_learner_there(
 
 def test_recorded_steps_leave_nothing_on_the_cpu(monkeypatch: pytest.MonkeyPatch, second_device: str) -> None:
     # Replayed by being run again: there are no graphs here, but all that a graph would hold.
-    monkeypatch.setattr(PPO, "_form_of_steps", lambda agent: lambda agent: CapturedSteps(agent, lambda step: step))
+    monkeypatch.setattr(backends, "recorder_for", lambda agent: lambda step: step)
     work = WORKS["other settings"]
     result, expected = (train(work, Mirrored(HERE, device))[0].agent for device in (second_device, HERE))
-    assert isinstance(result._steps, CapturedSteps)
+    assert isinstance(result.loop().recorded, RecordedStep)
     assert_same(state_of(result), state_of(expected))
 
 
@@ -380,9 +381,9 @@ def test_parameters_go_there_and_back(second_device: str) -> None:
 # Stopping and resuming
 
 
-STOPS = {"in a rollout": (Categorical, "sample", 11), "in an update": (AutogradSteps, "step", 4)}
+STOPS = {"in a rollout": (Categorical, "sample", 11), "in an update": (OptimizationLoop, "step", 4)}
 """What is called the so-many-th time when a signal comes; both are in the second iteration."""
-LATER = (AutogradSteps, "step", 1)
+LATER = (OptimizationLoop, "step", 1)
 ROUTES: dict[str, list[str]] = {  # the placements before and after a stop
     **{name: [name, name] for name in PLACEMENTS},
     "there, here": ["mirrored", "cpu"],
@@ -487,7 +488,7 @@ def look_at_parameters_by_numpy(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_steps_by_numpy(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PPO, "_form_of_steps", lambda self: NumpySteps)
+    patch.setattr(backends, "backend_for", lambda agent, by_hand: NumpyBackend)
 
 
 def shuffle_on_the_host(patch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from hybridppo.errors import RunDirectoryError
+from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory, fresh_path
+from hybridppo.run_directory.lines import as_json
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 
@@ -113,3 +114,11 @@ def test_fresh_paths_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     first.mkdir(parents=True)
     assert first.parent == Path("runs")
     assert not fresh_path("module:Some/Env-v0", 3).exists()
+
+
+def test_lists_too_deep_for_json_are_one_clear_error() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ConfigurationError, match="lists too deep within each other"):
+        as_json(nested)

@@ -13,7 +13,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import ConfigurationError, DistributionError, MultiLearner
-from hybridppo.agents.ppo.sharded_steps import ShardedSteps
+from hybridppo.agents.ppo.exchanges import SummedShards
 from hybridppo.distribution.cluster import Cluster
 from hybridppo.runs.distribution_policies import POLICIES, Distribution, distribution_of
 
@@ -169,4 +169,4 @@ def test_one_learner_needs_no_process_and_says_so_in_its_settings(tmp_path: Path
     # An agent that has trained in shards goes on without them.
     result = hybridppo.train("CartPole-v1", total_steps=64, agent=result.agent, placement="cpu", progress=False)
     assert result.metrics["env_steps"] >= 64
-    assert not isinstance(result.agent._steps, ShardedSteps)
+    assert not isinstance(result.agent.loop()._exchange, SummedShards)

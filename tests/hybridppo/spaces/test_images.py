@@ -16,8 +16,8 @@ from toy_environments import Catch, FaultyEnv
 
 import hybridppo
 from hybridppo import PPO, EnvError, Migrating, Mirrored, SingleDevice
+from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.memory import memory_needs
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.environments.making import make_environments
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor
@@ -233,7 +233,7 @@ def test_values_of_images_come_in_parts() -> None:
     images = torch.from_numpy(some_images(70, (7, 9, 3)))
     seen: list[int] = []
     agent.critic.register_forward_hook(lambda module, inputs, outputs: seen.append(len(inputs[0])))
-    values = AutogradSteps(agent).values(images)
+    values = Backend(agent).values(images)
     assert seen == [32, 32, 6]  # a minibatch's rows
     torch.testing.assert_close(values, agent.critic(images).squeeze(-1))
 

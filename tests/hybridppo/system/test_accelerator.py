@@ -18,7 +18,7 @@ from hybridppo.networks import precision
 from hybridppo.placements.crossing import available_device
 from hybridppo.system.accelerator import Cuda, Host, accelerator_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECOND_GPU = torch.device("cuda:1")
 
 

@@ -61,7 +61,8 @@ def test_the_command_line_chooses_before_numpy_is_loaded() -> None:
     """With kernels that any processor has, and without torch, which takes long to load and comes after the choice."""
     code = """
 import os, sys
-from hybridppo import __main__, blas
+from hybridppo import __main__
+from hybridppo.system import blas
 blas.kernels_for = lambda processor: "Nehalem"
 sys.argv, sys.modules["torch"] = ["hybridppo", "--help"], None
 try:

@@ -28,8 +28,7 @@ from toy_environments import Catch, HighestAllowed, ScriptedEnv
 
 import hybridppo
 from hybridppo import Mirrored, SingleDevice
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
+from hybridppo.agents.ppo.loop import OptimizationLoop
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.runner import Runner
@@ -100,8 +99,7 @@ class Stops:
             (Categorical, "sample"),
             (DiagonalGaussian, "sample"),
             (JointDistribution, "sample"),
-            (NumpySteps, "_step"),
-            (AutogradSteps, "step"),
+            (OptimizationLoop, "descend"),
             (WorkerSampler, "_begin"),
             (Runner, "_completed"),
         ):
@@ -409,8 +407,6 @@ HANGING = """
 import sys, time, gymnasium as gym, numpy as np
 from pathlib import Path
 import hybridppo
-from hybridppo.agents.ppo.numpy_steps import NumpySteps
-from hybridppo.agents.ppo.optimizer_steps import AutogradSteps
 from hybridppo.commands.main import run_command
 
 class Hanging(gym.Env):

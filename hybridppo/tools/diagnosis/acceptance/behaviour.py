@@ -232,8 +232,8 @@ def auto_measures(bench: Bench, config: PPOConfig) -> str:
         environments.close()
     left_out = [reason for reason in choice.table["left_out"] if "cuda" in reason or reason.startswith("all")]
     require(not left_out, f"left out: {'; '.join(left_out)}")
-    names = {row["name"] for row in choice.table["predictions"]}
-    require(names >= {"cpu", "cuda", "hybrid", "migrate"}, f"predicted only {', '.join(sorted(names))}")
+    names = {row["name"] for row in choice.table["trials"]}
+    require(names >= {"cpu", "cuda", "hybrid"}, f"tried only {', '.join(sorted(names))}")
     return str(choice.table["line"])
 
 

@@ -25,7 +25,7 @@ from hybridppo.tools.diagnosis.acceptance.case import Bench, Case, NotPossibleHe
 from hybridppo.tools.diagnosis.acceptance.catalogue import catalogue
 from hybridppo.tools.diagnosis.acceptance.running import Stage, in_a_process, in_this_process, run, run_stage
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 needs_no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 
 

@@ -58,7 +58,7 @@ def test_everything_works_on_this_machine_and_the_file_says_so(
         assert statuses["graphs"] == statuses["same result: hybrid"] == "not possible here"
     assert all(f"{status}: {name} (" in out for name, status in statuses.items())
     figures = report["figures"]
-    assert {row["placement"] for row in figures["placements"]} >= {"cpu", "overlap"}
+    assert {row["label"] for row in figures["placements"]} >= {"cpu", "overlap"}
     assert figures["environment"]["steps_per_second"] > 0
     assert any(library["internal_api"] in ("openblas", "mkl", "accelerate", "blis") for library in figures["blas"])
 

@@ -23,7 +23,7 @@ from hybridppo.tools.views.curves import read_lines
 processes = pytest.mark.extras
 """Each starts several, which takes long beside other tests."""
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SMALL = PPOConfig(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import hybridppo
 from hybridppo import PPOConfig, RunDirectoryError
-from hybridppo.auto import auto
+from hybridppo.auto import search
+from hybridppo.auto.trials import Training
 from hybridppo.commands.main import main
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.tools.views.svg import line_chart, shown, stacked_bar, ticks
@@ -61,7 +62,7 @@ def test_a_run_too_short_for_auto_to_measure_has_a_page(tmp_path: Path) -> None:
     config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     options = {"seed": 7, "placement": "auto", "progress": False, "vectorization": "sync"}
     hybridppo.train("CartPole-v1", total_steps=64, config=config, run_dir=tmp_path / "run", **options)
-    line = "auto: cpu; not measured (all: a run of 2 iterations is too short to measure)"
+    line = "auto: cpu; not measured (all: a run of 40 optimizer steps is too short to measure)"
     assert line in Page(hybridppo.write_report(tmp_path / "run").read_text(encoding="utf-8")).texts
     path = tmp_path / "run" / "placements.json"
     table = json.loads(path.read_text())
@@ -171,14 +172,14 @@ def test_a_run_that_goes_on_and_what_auto_chose(run_dir: Path, tmp_path: Path) -
     lines = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
     first = json.loads(lines[0]) | {"episode_return_mean": None, "seconds_overlapped": 3.25}
     (path / "metrics.jsonl").write_text(json.dumps(first) + "\n" + "".join(lines[1:5]) + lines[5][:20])
-    prediction = {
+    trial = {
         "label": "hybrid, 1 worker",
         "iteration": 0.0125,
         "sampling": 0.005,
         "learning": 0.007,
         "copying": 5e-4,
     }
-    table = {"line": "hybrid is <fast>", "chosen": "hybrid, 1 worker", "predictions": [prediction]}
+    table = {"line": "hybrid is <fast>", "chosen": "hybrid, 1 worker", "trials": [trial]}
     (path / "placements.json").write_text(json.dumps(table))
     page = Page(hybridppo.write_report(path).read_text(encoding="utf-8"))
     assert "25% of 640 steps" in page.texts
@@ -194,7 +195,8 @@ def test_auto_that_could_not_measure_is_reported_with_the_reason(
     def fail(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("no second simulator")
 
-    monkeypatch.setattr(auto, "calibrate", fail)
+    monkeypatch.setattr(Training, "try_out", fail)
+    monkeypatch.setattr(search, "MAX_SHARE", 100.0)
     config = PPOConfig(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     path = tmp_path / "run"
     hybridppo.train("CartPole-v1", total_steps=32, placement="auto", config=config, run_dir=path, progress=False)

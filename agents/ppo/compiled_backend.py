@@ -1,0 +1,264 @@
+"""The optimizer steps of PPO compiled, for MLPs on a CPU: equal to autograd's up to rounding.
+
+A step is one call: rows gathered, actor and critic forward, the loss, backward, clipping and Adam, block by block in
+the cache closest to a core. Numba compiles `compiled_loops.py` once, and keeps it (`hybridppo/compiled/modules.py`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.agents.ppo import compiled_loops as loops
+from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.numpy_heads import array_of
+from hybridppo.compiled import perceptrons
+from hybridppo.compiled.meeting import meeting_place
+from hybridppo.compiled.update_modules import SideBySide, UpdateModule
+from hybridppo.networks.actors import GaussianActor
+from hybridppo.networks.forms import linears, numpy_form
+from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
+from hybridppo.spaces.joint import leaves_of
+from hybridppo.system.interruption import Stopped
+from hybridppo.system.threads import one_torch_thread
+
+Array = NDArray[Any]
+
+KNOWN = (Categorical, MultiCategorical, DiagonalGaussian)
+"""Distributions of which there is a compiled gradient, alone or jointly."""
+BLOCK_BYTES = 320 * 2**10
+"""Of activations of one network that pass forward and backward together."""
+ROWS_OF_A_THREAD = 256
+"""Fewer are not worth another thread, where they only pass forward."""
+PRODUCTS_OF_A_CALL = 2**25
+"""Rows times parameters: some milliseconds, in which nobody asks whether to stop."""
+ADVANTAGES = 2
+"""Where they are among the columns."""
+TYPES = """
+parameters = (f[::1], f[::1], f[::1], f[::1])
+batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
+network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
+"""
+SIGNATURES = {
+    "fill_gradient": "u(f[::1], f[::1], *batch, i, i, *network, d[::1])",
+    "take_steps": "u(*parameters, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
+    "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
+}
+"""What is called from Python, and with what."""
+MODULE = UpdateModule(
+    "updates",
+    {name: getattr(loops, name) for name in SIGNATURES},
+    SIGNATURES,
+    types=TYPES,
+    contracted=("policy_loss", "value_loss"),
+    summed=("squared_norm",),
+)
+
+
+class CompiledBackend(Backend):
+    """Forward and backward passes, losses and Adam as machine code.
+
+    Raises:
+        ConfigurationError: if Numba is not there, or cannot compile it.
+    """
+
+    written_in = "agents/ppo/compiled_loops.py"
+
+    def __init__(self, agent: Learner) -> None:
+        super().__init__(agent)
+        self._module: Any = MODULE.load()
+        actor, critic = agent.actor_network, agent.critic_network
+        form = numpy_form(actor)
+        assert form is not None
+        self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
+        layers = linears(actor), linears(critic)
+        self._sizes = _whole([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
+        self._offsets = _whole(
+            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in layers]
+        )
+        free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
+        head = (*_actions_of(agent.distribution), free, form.mask_size)
+        self._is_tanh = form.activation == "tanh"
+        self._settings = np.zeros(loops.NUM_SETTINGS)
+        self._network = self._sizes, self._offsets, *head, self._is_tanh
+        self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
+        self._num_threads = 1
+        self._scratch = [_scratch(self._sizes)]
+        self._threads = SideBySide()
+
+    @staticmethod
+    def supports(agent: Learner) -> bool:
+        """Whether loss, distribution and networks are known: as of `NumpyBackend`, but fewer, and in float32."""
+        return (
+            agent.config.pool_size == 1
+            and agent.config.precision == "fp32"
+            and all(type(leaf) in KNOWN for leaf in leaves_of(agent.distribution))
+            and NumpyBackend.supports(agent)
+        )
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """As many as torch has. Of two, each has a network, to the bits of one.
+
+        Of more, each has a share of a minibatch; what they find is added in their order, which is another rounding.
+        """
+        self._num_threads = torch.get_num_threads()
+        while len(self._scratch) < self._num_threads:
+            self._scratch.append(_scratch(self._sizes))
+        self._threads.make_room(self._num_threads)
+        try:
+            with one_torch_thread():
+                yield
+        finally:
+            self._packed = None  # it holds the rollout
+
+    def values(self, observations: Tensor) -> Tensor:
+        """As in the base."""
+        rows = np.ascontiguousarray(array_of(observations))
+        values = np.empty(len(rows), np.float32)
+        count = max(1, min(self._num_threads, len(rows) // ROWS_OF_A_THREAD))
+
+        def some_of(thread: int) -> None:
+            part = slice(thread * len(rows) // count, (thread + 1) * len(rows) // count)
+            self._module.critic_values(
+                self._flat, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
+                values[part],
+            )  # fmt: skip
+
+        self._threads.run(some_of, count)
+        return torch.from_numpy(values)
+
+    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+        """On one thread or two, a call for as many minibatches as take a moment; it gathers its rows itself."""
+        if self._num_threads > 2:
+            return None
+        packed, rows = self._packed_once(batch), order.numpy()
+        parameters, step = self._views(clip_range)
+        starts = np.cumsum(_whole([0, *sizes]))
+        statistics = np.empty((len(sizes), len(STATISTICS)), np.float32)
+        at_once = max(1, PRODUCTS_OF_A_CALL // (max(sizes) * len(self._flat)))
+        for first in range(0, len(sizes), at_once):
+            if self._agent.should_stop():
+                raise Stopped
+            part, some = starts[first : first + at_once + 1], statistics[first : first + at_once]
+            self._take_steps(parameters, packed, rows, part, some)
+            step[...] = self._settings[loops.STEP]
+        return torch.from_numpy(statistics)
+
+    def _take_steps(
+        self, parameters: tuple[Array, ...], packed: tuple[Array, Array, Array], rows: Array, starts: Array,
+        statistics: Array,
+    ) -> None:  # fmt: skip
+        """With two threads, the actor's are in this one and the critic's in another; in a minibatch they meet once."""
+        signals, norms = meeting_place()
+        networks = (loops.ACTOR, loops.CRITIC) if self._num_threads == 2 else (loops.BOTH,)
+        settings = [self._settings, self._settings.copy()]  # in which each counts its steps
+
+        def take(thread: int) -> None:
+            self._module.take_steps(
+                *parameters, *packed, rows, starts, networks[thread], signals, norms, *self._network,
+                settings[thread], *self._scratch[thread], statistics,
+            )  # fmt: skip
+
+        self._threads.run(take, len(networks), signals)
+
+    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
+        """As in the base: the whole batch, and which of its rows."""
+        packed, rows = self._packed_once(batch), order.numpy()
+        return ((packed, part) for part in np.split(rows, np.cumsum(sizes)[:-1]))
+
+    def gradient(self, minibatch: Any, clip_range: Any) -> Array:
+        """As in the base. Of more than two threads, each has a share of the rows."""
+        packed, rows = minibatch
+        size = len(rows)
+        count = min(self._num_threads, size) if self._num_threads > 2 else 1
+        self._views(clip_range)
+        gradients = [self._flat_gradient, *np.zeros((count - 1, len(self._flat)), np.float32)]
+        sums = np.empty((count, len(STATISTICS)))
+
+        def fill(thread: int) -> None:
+            share = rows[thread * size // count : (thread + 1) * size // count]
+            self._module.fill_gradient(
+                self._flat, gradients[thread], *packed, share, size, loops.BOTH, *self._network, self._settings,
+                *self._scratch[thread], sums[thread],
+            )  # fmt: skip
+
+        self._threads.run(fill, count)
+        for others in gradients[1:]:
+            self._flat_gradient += others
+        means: Array = (sums.sum(0)[:-1] / size).astype(np.float32)
+        return means
+
+    def _packed_once(self, batch: Any) -> tuple[Array, Array, Array]:
+        """Observations, actions and the columns beside them; of an update, only advantages differ between epochs."""
+        if self._packed is None or self._packed[0] is not batch.returns:
+            self._packed = batch.returns, _packed(batch)
+        self._packed[1][2][ADVANTAGES] = array_of(batch.advantages)
+        return self._packed[1]
+
+    def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
+        """Parameters, gradient and both moments, and the number of steps so far; settings are written."""
+        config, optimizer, settings = self._agent.config, self._agent.optimizer, self._settings
+        slots = optimizer.state[self._agent.parameters.values]
+        step = array_of(slots["step"])
+        settings[loops.CLIP_RANGE], settings[loops.CLIP_RANGE_VF] = clip_range, config.clip_range_vf or 0.0
+        settings[loops.ENTROPY_COEF], settings[loops.VALUE_COEF] = config.entropy_coef, config.value_coef
+        settings[loops.MAX_GRAD_NORM], settings[loops.STEP] = config.max_grad_norm, step
+        settings[loops.ACTOR_RATE] = optimizer.learning_rates["actor"]
+        settings[loops.CRITIC_RATE] = optimizer.learning_rates["critic"]
+        (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
+        moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
+        return (self._flat, self._flat_gradient, *moments), step
+
+    def _where(self, parameter: Tensor) -> int:
+        """Where a parameter begins in the buffer."""
+        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
+
+
+def _packed(batch: Any) -> tuple[Array, Array, Array]:
+    """Observations, actions and the four columns beside them, as the loops take them."""
+    columns = (batch.log_probs, batch.values, batch.advantages, batch.returns)
+    observations = np.ascontiguousarray(array_of(batch.inputs))
+    actions = np.ascontiguousarray(array_of(batch.actions), dtype=np.float32).reshape(len(batch), -1)
+    return observations, actions, np.stack([array_of(column) for column in columns])
+
+
+def _actions_of(distribution: Any) -> tuple[Array, Array]:
+    """Of each choice among how many it is and which action, `[C, 2]`, and which actions are numbers, `[d]`."""
+    choices: list[tuple[int, int]] = []
+    numbers: list[int] = []
+    column = 0
+    for leaf in leaves_of(distribution):
+        if isinstance(leaf, DiagonalGaussian):
+            numbers += range(column, column + leaf.size)
+            column += leaf.size
+            continue
+        sizes = leaf.sizes if isinstance(leaf, MultiCategorical) else [leaf.output_size]
+        choices += [(size, column + i) for i, size in enumerate(sizes)]
+        column += len(sizes)
+    return _whole(choices).reshape(-1, 2), _whole(numbers)
+
+
+def _whole(numbers: Any) -> Array:
+    """Of the type that the loops are compiled for."""
+    return np.array(numbers, np.int64)
+
+
+def _scratch(sizes: Array) -> tuple[Array, Array, Array]:
+    """Memory for the loops, see `loops.take_steps`."""
+    num_layers, widest = sizes.shape[1] - 1, perceptrons.up_to_whole(int(sizes.max()))
+    # Rows of a power of two would meet in few places of a cache.
+    stride = widest + 16
+    rows = max(32, BLOCK_BYTES // (4 * stride * (num_layers + 1)))
+    rows -= rows % perceptrons.MOST_ROWS
+    return (
+        np.zeros((num_layers + 4, rows, stride), np.float32),
+        np.zeros((3 * num_layers, stride, stride), np.float32),
+        np.zeros((2 * num_layers + 1, 1, stride), np.float32),
+    )

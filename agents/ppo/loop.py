@@ -1,0 +1,308 @@
+"""The optimisation loop of PPO, and the gradient of its loss by autograd.
+
+An epoch gathers the batch in a shuffled order and cuts it into minibatches. Of each it computes the gradient of the
+loss (`loss.py`), clips it to `max_grad_norm`, steps Adam along it, and measures `STATISTICS`.
+
+A backend computes the gradient: `Backend`, by autograd, for any loss and any networks; `NumpyBackend` and
+`CompiledBackend`, written out by hand, for the library's own loss and MLPs on a CPU. `backends.py` chooses. If several
+learners share an update, an `Exchange` brings their gradients together.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.loss import Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.networks.adam import FlatAdam
+from hybridppo.networks.modes import learning_mode
+from hybridppo.networks.parameters import FlatParameters
+from hybridppo.networks.precision import rounding
+from hybridppo.networks.trunks import shared_trunk_of
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.system.interruption import Stopped
+
+
+class Learner(Protocol):
+    """What loop and backends need of an agent."""
+
+    config: PPOConfig
+    distribution: Distribution
+    parameters: FlatParameters
+    optimizer: FlatAdam
+    version: int
+    should_stop: Callable[[], bool]
+
+    @property
+    def actor_network(self) -> nn.Module:
+        """Gives the outputs of the distribution."""
+        ...
+
+    @property
+    def critic_network(self) -> nn.Module:
+        """Gives the values."""
+        ...
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether its loss is another than the library's."""
+        ...
+
+    def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
+        """The loss on a minibatch."""
+        ...
+
+    def learned_buffers(self) -> list[Tensor]:
+        """The buffers that an optimizer step changes."""
+        ...
+
+
+class Backend:
+    """The gradient of the loss by autograd: for any networks on any device, and the reference for other backends.
+
+    Views the parameters as they lie when it is made: make another after they have moved.
+    """
+
+    written_in: str | None = None
+    """The file in which the gradient is written out by hand; None if it follows from the loss."""
+
+    def __init__(self, agent: Learner) -> None:
+        self._agent, self._config, self._parameters = agent, agent.config, agent.parameters
+        self._actor, self._critic, self._distribution = agent.actor_network, agent.critic_network, agent.distribution
+        trunk = shared_trunk_of(self._actor)
+        self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
+        networks = self._actor, self._critic
+        self._learning = learning_mode(*networks)
+        self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
+
+    def threads(self) -> AbstractContextManager[None]:
+        """Within it the whole of an update is done, on the threads that suit this backend."""
+        return nullcontext()
+
+    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
+        """The batch's rows (with a memory, its sequences) in this order, cut into minibatches as `gradient` takes them.
+
+        One gather for all; minibatches are views.
+        """
+        minibatches: Iterable[Any] = batch.gather(order).split(sizes)
+        return minibatches
+
+    def epoch(self, batch: Any, order: Tensor, sizes: Sequence[int], clip_range: float) -> Tensor | None:
+        """All steps of an epoch, as those of `OptimizationLoop.epoch`; None if the loop is to make them.
+
+        Only for a backend that is much faster so, and that shares nothing with other learners.
+        """
+        return None
+
+    def gradient(self, minibatch: Any, clip_range: float | Tensor) -> Any:
+        """Fill the parameters' gradient with that of the loss.
+
+        Returns:
+            `STATISTICS` but the last, `[5]`.
+        """
+        with self._learning():
+            return self._gradient(minibatch, clip_range)
+
+    def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
+        with self._rounding():
+            outputs, values = (tensor.float() for tensor in self._forward(minibatch))
+        steps = minibatch.steps()
+        log_prob, entropy = self._distribution.log_prob_and_entropy(outputs, steps.actions)
+        log_ratio = log_prob - steps.log_probs
+        clip_range = steps.clip_range(clip_range)
+        inputs = LossInputs(
+            log_ratio=log_ratio,
+            advantages=steps.advantages,
+            entropy=entropy,
+            values=values,
+            old_values=steps.values,
+            returns=steps.returns,
+        )
+        loss = self._agent.loss(inputs, clip_range)
+        self._parameters.gradient.zero_()
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
+            return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+
+    def clip(self) -> Tensor | float:
+        """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""
+        gradient = self._parameters.gradient
+        norm: Tensor = gradient.norm()
+        gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
+        """The actor's outputs `[B, outputs]` and the critic's values `[B]` of the rows that are steps."""
+        with self._once():
+            rows = minibatch.inputs
+            return self._actor(rows), self._critic(rows).squeeze(-1)
+
+    @torch.no_grad()
+    def values(self, observations: Tensor) -> Tensor:
+        """The critic's values `[B]` of observations `[B, *row]`, without a gradient."""
+        return torch.cat([self._critic(part).squeeze(-1) for part in self._at_once(observations)])
+
+    @torch.no_grad()
+    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """The log-probabilities `[B]` of actions, by the parameters as they are now."""
+        outputs = [self._actor(part) for part in self._at_once(observations)]
+        return self._distribution.log_prob(torch.cat(outputs), actions)
+
+    def _at_once(self, observations: Tensor) -> Sequence[Tensor]:
+        """Observations that pass through together: of images, as many as there are in a minibatch, which fit."""
+        has_images = observations.dtype == torch.uint8
+        return torch.split(observations, max(1, self._config.minibatch_size if has_images else len(observations)))
+
+    @torch.no_grad()
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """The log-probabilities `[B]` of a batch's actions by the parameters as they are now, as `gradient` sees them.
+
+        Asked for if products are rounded: rounding depends on the sizes of the minibatches.
+        """
+        found = []
+        for part in batch.split(sizes):
+            with self._rounding():
+                outputs = self._actor(part.inputs)
+            found.append(self._distribution.log_prob(outputs.float(), part.actions))
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """The log-probabilities `[B]` of the batch's actions, and its values, by the parameters as they are now."""
+        outputs, values = self._forward(batch)
+        return self._distribution.log_prob(outputs, batch.steps().actions), values
+
+
+class Exchange:
+    """What learners exchange of an update: nothing, if there is one. Others are in `exchanges.py`."""
+
+    may_stop = True
+    """Whether learners agree on when to stop: if not, an update that has begun is ended."""
+
+    def batch(self, rollout: Rollout, prepare: Callable[[Rollout], Any]) -> Any:
+        """What the epochs go over; `prepare` makes a batch of a rollout."""
+        return prepare(rollout)
+
+    def divided(self, number: int, width: int, compute: Callable[[slice], Tensor]) -> Tensor:
+        """`width` numbers for each of `number` rows (or columns, or sequences), `[number, width]`.
+
+        `compute` gives those of some.
+        """
+        return compute(slice(None))
+
+    def minibatches(self, backend: Backend, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
+        """This learner's part of each minibatch."""
+        return backend.minibatches(batch, order, sizes)
+
+    def gradient(self, backend: Backend, minibatch: Any, clip_range: float | Tensor) -> Any:
+        """Fill the parameters' gradient with that of all learners; what was measured, as `Backend.gradient`."""
+        return backend.gradient(minibatch, clip_range)
+
+    def descend(self, descend: Callable[[], Tensor | float]) -> Tensor | float:
+        """Step along the gradient, as `descend` does; its norm before it was clipped."""
+        return descend()
+
+
+class OptimizationLoop:
+    """The epochs of an update.
+
+    Args:
+        agent: whose parameters learn.
+        backend: computes gradients.
+        exchange: with other learners.
+        recorded: what replays the step of such a loop, if it is recorded (`recorded_step.py`).
+    """
+
+    def __init__(self, agent: Learner, backend: Backend, exchange: Exchange, recorded: Any = None) -> None:
+        self.backend, self._exchange = backend, exchange
+        self._agent, self._optimizer = agent, agent.optimizer
+        self.recorded = recorded
+
+    def epoch(self, batch: Any, order: Any, sizes: Sequence[int], clip_range: float) -> Tensor:
+        """One epoch: the batch's rows in this order, cut into minibatches of these sizes, a step on each.
+
+        With a memory, its sequences instead. The advantages are those that are learned from, as `Batch.weighed` gives
+        them.
+
+        Returns:
+            `STATISTICS` of every step, `[len(sizes), 6]`, on the agent's device.
+
+        Raises:
+            Stopped: before a step if the agent's `should_stop` says so.
+        """
+        order = torch.as_tensor(order, device=self._agent.parameters.values.device)
+        table = self.backend.epoch(batch, order, sizes, clip_range)
+        if table is not None:
+            return table
+        step = self.step if self.recorded is None else self.recorded
+        measured: list[Any] = []
+        norms: list[Any] = []
+        for minibatch in self._exchange.minibatches(self.backend, batch, order, sizes):
+            if self._exchange.may_stop and self._agent.should_stop():
+                raise Stopped
+            statistics, norm = step(minibatch, clip_range)
+            measured.append(statistics)
+            norms.append(norm)
+        return torch.cat((_stacked(measured), _stacked(norms).unsqueeze(1)), 1)
+
+    def step(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Any, Tensor | float]:
+        """Gradient, clipping, Adam: `STATISTICS` but the last, and the last."""
+        statistics = self._exchange.gradient(self.backend, minibatch, clip_range)
+        return statistics, self._exchange.descend(self.descend)
+
+    def descend(self) -> Tensor | float:
+        """Clip the parameters' gradient, and step along it; its norm before it was clipped."""
+        norm = self.backend.clip()
+        self._optimizer.step()
+        return norm
+
+    def metrics(self) -> dict[str, float]:
+        """What else is reported of the update that has ended."""
+        found: dict[str, float] = {} if self.recorded is None else self.recorded.metrics()
+        return found
+
+    def batch(self, rollout: Rollout, prepare: Callable[[Rollout], Any]) -> Any:
+        """As `Exchange.batch`."""
+        return self._exchange.batch(rollout, prepare)
+
+    def values(self, observations: Tensor) -> Tensor:
+        """As `Backend.values`."""
+
+        def compute(rows: slice) -> Tensor:
+            return self.backend.values(observations[rows])[:, None]
+
+        return self._exchange.divided(len(observations), 1, compute)[:, 0]
+
+    def log_probs(self, observations: Tensor, actions: Tensor) -> Tensor:
+        """As `Backend.log_probs`."""
+
+        def compute(rows: slice) -> Tensor:
+            return self.backend.log_probs(observations[rows], actions[rows])[:, None]
+
+        return self._exchange.divided(len(observations), 1, compute)[:, 0]
+
+    def recurrent_values(self, observations: Tensor, state: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """As `RecurrentSteps.recurrent_values`; learners divide the columns."""
+        backend: Any = self.backend
+        num_steps, num_columns = starts.shape
+
+        def compute(columns: slice) -> Tensor:
+            values, states = backend.recurrent_values(observations[:, columns], state[columns], starts[:, columns])
+            return torch.cat((values[..., None], states), -1).transpose(0, 1).flatten(1)  # [n, T * (1 + state)]
+
+        found = self._exchange.divided(num_columns, num_steps * (1 + state.shape[1]), compute)
+        values, states = found.view(num_columns, num_steps, -1).transpose(0, 1).tensor_split([1], -1)
+        return values[..., 0].contiguous(), states.contiguous()
+
+
+def _stacked(numbers: list[Any]) -> Tensor:
+    """Tensors, or what NumPy knows, as one tensor."""
+    if isinstance(numbers[0], Tensor):
+        return torch.stack(numbers)
+    return torch.from_numpy(np.array(numbers, np.float32))

@@ -1,0 +1,293 @@
+"""The gradient of PPO's loss written out by hand in NumPy, for MLPs on a CPU: equal to autograd's up to rounding.
+
+For small networks most of torch's time is overhead; for large ones, this backend keeps a minibatch's activations in the
+cache closest to a core.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loss import STATISTICS
+from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
+from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
+from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
+from hybridppo.networks.precision import matmul
+from hybridppo.networks.trunks import shared_trunk_of
+from hybridppo.system.threads import one_blas_thread, one_torch_thread
+
+Array = NDArray[Any]
+
+
+class NumpyBackend(Backend):
+    """Forward and backward passes in NumPy, actor and critic in one."""
+
+    written_in = "agents/ppo/numpy_backend.py"
+
+    def __init__(self, agent: Learner) -> None:
+        super().__init__(agent)
+        self._flat_gradient = array_of(agent.parameters.gradient)
+        self._passes = [Passes(agent, self._flat_gradient)]
+        # Rows that pass forward and backward while they lie in the cache closest to a core: activations of a megabyte.
+        widest = max(layer.weight.shape[0] for layer in linears(self._actor)[:-1])
+        self._block_size = max(32, 2**20 // (4 * 2 * widest))
+        self._num_threads = 1
+        self._threads: Any = None
+
+    @staticmethod
+    def supports(agent: Learner) -> bool:
+        """Whether loss, distribution and networks are known: the library's loss, MLPs of equal hidden layers, a CPU."""
+        actor, critic = agent.actor_network, agent.critic_network
+        forms = numpy_form(actor), numpy_form(critic)
+        return (
+            not agent.has_own_loss
+            and agent.config.recurrent is None
+            and shared_trunk_of(actor) is None
+            and forms[0] is not None
+            and forms[1] is not None
+            and forms[0].layout is forms[1].layout is None
+            and forms[0].activation == forms[1].activation
+            and is_on_cpu(actor)
+            and has_gradient(agent.distribution)
+            and [layer.weight.shape for layer in linears(actor)[:-1]]
+            == [layer.weight.shape for layer in linears(critic)[:-1]]
+        )
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """NumPy's; torch, which has the optimizer, the advantages and products in bfloat16, keeps to one.
+
+        Of a minibatch of several blocks each thread takes some, and its products are made on it alone.
+        """
+        count = torch.get_num_threads()
+        with ExitStack() as stack:
+            stack.enter_context(one_torch_thread())
+            if count > 1 and self._config.minibatch_size > self._block_size:
+                self._make_room(count)
+                stack.enter_context(one_blas_thread())
+                self._num_threads = count
+            try:
+                yield
+            finally:
+                self._num_threads = 1
+
+    def _make_room(self, count: int) -> None:
+        from hybridppo.compiled.update_modules import SideBySide
+
+        if self._threads is None:
+            self._threads = SideBySide()
+        self._threads.make_room(count)
+        while len(self._passes) < count:
+            self._passes.append(Passes(self._agent, np.zeros_like(self._flat_gradient)))
+
+    def _side_by_side(self, work: Callable[[int], None], count: int) -> None:
+        """Parts of some work, by their numbers: the first in this thread, the others in theirs."""
+        if count == 1:
+            work(0)
+            return
+
+        @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # as in `PPO.update`, for each thread
+        def quietly(number: int) -> None:
+            work(number)
+
+        self._threads.run(quietly, count)
+
+    def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
+        """As in the base, of arrays."""
+        shuffled = batch.gather(order).made().map(array_of)
+        bounds = pairwise(accumulate(sizes, initial=0))
+        return (_rows(shuffled, start, end) for start, end in bounds)
+
+    def gradient(self, minibatch: Any, clip_range: Any) -> Array:
+        """Forward, the loss's gradient by hand, backward."""
+        size, block_size = len(minibatch), self._block_size
+        if size <= block_size:
+            return np.array(self._passes[0].block(minibatch, clip_range, size), np.float32) / size
+        gradient, total = np.zeros_like(self._flat_gradient), np.zeros(len(STATISTICS) - 1, np.float32)
+        starts = range(0, size, block_size)
+        for first in range(0, len(starts), self._num_threads):
+            some = starts[first : first + self._num_threads]
+            sums: list[Any] = [None] * len(some)
+
+            def fill(number: int, some: Sequence[int] = some, sums: list[Any] = sums) -> None:
+                block = _rows(minibatch, some[number], some[number] + block_size)
+                sums[number] = self._passes[number].block(block, clip_range, size)
+
+            self._side_by_side(fill, len(some))
+            # In their order: the sums are those of one thread.
+            for number, sums_of_block in enumerate(sums):
+                total += sums_of_block
+                gradient += self._passes[number].gradient
+        self._flat_gradient[:] = gradient
+        return total / size
+
+    def clip(self) -> float:
+        """As in the base."""
+        limit, gradient = self._config.max_grad_norm, self._flat_gradient
+        norm = math.sqrt(np.dot(gradient, gradient))
+        if norm + 1e-6 > limit:
+            gradient *= np.float32(limit / (norm + 1e-6))
+        return norm
+
+    def values(self, observations: Tensor) -> Tensor:
+        """As in the base."""
+        rows = array_of(observations)
+        values = np.empty(len(rows), np.float32)
+        blocks = [slice(start, start + self._block_size) for start in range(0, len(rows), self._block_size)]
+
+        def some_of(number: int) -> None:
+            for block in blocks[number :: self._num_threads]:
+                self._passes[number].values(rows[block], values[block])
+
+        self._side_by_side(some_of, self._num_threads)
+        return torch.from_numpy(values)
+
+    def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """As in the base, in the blocks of the gradient."""
+        rows = batch.made().map(array_of)
+        found = np.empty(len(rows), np.float32)
+        for start, end in pairwise(accumulate(sizes, initial=0)):
+            for first in range(start, end, self._block_size):
+                last = min(first + self._block_size, end)
+                found[first:last] = self._passes[0].log_probs(_rows(rows, first, last))
+        return torch.from_numpy(found)
+
+
+def _rows(batch: Any, start: int, end: int) -> Any:
+    """Neighbouring rows of a batch of arrays, as views."""
+    columns: list[Any] = [None if column is None else column[start:end] for column in vars(batch).values()]
+    return Batch(*columns)
+
+
+class Passes:
+    """Networks with memory of their own for what passes through them, and a gradient to fill.
+
+    Several of one agent may work at the same time. Each views the parameters' memory as it is when made.
+
+    Args:
+        agent: whose networks and loss they are.
+        gradient: `[P]`, of all parameters; filled by `block`.
+    """
+
+    def __init__(self, agent: Learner, gradient: Array) -> None:
+        self._config, self.gradient = agent.config, gradient
+        actor, critic = agent.actor_network, agent.critic_network
+        first = agent.parameters.values.data_ptr()
+
+        def gradient_of(parameter: Tensor) -> Array:
+            start = (parameter.data_ptr() - first) // parameter.element_size()
+            return gradient[start : start + parameter.numel()].reshape(parameter.shape)
+
+        form = numpy_form(actor)
+        assert form is not None  # `supports` has seen to it
+        *actor_layers, actor_head = linears(actor)
+        *critic_layers, critic_head = linears(critic)
+        weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
+        biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
+        product = matmul(agent.config.precision)
+        all_weights, all_biases = stacked(array_of, *weights), [bias[:, None] for bias in stacked(array_of, *biases)]
+        self._hidden = HiddenLayers(all_weights, all_biases, form.activation, product)
+        self._actor_hidden = HiddenLayers(
+            [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases], form.activation, product
+        )
+        self._hidden_gradients = (
+            stacked(gradient_of, *weights),
+            [bias[:, None] for bias in stacked(gradient_of, *biases)],
+        )
+        self._critic_hidden = HiddenLayers(
+            [array_of(layer.weight)[None] for layer in critic_layers],
+            [array_of(layer.bias)[None, None] for layer in critic_layers],
+            form.activation,
+        )
+        self._head = ActorHead(actor, actor_head, agent.distribution, form.mask_size, gradient_of)
+        self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
+        self._value_weight_gradient = gradient_of(critic_head.weight)[0]
+        self._value_bias_gradient = gradient_of(critic_head.bias)
+
+    def values(self, rows: Array, out: Array) -> None:
+        """The critic's values `[B]` of rows `[B, obs]`, into `out`."""
+        last = self._critic_hidden.forward(rows)[-1][0]
+        np.dot(last, self._value_weight, out=out)
+        out += self._value_bias
+
+    def log_probs(self, rows: Any) -> Array:
+        """Of the actions of some rows, `[B]`, as `block` computes them."""
+        return self._head.forward(self._actor_hidden.forward(rows.observations)[-1][0], rows)[0]
+
+    def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
+        """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
+        config, advantages = self._config, rows.advantages
+        activations = self._hidden.forward(rows.observations)
+        actor_last, critic_last = activations[-1]
+
+        log_prob, entropy = self._head.forward(actor_last, rows)
+        log_ratio = log_prob - rows.log_probs
+        ratio = np.exp(log_ratio)
+        surrogate = ratio * advantages
+        limit = rows.clip_range(clip_range)
+        clipped_ratio = _clip(ratio, 1.0 - limit, 1.0 + limit)
+        clipped_surrogate = clipped_ratio * advantages
+        # d policy_loss / d log_prob = -ratio * advantage / B, where clipping has not taken the gradient away
+        d_log_prob = surrogate * (surrogate <= clipped_surrogate)
+        d_log_prob *= np.float32(-1.0 / size)
+
+        values = np.dot(critic_last, self._value_weight)
+        values += self._value_bias
+        value_errors, d_values = self._value_errors(values, rows.returns, rows.values)
+
+        d_last = self._hidden.gradient_buffer(len(values))
+        # The entropy enters with -entropy_coef * mean.
+        self._head.backward(d_log_prob, np.float32(-config.entropy_coef / size), actor_last, out=d_last[0])
+        d_values *= np.float32(config.value_coef / size)
+        np.multiply(d_values[:, None], self._value_weight, out=d_last[1])
+        np.dot(d_values, critic_last, out=self._value_weight_gradient)
+        self._value_bias_gradient[0] = np.add.reduce(d_values)
+        self._hidden.backward(rows.observations, activations, *self._hidden_gradients)
+        return (
+            -np.add.reduce(np.minimum(surrogate, clipped_surrogate)),
+            np.float32(0.5) * np.add.reduce(value_errors),
+            np.add.reduce(entropy),
+            np.add.reduce(np.expm1(log_ratio) - log_ratio),
+            np.float32(np.count_nonzero(ratio != clipped_ratio)),
+        )
+
+    def _value_errors(self, values: Array, returns: Array, old_values: Array) -> tuple[Array, Array]:
+        """Squared errors, clipped where configured, and half their derivatives, both `[B]`."""
+        errors = values - returns
+        squared = errors * errors
+        limit = self._config.clip_range_vf
+        if limit is None:
+            return squared, errors
+        moved = values - old_values
+        clipped_errors = old_values + _clip(moved, -limit, limit) - returns
+        clipped_squared = clipped_errors * clipped_errors
+        # No gradient passes where the limit holds the value back and the error there is the worse. (Within the limits
+        # the two errors are equal, but not to the last bit.)
+        passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
+        return np.maximum(squared, clipped_squared), errors * passes
+
+
+def _clip(values: Array, low: Any, high: Any) -> Array:
+    """`np.clip` without its checks, which cost more than its work at these sizes."""
+    clipped: Array = np.minimum(np.maximum(values, np.float32(low)), np.float32(high))
+    return clipped
+
+
+def stacked(array_for: Callable[[Tensor], Array], first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Array]:
+    """Arrays for pairs of equal shape, `[2, *shape]` each, without a copy: both lie in one buffer, some way apart."""
+    arrays = []
+    for a, b in zip(first, second, strict=True):
+        array = array_for(a)
+        distance = array_for(b).ctypes.data - array.ctypes.data
+        arrays.append(as_strided(array, (2, *array.shape), (distance, *array.strides)))
+    return arrays

@@ -1,0 +1,339 @@
+"""Which placement is the fastest: a few candidates are tried, each only if it could gain something over the best."""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from hybridppo.agents.ddpg.config import DDPGConfig
+from hybridppo.agents.ddpg.ddpg import DDPG
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.auto.trials import Candidate, Name, Training, Trial
+from hybridppo.compiled.modules import has_numba
+from hybridppo.errors import HybridPPOError
+from hybridppo.networks.precision import supports_bf16
+from hybridppo.system.accelerator import is_cuda_awake
+from hybridppo.system.figures import shown_seconds
+
+logger = logging.getLogger(__name__)
+
+MARGIN = 0.03
+"""A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
+MAX_SECONDS, MAX_SHARE = 5.0, 0.05
+"""What all trials together may take, and of the run that they are for."""
+PLANNED = 0.8
+"""Of these, what is planned with: a trial may take longer than was thought."""
+FEWEST_STEPS = 600
+"""A run with fewer optimizer steps is over before trials have paid for themselves."""
+ITERATIONS = 4
+"""Of a trial: a warm-up, and three to take the median of."""
+MAX_SECONDS_OF_A_TRIAL = 0.4
+SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
+"""Until a process that has not used its GPU yet has made its first update there."""
+SECONDS_TO_START_A_WORKER = 0.2
+"""What to set aside for worker processes before the first was started."""
+SECONDS_TO_LOAD = 1.5
+"""What to set aside until compiled updates have made the first."""
+SECONDS_WORTH_THREADS = 2e-3
+"""An optimizer step shorter than this gains nothing from a second thread."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be taken."""
+
+    total_steps: int
+    """Environment steps of the run, over which what starts once is spread."""
+    cores: int
+    """CPU cores that the training may use."""
+    num_workers: int | None = None
+    """As asked for by the user; None leaves it open."""
+    splits: bool = False
+    """Whether the environments may be divided among processes without changing the result."""
+    has_workers: bool = True
+    """Whether the actor can sample in another process at all."""
+    draws_on_device: bool = False
+    """Whether sampling on an accelerator draws other noise than the CPU, so that it gives another result."""
+    max_lag: int = 0
+    any_threads: bool = False
+    """Whether every number of torch threads may be taken, each of which rounds differently."""
+    torch_threads: int = 1
+    """As configured."""
+    accelerator: str | None = None
+    """A device beside the CPU. In tests the CPU's own name stands in for one."""
+    names: Sequence[Name] | None = None
+    """The placements that may be taken; None for all."""
+    seconds_to_make: float = 0.0
+    """What it takes to make the environments."""
+
+
+@dataclass
+class Search:
+    """Tries candidates within its time, and keeps the fastest."""
+
+    training: Training
+    limits: Limits
+    trials: dict[str, Trial] = field(default_factory=dict)
+    """By the candidates' labels, in the order in which they were tried."""
+    left_out: list[str] = field(default_factory=list)
+    """What was not tried, with the reason."""
+    hints: list[str] = field(default_factory=list)
+    """What would be faster, and is not allowed."""
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        workers = limits.num_workers or 0
+        self.baseline = Candidate("cpu", num_workers=workers, torch_threads=limits.torch_threads)
+        self._start, self._budget, self._share = time.perf_counter(), PLANNED * MAX_SECONDS, 1.0
+        self._is_awake = is_cuda_awake()
+
+    @property
+    def iterations(self) -> int:
+        """Of the run."""
+        return max(1, round(self.limits.total_steps / self.best.steps))
+
+    def run(self) -> Candidate:
+        """The candidate to take."""
+        if (reason := self._why_not()) is not None:
+            self.left_out.append(reason)
+            return self.baseline
+        first = self._first()
+        if first is None:
+            return self.baseline
+        self.best = first
+        limits = self.limits
+        workers = doubled(min(limits.cores, self.training.config.num_envs) if self._may_divide else 1)
+        if self._may_take("cpu"):
+            self._climb("num_workers", workers, "sampling")
+        if limits.any_threads:
+            self._climb_threads()
+        if limits.max_lag:
+            self._overlap("cpu")
+        if limits.accelerator is not None:
+            self._accelerator(limits.accelerator, workers)
+        self._hints()
+        return self.best.candidate
+
+    @property
+    def _may_divide(self) -> bool:
+        return self.limits.num_workers is None and self.limits.splits and self.limits.has_workers
+
+    def _may_take(self, name: Name) -> bool:
+        return self.limits.names is None or name in self.limits.names
+
+    def _why_not(self) -> str | None:
+        """Why nothing is tried, if that is known before."""
+        config, limits = self.training.config, self.limits
+        if config.episodes_per_rollout is not None:
+            return "all: rollouts of whole episodes have no length to go by"
+        if MAX_SHARE > 1.0:
+            return None
+        steps = self.training.optimizer_steps(limits.total_steps)
+        if steps < FEWEST_STEPS:
+            return f"all: a run of {steps} optimizer steps is too short to measure"
+        if limits.seconds_to_make > PLANNED * MAX_SECONDS:
+            return f"all: to make the environments once more would take {limits.seconds_to_make:.2g} s"
+        return None
+
+    def _first(self) -> Trial | None:
+        """The simplest candidate: an iteration of it, as short as can be, says how long the run is."""
+        smallest = self.training.smallest_share
+        quick = self._try(self.baseline, 0.0, smallest)
+        if quick is None:
+            return None
+        self.best = quick
+        run = self.iterations * quick.iteration
+        self._budget = min(PLANNED * MAX_SECONDS, PLANNED * MAX_SHARE * run)
+        # What was loaded until here, training needs as well.
+        spent, self._start = time.perf_counter() - self._start, time.perf_counter()
+        seconds = ITERATIONS * smallest * quick.iteration
+        if self._budget < max(seconds, min(spent, 0.1)) and MAX_SHARE <= 1.0:
+            self.left_out.append(f"all: a run of about {run:.2g} s is too short")
+            return None
+        self._slot = min(MAX_SECONDS_OF_A_TRIAL, self._budget / 6)
+        self._share = min(1.0, max(smallest, self._slot / (ITERATIONS * quick.iteration)))
+        del self.trials[self.baseline.label]
+        return self._try(self.baseline, self._slot, self._share) or quick
+
+    def _left(self) -> float:
+        return self._budget - (time.perf_counter() - self._start)
+
+    def _try(self, candidate: Candidate, seconds: float, share: float) -> Trial | None:
+        try:
+            found = self.training.try_out(candidate, seconds, share)
+        except (HybridPPOError, RuntimeError, MemoryError) as error:
+            # Training under another candidate is better than none, and an error of all candidates comes again there.
+            self.left_out.append(f"{candidate.label}: {type(error).__name__}: {error}")
+            logger.warning("placement auto: left out %s", self.left_out[-1])
+            return None
+        self.trials[candidate.label] = found
+        return found
+
+    def _attempt(self, candidate: Candidate, seconds_to_begin: float = 0.0) -> Trial | None:
+        """Try it if there is time."""
+        if candidate.label in self.trials:
+            return self.trials[candidate.label]
+        limits, workers = self.limits, candidate.num_workers
+        if workers:
+            started = [trial.start for trial in self.trials.values() if trial.candidate.num_workers]
+            seconds_to_begin += started[-1] if started else SECONDS_TO_START_A_WORKER + limits.seconds_to_make
+        if candidate.learning != "cpu" and not self._is_awake:
+            seconds_to_begin += SECONDS_TO_WAKE_AN_ACCELERATOR
+        needed = seconds_to_begin + limits.seconds_to_make + self._slot
+        if needed > self._left():
+            self.left_out.append(f"{candidate.label}: it would take about {needed:.2g} s, too much for this run")
+            return None
+        found = self._try(candidate, self._slot, self._share)
+        self._is_awake = self._is_awake or candidate.learning != "cpu"
+        return found
+
+    def _gains(self, trial: Trial | None) -> bool:
+        """Whether it is faster than the best over the whole run, by more than the margin."""
+        iterations = self.iterations
+        return trial is not None and trial.run(iterations) * (1.0 + MARGIN) < self.best.run(iterations)
+
+    def _improves(self, candidate: Candidate) -> bool:
+        """Try a candidate, and take it if it is faster than the best."""
+        trial = self._attempt(candidate)
+        if not self._gains(trial):
+            return False
+        assert trial is not None
+        self.best = trial
+        return True
+
+    def _climb(self, what: str, counts: Iterable[int], part: Literal["sampling", "learning"]) -> None:
+        """Raise a number as long as that pays, and as the part of an iteration that it divides is long enough."""
+        for count in counts:
+            now = getattr(self.best.candidate, what) or 1
+            if count <= now:
+                continue
+            could_save = getattr(self.best, part) * (1.0 - now / count)
+            if could_save <= MARGIN * self.best.iteration:
+                return
+            changed: dict[str, Any] = {what: count}
+            if not self._improves(replace(self.best.candidate, **changed)):
+                return
+
+    def _climb_threads(self) -> None:
+        if self._step() >= SECONDS_WORTH_THREADS:
+            self._climb("torch_threads", doubled(self.limits.cores), "learning")
+
+    def _step(self) -> float:
+        """Seconds of an optimizer step under the best."""
+        return self.best.learning / max(1, self.training.optimizer_steps(self.best.steps, learns=True))
+
+    def _overlapping(self, learning: str) -> Candidate | None:
+        """Overlap with the best's workers, if there is a core for one beside the learner's threads."""
+        limits, best = self.limits, self.best.candidate
+        room = limits.cores - (best.torch_threads if learning == "cpu" else 1)
+        if room < 1 or not self._may_take("overlap"):
+            return None
+        if limits.num_workers is not None:
+            return replace(best, name="overlap", sampling="cpu", learning=learning)
+        if not limits.has_workers:
+            return None
+        return replace(
+            best, name="overlap", sampling="cpu", learning=learning, num_workers=min(best.num_workers or 1, room)
+        )
+
+    def _overlap(self, learning: str) -> None:
+        candidate = self._overlapping(learning)
+        hidden = min(self.best.sampling, self.best.learning)  # at most
+        if candidate is None or hidden <= MARGIN * self.best.iteration:
+            return
+        if self._improves(candidate) and self._may_divide:
+            room = self.limits.cores - (candidate.torch_threads if learning == "cpu" else 1)
+            self._climb("num_workers", doubled(min(room, self.training.config.num_envs)), "sampling")
+
+    def _accelerator(self, device: str, workers: Sequence[int]) -> None:
+        """Learning there, sampling here or there."""
+        limits, best = self.limits, self.best.candidate
+        on_device = Candidate("hybrid", "cpu", device, best.num_workers, limits.torch_threads)
+        if self._may_take("hybrid") and self._improves(on_device):
+            self._climb("num_workers", workers, "sampling")
+        if self._may_take("cuda") and not limits.num_workers and not limits.draws_on_device:
+            self._improves(Candidate("cuda", device, device, 0, limits.torch_threads))
+        if limits.max_lag and self.best.candidate.learning == device:
+            self._overlap(device)
+
+    def _hints(self) -> None:
+        """Try what is not allowed, if there is time left, and tell of what would gain."""
+        limits, best, threads = self.limits, self.best.candidate, self.limits.torch_threads
+        others: list[tuple[Candidate, float, str]] = []
+        overlapping = self._overlapping(best.learning) if not limits.max_lag else None
+        if overlapping is not None and min(self.best.sampling, self.best.learning) > MARGIN * self.best.iteration:
+            others.append((overlapping, 0.0, "allow it with max_lag=1"))
+        if not limits.any_threads and best.learning == "cpu" and self._step() >= SECONDS_WORTH_THREADS:
+            others += [
+                (replace(best, torch_threads=n), 0.0, "see torch_threads") for n in [limits.cores] if n > threads
+            ]
+        if best.learning == "cpu" and limits.names is None:
+            for changes in arithmetics(self.training):
+                load = SECONDS_TO_LOAD if changes[0][0] == "compiled_updates" else 0.0
+                others.append((replace(best, changes=changes), load, "a seed gives other bits then"))
+        for candidate, seconds, how in others:
+            trial = self._attempt(candidate, seconds)
+            if self._gains(trial):
+                assert trial is not None
+                self.hints.append(f"{candidate.label} would take {shown_seconds(trial.iteration)}: {how}")
+
+    def line(self) -> str:
+        """The choice in a line, with the figures behind it."""
+        if self.baseline.label not in self.trials:
+            return f"{self.baseline.label}; not measured ({self.left_out[0]})"
+        best, first = self.best, self.trials[self.baseline.label]
+        times = {part: shown_seconds(getattr(best, part)) for part in ("iteration", "sampling", "learning", "copying")}
+        parts = [
+            f"{best.candidate.label}, {times['iteration']} an iteration "
+            f"(sampling {times['sampling']}, learning {times['learning']}, copying {times['copying']})"
+        ]
+        others = [trial for trial in self.trials.values() if trial is not best and not trial.candidate.changes]
+        allowed = [trial for trial in others if trial is first or trial.candidate.max_lag <= self.limits.max_lag]
+        parts += [f"{trial.candidate.label} {shown_seconds(trial.iteration)}" for trial in allowed]
+        return "; ".join([*parts, *self.hints])
+
+    def table(self, chosen: Candidate) -> dict[str, Any]:
+        """As `placements.json` has it."""
+        return {
+            "seconds": time.perf_counter() - self._start,
+            "left_out": self.left_out,
+            "chosen": chosen.label,
+            "line": self.line(),
+            "trials": [trial.to_json() for trial in self.trials.values()],
+        }
+
+
+def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
+    """Changes of the configuration that make updates in another arithmetic, which this machine's CPU has.
+
+    Compiled updates only if they were compiled here before, which takes half a minute.
+    """
+    config, found = training.config, list[tuple[tuple[str, Any], ...]]()
+    is_plain = config.fast_updates and not config.compiled_updates and config.precision == "fp32"
+    if is_plain and has_numba() and _is_compiled(training):
+        found.append((("compiled_updates", True),))
+    if isinstance(config, PPOConfig) and config.precision == "fp32" and supports_bf16(torch.device("cpu")):
+        found.append((("precision", "bf16"),))
+    return found
+
+
+def _is_compiled(training: Training) -> bool:
+    agent = training.agent
+    if isinstance(training.config, DDPGConfig):
+        from hybridppo.agents.ddpg import compiled_steps as of_ddpg
+
+        return of_ddpg.MODULE.is_kept() and (not isinstance(agent, DDPG) or of_ddpg.CompiledSteps.supports(agent))
+    from hybridppo.agents.ppo import compiled_backend as of_ppo
+
+    fits = not isinstance(agent, PPO) or (agent.memory is None and of_ppo.CompiledBackend.supports(agent))
+    return of_ppo.MODULE.is_kept() and fits
+
+
+def doubled(most: int) -> list[int]:
+    """2, 4, 8, and so on, to `most`; and that."""
+    powers = [2**i for i in range(1, most.bit_length()) if 2**i <= most]
+    return sorted({*powers, most} - {0, 1})

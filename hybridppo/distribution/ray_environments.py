@@ -1,0 +1,199 @@
+"""Environments over Ray, stepped from here: actions go out and observations come back, every step."""
+
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.distribution.ray_pool import RayPool
+from hybridppo.distribution.remote import RemoteEnvironments, packed
+from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.making import to_send
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.runners.workers.losses import Losses
+from hybridppo.runners.workers.transport import WorkerLostError
+
+Array = NDArray[Any]
+
+STEPS_TO_RECOVER = 100
+"""After so many steps, a loss of a worker is not counted together with those before."""
+
+
+class RayEnvironments(Environments):
+    """Environments divided among actors of Ray's.
+
+    A worker that is lost is an error, or, with `on_env_error="restart"`, another is started in its place, and its
+    unfinished episodes are dropped.
+
+    Args:
+        source: as for `make_environments`.
+        template: of them, for spaces and agents.
+        num_envs: how many.
+        num_workers: among how many they are divided, as evenly as possible.
+        options: how they are made and stepped.
+
+    Raises:
+        EnvError: if a worker fails, dies or does not answer: which one.
+    """
+
+    def __init__(
+        self,
+        source: EnvSource,
+        template: Environments,
+        *,
+        num_envs: int,
+        num_workers: int,
+        options: EnvironmentOptions,
+    ) -> None:
+        agents = template.num_agents
+        super().__init__(num_envs * agents, template.observation_space, template.action_space)
+        self.agents, self.clips_rewards = template.agents, template.clips_rewards
+        self.skips_row_after_end = template.skips_row_after_end  # type: ignore[misc]  # that of those that it stands for
+        self._has_absent = template.absent is not None
+        bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
+        self._shares = [slice(start, end) for start, end in pairwise(bounds)]
+        self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
+        self._workers = range(num_workers)
+        self._restarts, self._seed = options.restarts, 0
+        self._losses = Losses(num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are")
+        self._steps_since_loss = [0] * num_workers
+        spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
+        setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
+        role = "environment worker"
+        self._pool = RayPool(RemoteEnvironments, self._shares, setup, options.worker_timeout, role)
+        try:
+            for worker in self._workers:
+                self._pool.start(worker, 0)
+            self._pool.wait_until_ready(self._workers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _answers(
+        self, workers: Collection[int], method: str, arguments_of: Callable[[int], tuple[Any, ...]]
+    ) -> dict[int, Any]:
+        """What each answers to a call, or the `WorkerLostError` of one in whose place another may be started."""
+        for worker in workers:
+            self._pool.call(worker, method, *arguments_of(worker))
+        answers: dict[int, Any] = {}
+        for worker, answer in self._pool.answers(workers, together=True):
+            answers[worker] = answer if isinstance(answer, WorkerLostError) else answer[0]
+        for answer in answers.values():
+            if isinstance(answer, WorkerLostError) and not self._restarts:
+                raise answer
+        return answers
+
+    def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
+        self._seed = seed
+        rows: dict[int, Array] = {}
+        while waiting := [worker for worker in self._workers if worker not in rows]:
+            answers = self._answers(waiting, "call", lambda i: ("reset", seed + self._shares[i].start))
+            for worker, answer in answers.items():
+                if isinstance(answer, WorkerLostError):
+                    self._replace(worker, answer, partial(self._start, worker))  # and ask it likewise
+                else:
+                    rows[worker] = answer[0]
+        return np.concatenate([rows[worker] for worker in self._workers])
+
+    def step(self, actions: Any) -> Step:  # noqa: D102 - as in the base
+        # Actions are a few numbers for each environment.
+        answers = self._answers(self._workers, "step", lambda i: (packed(part_of(actions, self._columns[i]), 0),))
+        parts, self.restarted = [], {}
+        finals_of: list[int] = []
+        finals: list[Array] = []
+        for worker in self._workers:
+            answer, first = answers[worker], self._columns[worker].start
+            if isinstance(answer, WorkerLostError):
+                answer = self._step_of_another(worker, answer)
+            else:
+                self._steps_since_loss[worker] += 1
+                if self._steps_since_loss[worker] == STEPS_TO_RECOVER:
+                    self._losses.end_row(worker)
+            *part, of, final, restarted, absent = answer
+            parts.append((*part, absent))
+            finals_of += [first + env for env in of]
+            finals += final
+            self.restarted |= {first + env: times for env, times in restarted.items()}
+        observations, rewards, terminated, truncated, absent = zip(*parts, strict=True)
+        if self._has_absent:
+            self.absent = np.concatenate(absent)
+        together = [np.concatenate(each) for each in (observations, rewards, terminated, truncated)]
+        return (together[0], together[1], together[2], together[3], finals_of, finals)
+
+    def _step_of_another(self, worker: int, lost: WorkerLostError) -> tuple[Any, ...]:
+        """What stands for a step of a worker that is lost: another begins episodes, and none of it is a step."""
+        first: list[Array] = []
+
+        def start(seed: int) -> None:
+            self._start(worker, seed)
+            answer = self._answers([worker], "call", lambda i: ("reset", seed))[worker]
+            if isinstance(answer, WorkerLostError):
+                raise answer
+            first.append(answer[0])
+
+        self._replace(worker, lost, start)
+        count = self._columns[worker].stop - self._columns[worker].start
+        nothing = np.zeros(count, np.bool_)
+        rewards = np.zeros(count, np.float32)
+        return first[0], rewards, nothing, nothing, [], [], dict.fromkeys(range(count), 1), nothing
+
+    def _start(self, worker: int, seed: int) -> None:
+        self._pool.start(worker, seed)
+        self._pool.wait_until_ready([worker])
+
+    def _replace(self, worker: int, lost: WorkerLostError, start: Callable[[int], None]) -> None:
+        self._steps_since_loss[worker] = 0
+        self._losses.replace(worker, lost, self._seed + self._shares[worker].start, start)
+
+    def state(self) -> list[EnvState]:  # noqa: D102 - as in the base
+        return [state for states in self._states("state") for state in states]
+
+    def remember_the_start(self) -> None:  # noqa: D102 - as in the base
+        with contextlib.suppress(EnvStateError):  # `state` will say so, whenever it is wanted
+            self._states("remember_the_start")
+
+    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+        ends = list(accumulate(state["num_envs"] for state in states))
+        if not {columns.stop for columns in self._columns} <= set(ends):
+            raise EnvStateError(
+                f"they were saved as vectors of {[state['num_envs'] for state in states]} environments each, which "
+                f"cannot be divided among {len(self._columns)} workers"
+            )
+        parts = [
+            [state for state, end in zip(states, ends, strict=True) if columns.start < end <= columns.stop]
+            for columns in self._columns
+        ]
+        self._states("load_state", parts)
+
+    def _states(self, method: str, arguments: Sequence[Any] | None = None) -> list[Any]:
+        """What a method of states gives at every worker."""
+        answers = self._answers(
+            self._workers, "call", lambda i: (method,) if arguments is None else (method, arguments[i])
+        )
+        for answer in answers.values():
+            if isinstance(answer, WorkerLostError):  # the next step replaces it
+                raise EnvStateError(str(answer))
+            if answer[1] is not None:
+                raise EnvStateError(answer[1])
+        return [answers[worker][0] for worker in self._workers]
+
+    def _parts(self) -> list[tuple[object, int]]:
+        raise AssertionError("they are elsewhere, and so are their states")
+
+    def _close(self) -> None:
+        self._pool.close()
+
+
+def part_of(batch: Any, rows: slice) -> Any:
+    """Some of the actions of a batch, of any space."""
+    if isinstance(batch, dict):
+        return {key: part_of(part, rows) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(part_of(part, rows) for part in batch)
+    return batch[rows]

@@ -1,0 +1,236 @@
+"""A pool of Ray's actors: how they are started, called, found to be lost, and ended."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.exceptions
+
+from hybridppo.distribution.remote import RemoteActor, unpacked, versions_here
+from hybridppo.environments.pickling import pack
+from hybridppo.errors import DistributionError, EnvError
+from hybridppo.runners.workers.transport import SECONDS_TO_START, WorkerLostError
+from hybridppo.system.interruption import give_up_if_stopped
+
+SECONDS_BETWEEN_LOOKS = 0.1
+"""How soon a stop that was asked for is passed on."""
+SECONDS_BETWEEN_QUESTIONS = 1.0
+"""How often an actor is asked how far it is."""
+SECONDS_TO_CLOSE = 5.0
+"""How long actors may take to close their environments before they are killed."""
+
+
+@dataclass
+class _Progress:
+    """How far an actor was when that was last new."""
+
+    rows: int
+    since: float
+    question: Any = None
+    """That it was asked, and has not answered."""
+    asked: float = 0.0
+
+
+class RayPool:
+    """Actors by number, on any machine of the cluster, each with one CPU and a share of the environments.
+
+    An actor is lost if Ray says so, or if for `timeout` seconds it has not answered and made no step. It is killed
+    then, and what it may still answer is never looked at. `Losses` says whether another takes its place.
+
+    Args:
+        kind: the class of the actors.
+        shares: the environments of each.
+        setup: what their environments are made from.
+        timeout: in seconds.
+        role: what an actor is called in messages.
+
+    Raises:
+        DistributionError: if Ray cannot take the setup.
+    """
+
+    def __init__(
+        self, kind: type[RemoteActor], shares: Sequence[slice], setup: dict[str, Any], timeout: float, role: str
+    ) -> None:
+        self._shares, self._timeout, self._role = shares, timeout, role
+        self._tells_progress = bool(kind.concurrency_groups)
+        self._kind = ray.remote(
+            num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD",
+            concurrency_groups=kind.concurrency_groups or None,
+        )(kind)  # fmt: skip
+        with explained():
+            self._setup = ray.put(pack(setup))
+        self._handles: dict[int, Any] = {}
+        self._places: dict[int, str] = {}
+        """Process and machine of those that have begun."""
+        self._owed: dict[int, Any] = {}
+        """Ray's references to answers that are owed."""
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of those that were started."""
+        return list(self._handles)
+
+    def name(self, worker: int) -> str:
+        """An actor, for messages, and where it is."""
+        envs = self._shares[worker]
+        return f"{self._role} {worker} (environments {envs.start} to {envs.stop - 1}){self._places.get(worker, '')}"
+
+    def start(self, worker: int, env_seed: int) -> None:
+        """Start one, whose first environment starts from this seed. It answers when its environments are made."""
+        self._places.pop(worker, None)
+        self._handles[worker] = self._kind.remote()
+        path = [os.path.abspath(folder) for folder in sys.path if isinstance(folder, str)]
+        self.call(worker, "begin", self._setup, path, self._shares[worker], env_seed)
+
+    def wait_until_ready(self, workers: Collection[int]) -> None:
+        """Wait until their environments are made.
+
+        Raises:
+            WorkerLostError: if one is lost meanwhile.
+            Stopped: if a stop was requested meanwhile.
+        """
+        for worker, answer in self._answers(workers, max(self._timeout, SECONDS_TO_START), at_start=True):
+            if isinstance(answer, WorkerLostError):
+                raise answer
+            about = answer[0]
+            self._places[worker] = f", process {about['pid']} of {about['host']}"
+            if about["versions"] != versions_here():
+                raise DistributionError(
+                    f"{self.name(worker)} has {about['versions']}, and the trainer {versions_here()}: install the same"
+                )
+
+    def call(self, worker: int, method: str, *arguments: Any) -> None:
+        """Call a method; what it returns is among `answers`."""
+        with explained():
+            self._owed[worker] = getattr(self._handles[worker], method).remote(*arguments)
+
+    def answers(
+        self, workers: Collection[int], *, together: bool = False
+    ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
+        """What each answers, with the seconds it took, as they do; or how it was lost.
+
+        Args:
+            workers: which ones.
+            together: whether all are needed before anything can go on, which takes fewer waits.
+
+        Raises:
+            EnvError: if one failed.
+        """
+        return self._answers(workers, self._timeout, together=together)
+
+    def _answers(
+        self, workers: Collection[int], timeout: float, *, together: bool = False, at_start: bool = False
+    ) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:
+        waiting = {self._owed[worker]: worker for worker in workers}
+        progress = {worker: _Progress(-1, time.monotonic()) for worker in workers}
+        while waiting:
+            count = len(waiting) if together else 1
+            ready, _ = ray.wait(list(waiting), num_returns=count, timeout=SECONDS_BETWEEN_LOOKS)
+            for ref in ready:
+                worker = waiting.pop(ref)
+                left = time.monotonic()
+                yield worker, self._received(worker)
+                for each in progress.values():  # whoever takes answers may take long, and nobody listens meanwhile
+                    each.since += time.monotonic() - left
+            self._look_after(waiting.values())
+            for ref, worker in list(waiting.items()):
+                if at_start:
+                    give_up_if_stopped(self.name(worker))
+                if self._tells_progress:
+                    self._ask_for_progress(worker, progress[worker])
+                if time.monotonic() - progress[worker].since > timeout:
+                    del waiting[ref]
+                    self.end(worker)
+                    yield worker, self._silent(worker, progress[worker].rows, timeout)
+
+    def _look_after(self, workers: Collection[int]) -> None:
+        """Called now and then with those that have yet to answer."""
+
+    def _ask_for_progress(self, worker: int, progress: _Progress) -> None:
+        now = time.monotonic()
+        if progress.question is None:
+            if now - progress.asked > min(SECONDS_BETWEEN_QUESTIONS, self._timeout / 4):
+                progress.question, progress.asked = self._handles[worker].rows.remote(), now
+            return
+        if not ray.wait([progress.question], timeout=0)[0]:
+            return
+        with contextlib.suppress(ray.exceptions.RayError):  # its answer, which is waited for, will say so
+            rows = ray.get(progress.question)
+            if rows != progress.rows:
+                progress.rows, progress.since = rows, now
+        progress.question = None
+
+    def _silent(self, worker: int, rows: int, timeout: float) -> WorkerLostError:
+        if worker not in self._places:
+            has = {name: amount for name, amount in ray.cluster_resources().items() if name == "CPU"}
+            return WorkerLostError(
+                f"{self.name(worker)} has not begun within {timeout:g} s. Each needs a CPU; the cluster has {has}, of "
+                f"which {ray.available_resources().get('CPU', 0):g} are free"
+            )
+        after = f", after {rows} of its rollout" if rows >= 0 else ""
+        return WorkerLostError(
+            f"{self.name(worker)} has made no step for {timeout:g} s{after}, or does not answer: a step or a reset "
+            "hangs, or is slower than worker_timeout (--worker-timeout) allows, or the network is down"
+        )
+
+    def _received(self, worker: int) -> tuple[Any, float] | WorkerLostError:
+        try:
+            # What is there is fetched at leisure: a busy machine may take a while for it.
+            kind, value, seconds = unpacked(ray.get(self._owed[worker], timeout=self._timeout))
+        except ray.exceptions.RayTaskError as error:
+            raise EnvError(f"{self.name(worker)} failed: {error}") from error
+        except ray.exceptions.RayError as error:
+            self.end(worker)
+            return WorkerLostError(f"{self.name(worker)} is lost: {reason_of(error)}")
+        if kind == "error":
+            raise EnvError(f"{self.name(worker)} failed: {value}")
+        return value, seconds
+
+    def end(self, worker: int) -> None:
+        """Kill one; nothing of it comes any more, and `start` starts another in its place."""
+        _kill(self._handles[worker])
+
+    def close(self) -> None:
+        """Let all close their environments, and end them; a second call does nothing."""
+        handles, self._handles = self._handles, {}
+        if not handles or not ray.is_initialized():
+            return
+        with contextlib.suppress(ray.exceptions.RayError):  # those that are lost are gone
+            refs = [handle.close.remote() for handle in handles.values()]
+            ray.wait(refs, num_returns=len(refs), timeout=SECONDS_TO_CLOSE)
+        for handle in handles.values():
+            _kill(handle)
+
+
+def _kill(handle: Any) -> None:
+    with contextlib.suppress(ray.exceptions.RayError, ValueError):  # of one that is gone already
+        ray.kill(handle, no_restart=True)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Within it, an error of Ray's that it cannot send something says what can be done."""
+    try:
+        yield
+    except ray.exceptions.ObjectStoreFullError as error:
+        raise DistributionError(
+            "Ray's store of objects is full, and so is the disk that it spills to: give it more "
+            "(ray start --object-store-memory), free the disk, or lower num_envs or num_steps"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise DistributionError(f"Ray failed: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """The one sentence of Ray's many that says what happened."""
+    text = str(error)
+    for mark in ("Worker exit detail: ", "Death cause: ", "died because "):
+        if mark in text:
+            text = text.partition(mark)[2]
+            break
+    return f"{type(error).__name__}: {text.splitlines()[0].partition('. ')[0]}" if text else type(error).__name__

@@ -1,0 +1,254 @@
+"""What Ray makes actors of: samplers for `coarse`, environments for `fine`; and how messages travel. Free of torch."""
+
+import os
+import pickle
+import platform
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import cloudpickle
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from hybridppo._version import __version__
+from hybridppo.environments.base import Environments
+from hybridppo.environments.checks import require_same_spaces
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.registration import source_here
+from hybridppo.errors import EnvError, EnvStateError
+from hybridppo.rollouts.buffer import RolloutBuffer
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.runners.workers.share import Share, parameters_of
+from hybridppo.spaces.state_dependent import noise_row
+from hybridppo.system.seeds import seed_globals
+
+Array = NDArray[Any]
+
+Answer = tuple[str, Any, float]
+""""done", the result and the seconds it took; or "error", a message, and nothing."""
+
+MOST_BYTES = 96 * 2**10
+"""The size up to which a message travels as bytes. Ray carries up to 100 KiB in the call itself
+(`max_direct_call_object_size`)."""
+
+
+def packed(value: Any, size: int) -> Any:
+    """The value as bytes; or as it is, if its arrays have more than `MOST_BYTES`.
+
+    Ray searches every value for its own objects, which takes as long as all else about a call with small arrays. A
+    large value goes to Ray's store, with one copy less if it is not bytes.
+
+    Args:
+        value: which `pickle` knows.
+        size: of its arrays, in bytes.
+    """
+    return pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if size <= MOST_BYTES else value
+
+
+def unpacked(message: Any) -> Any:
+    """The value that was packed."""
+    return pickle.loads(message) if isinstance(message, bytes) else message
+
+
+class RemoteActor:
+    """An actor of Ray's with some of the environments."""
+
+    concurrency_groups: ClassVar[dict[str, int]] = {}
+    """Ray's groups of methods that are answered at any time, with their numbers of threads; one thread does the rest.
+    An actor with such a group has a method `rows`, which says how far it is."""
+
+    def __init__(self) -> None:
+        self._limits = threadpool_limits(1)  # the processes are the parallelism
+
+    def begin(self, setup: bytes, path: list[str], envs: slice, seed: int) -> Answer:
+        """Make the environments; the result says which process on which machine this is, and its versions."""
+
+        def make() -> dict[str, Any]:
+            # The trainer's folders first, in its order.
+            sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+            self._make(cloudpickle.loads(setup), envs, seed)
+            return {"pid": os.getpid(), "host": platform.node(), "versions": versions_here()}
+
+        return answered(make)
+
+    def _make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the environments."""
+        raise NotImplementedError
+
+
+class RemoteEnvironments(RemoteActor):
+    """Environments that are stepped by whoever acts (`fine` and `environments`)."""
+
+    _environments: Environments | None = None
+
+    def _make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        source, options = source_here(setup["source"], setup["options"].imports), setup["options"]
+        made = make_environments(source, envs.stop - envs.start, options, first=envs.start, threads=1)
+        self._environments = made
+        who = f"environments {envs.start} to {envs.stop - 1}, made in a worker process,"
+        require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
+
+    def step(self, actions: Any) -> Any:
+        """As `Environments.step`, with `restarted` and `absent`; packed, as the actions are."""
+
+        def step() -> Any:
+            assert self._environments is not None  # `begin` was before
+            parts = self._environments.step(unpacked(actions))
+            return (*parts, self._environments.restarted, self._environments.absent)
+
+        answer = answered(step)
+        return packed(answer, answer[1][0].nbytes if answer[0] == "done" else 0)
+
+    def call(self, method: str, *arguments: Any) -> Answer:
+        """Call another method of `Environments`; the result is what it returns, and the text of an `EnvStateError`."""
+
+        def act() -> Any:
+            if method == "reset":
+                seed_globals(arguments[0], "stepping environments")
+            try:
+                return getattr(self._environments, method)(*arguments), None
+            except EnvStateError as error:
+                return None, str(error)
+
+        return answered(act)
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        if self._environments is not None:
+            self._environments.close()
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A part of a rollout that a sampler fills; it comes back with the part."""
+
+    rollout: int
+    """Which one, counted by the trainer."""
+    attempt: int
+    """Which of all parts that it ever asked for."""
+    version: int
+    """Of the parameters that act."""
+    first: int
+    """Row to begin with."""
+    end: int | None
+    """Row to end before; None for all of the rollout, unless it is stopped."""
+
+
+class RemoteSampler(RemoteActor):
+    """Environments and an actor of its own, which fill parts of rollouts (`coarse`)."""
+
+    concurrency_groups: ClassVar[dict[str, int]] = {"control": 1}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._attempt = self._stopped = 0
+        self._flag = bytearray(1)
+        self._version: int | None = None
+        self._parameters: list[Array] = []
+        self._share: Share | None = None
+
+    def _make(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        self._share = Share(setup, envs, seed)
+        self._memory: MemoryLayout | None = setup["memory"]
+        self._distribution, self._shapes = setup["distribution"], setup["shapes"]
+        width = self._share.columns.stop - self._share.columns.start
+        arrays = {
+            name: np.zeros((shape[0], width, *shape[2:]), dtype) for name, (shape, dtype) in setup["layout"].items()
+        }
+        self._buffer = RolloutBuffer(**arrays)
+
+    def fill(self, task: Fill, parameters: Array | None, noise: Array | None) -> Answer:
+        """Fill a part: the task, how many rows there are then, the final observations, and the new rows of each array.
+
+        Args:
+            task: which part.
+            parameters: all in one array; None for those of before.
+            noise: of the rows from `task.first` on; None for that of before.
+        """
+
+        def act() -> Any:
+            assert self._share is not None  # `begin` was before
+            if parameters is not None:
+                self._parameters = parameters_of(np.array(parameters), self._shapes)
+                self._version = task.version
+            if self._version != task.version:
+                raise EnvError(f"it was to act by parameters of version {task.version}, and has {self._version}")
+            if noise is not None:
+                self._buffer.noise[noise_row(self._distribution, task.first) :] = noise
+            with self._lock:
+                self._attempt, self._flag = task.attempt, bytearray(1)
+                self._flag[0] = task.end is None and task.attempt <= self._stopped
+            filled, finals = self._share.fill(self._buffer, self._parameters, self._flag, task.first, task.end)
+            rows = {
+                name: array[new_rows(name, task.first, filled, self._memory)]
+                for name, array in self._buffer.arrays.items()
+                if name != "noise"
+            }
+            return task, filled, finals, rows
+
+        return answered(act, lambda: self._share.stepper.seconds if self._share is not None else 0.0)
+
+    def fill_packed(self, message: Any, parameters: Array | None) -> Any:
+        """As `fill`, by a packed task with small parameters and noise; the answer is packed likewise."""
+        task, small, noise = unpacked(message)
+        answer = self.fill(task, parameters if small is None else small, noise)
+        arrays = answer[1][3].values() if answer[0] == "done" else ()
+        return packed(answer, sum(array.nbytes for array in arrays))
+
+    def ask(self, kind: str, value: Any) -> Answer:
+        """As `Share.answer`."""
+        return answered(lambda: self._share.answer(kind, value) if self._share is not None else None)
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def rows(self) -> int:
+        """How many rows the rollout has; -1 before `begin`."""
+        return -1 if self._share is None else int(self._share.stepper.heartbeat[0])
+
+    @ray.method(concurrency_group="control")  # type: ignore[untyped-decorator]
+    def stop(self, attempt: int) -> None:
+        """Stop this attempt before its next step, or when it begins."""
+        with self._lock:
+            self._stopped = max(self._stopped, attempt)
+            if self._attempt <= attempt:
+                self._flag[0] = 1
+
+    def close(self) -> None:  # noqa: D102 - as in the base
+        if self._share is not None:
+            self._share.close()
+
+
+def new_rows(name: str, first: int, filled: int, memory: MemoryLayout | None) -> slice:
+    """The rows of an array of a rollout that are new after it was filled from `first` to `filled`."""
+    if name == "observations":
+        return slice(first, filled + 1)
+    if name == "history":  # which is written with the first row
+        return slice(None) if first == 0 else slice(0)
+    if name == "states":
+        assert memory is not None
+        return slice(memory.num_sequences(first), memory.num_sequences(filled))
+    return slice(first, filled)
+
+
+def versions_here() -> dict[str, str]:
+    """Versions that must be the same everywhere."""
+    return {"hybridppo": __version__, "numpy": np.__version__}
+
+
+def answered(act: Callable[[], Any], seconds: Callable[[], float] = lambda: 0.0) -> Answer:
+    """The result of a call, or the text of what it raises."""
+    try:
+        value = act()
+    except EnvError as error:  # which says all there is to say
+        return "error", str(error), 0.0
+    except Exception as error:
+        return "error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}", 0.0
+    return "done", value, seconds()

@@ -1,0 +1,151 @@
+"""Recorded optimizer steps against those that are not recorded; on the CPU, recording is pretended."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from loops import loop_of, recorded_loop_of
+from ppo_settings import ppo_config
+from pretended_recorder import PretendedRecorder
+
+import hybridppo
+from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.ppo import recorded_step
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.errors import DeviceError
+
+SPACES = {
+    "discrete": gym.spaces.Discrete(3),
+    "continuous": gym.spaces.Box(-1.0, 1.0, (2,)),
+}
+
+
+def make_agent(space: gym.Space, config: PPOConfig) -> PPO:
+    return PPO(gym.spaces.Box(-np.inf, np.inf, (4,)), space, config, seed=1)
+
+
+def make_batch(agent: PPO, size: int, seed: int = 0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    discrete = isinstance(agent.action_space, gym.spaces.Discrete)
+    return Batch(
+        observations=torch.randn(size, 4, generator=generator),
+        actions=torch.randint(3, (size,), generator=generator)
+        if discrete
+        else torch.randn(size, 2, generator=generator),
+        log_probs=torch.randn(size, generator=generator) - 1.0,
+        values=torch.randn(size, generator=generator),
+        advantages=torch.randn(size, generator=generator),
+        returns=torch.randn(size, generator=generator),
+    )
+
+
+@pytest.mark.parametrize("kind", SPACES)
+@pytest.mark.parametrize("critic_learning_rate", [None, 1e-3])
+def test_replayed_steps_are_the_plain_ones(kind: str, critic_learning_rate: float | None) -> None:
+    config = ppo_config(hidden_sizes=(8,), learning_rate=1e-2, critic_learning_rate=critic_learning_rate)
+    plain, captured = make_agent(SPACES[kind], config), make_agent(SPACES[kind], config)
+    recorder = PretendedRecorder()
+    expected, (found, _) = loop_of(plain), recorded_loop_of(captured, recorder)
+    order = np.random.default_rng(0)
+    for i in range(6):  # rates and ranges fall, sizes come again
+        for agent in (plain, captured):
+            agent.anneal(i / 6)
+            agent.version = i
+        size = 30 + i % 2
+        batch, rows = make_batch(plain, size, seed=i), order.permutation(size)
+        arguments = (batch, rows, [10, size - 20, 10], 0.2 / (i + 1))
+        # Rates and ranges are rounded to float32 for the device.
+        torch.testing.assert_close(found.epoch(*arguments), expected.epoch(*arguments), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(captured.parameters.values, plain.parameters.values, rtol=1e-5, atol=1e-6)
+    assert recorder.recordings == 2  # of 10 rows and of 11
+    for name, tensor in plain.state()[0].items():
+        torch.testing.assert_close(captured.state()[0][name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def counts_of(sizes: Sequence[int], epochs: int = 1) -> dict[str, float]:
+    """What becomes of an update of each size, with one minibatch a pass."""
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    steps, _ = recorded_loop_of(agent, PretendedRecorder())
+    for size in sizes:
+        for _ in range(epochs):
+            steps.epoch(make_batch(agent, size), np.arange(size), [size], 0.2)
+        agent.version += 1
+    return {name.removeprefix("graph_"): count for name, count in steps.metrics().items()}
+
+
+def test_a_size_is_recorded_when_it_comes_back() -> None:
+    assert counts_of([5, 6, 5, 7, 5], epochs=2) == {"recordings": 1, "replays": 4, "eager_steps": 6}
+
+
+def test_sizes_that_never_come_back_are_not_recorded() -> None:
+    assert counts_of(range(5, 105)) == {"recordings": 0, "replays": 0, "eager_steps": 100}
+
+
+def test_sizes_beyond_the_last_recording_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # One that made room would take the workspace of the others with it.
+    monkeypatch.setattr(recorded_step, "MAX_RECORDINGS", 2)
+    assert counts_of([5, 6, 7, 5, 6, 7, 5]) == {"recordings": 2, "replays": 3, "eager_steps": 4}
+
+
+def test_counts_are_those_of_an_update() -> None:
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    steps, _ = recorded_loop_of(agent, PretendedRecorder())
+    steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
+    assert steps.metrics()["graph_eager_steps"] == 1
+    assert set(steps.metrics().values()) == {0}
+
+
+def test_steps_are_not_changed_by_being_recorded() -> None:
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    _, step = recorded_loop_of(agent, PretendedRecorder())
+    before = agent.parameters.values.detach().clone()
+    step._recorded(make_batch(agent, 5))
+    assert torch.equal(agent.parameters.values, before)
+    assert agent.optimizer.state[agent.parameters.values]["step"] == 0
+
+
+def test_a_recording_that_does_nothing_is_an_error() -> None:
+    def record_nothing(function: Callable[[], None]) -> Callable[[], object]:
+        function()
+        return lambda: None
+
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    _, step = recorded_loop_of(agent, record_nothing)
+    with pytest.raises(DeviceError, match=r"made 0 steps of the optimizer instead of 1.*cuda_graphs=False"):
+        step._recorded(make_batch(agent, 5))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_gpu_graphs_train_as_eager_steps_do(env: str) -> None:
+    config = ppo_config(num_envs=8, num_steps=64, hidden_sizes=(32, 32))
+    parameters = []
+    for cuda_graphs in (False, True):
+        changed = replace(config, cuda_graphs=cuda_graphs)
+        result = hybridppo.train(env, total_steps=8 * 64 * 6, seed=3, placement="cuda", config=changed, progress=False)
+        parameters.append(result.agent.parameters.values.detach().cpu())
+    torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-3, atol=1e-4)
+
+
+def test_an_eager_step_leaves_no_graph_of_gradients_behind() -> None:
+    # A node of it that lived on would draw the stream that it was made in, which records nothing, into a recording.
+    agent = make_agent(SPACES["discrete"], ppo_config(hidden_sizes=(8,)))
+    (steps, _), weight = recorded_loop_of(agent, PretendedRecorder()), next(agent.actor.parameters())
+    kept = []
+
+    def mark(module: torch.nn.Module, inputs: object, outputs: torch.Tensor) -> None:
+        kept.append(outputs)
+        torch.autograd.graph.get_gradient_edge(weight).node.metadata["mark"] = True
+
+    def is_marked() -> bool:
+        return "mark" in torch.autograd.graph.get_gradient_edge(weight).node.metadata
+
+    agent.actor.register_forward_hook(mark)
+    statistics = steps.epoch(make_batch(agent, 5), np.arange(5), [5], 0.2)
+    assert not statistics.requires_grad
+    assert is_marked()  # somebody holds the outputs
+    kept.clear()
+    assert not is_marked()

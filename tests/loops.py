@@ -1,0 +1,24 @@
+"""Optimisation loops for tests: with a backend of one's choice, alone."""
+
+from hybridppo.agents import PPO
+from hybridppo.agents.ppo.loop import Backend, Exchange, OptimizationLoop
+from hybridppo.agents.ppo.recorded_step import RecordedStep
+from hybridppo.system.recording import Record
+
+
+def loop_of(agent: PPO, backend: type[Backend] = Backend) -> OptimizationLoop:
+    """A loop with this backend, whatever the agent would take."""
+    return OptimizationLoop(agent, backend(agent), Exchange())
+
+
+def recorded_loop_of(agent: PPO, record: Record) -> tuple[OptimizationLoop, RecordedStep]:
+    """A loop whose steps are recorded."""
+    plain = loop_of(agent)
+    recorded = RecordedStep(plain, agent, record)
+    return OptimizationLoop(agent, plain.backend, Exchange(), recorded), recorded
+
+
+def record_steps(agent: PPO, record: Record) -> None:
+    """Let the agent replay its steps until its parameters move."""
+    agent.loop()
+    agent._loop, _ = recorded_loop_of(agent, record)

@@ -90,7 +90,7 @@ class TwinLauncher:
             return
         limit, t, for_env, observations, rewards, terminated, truncated, finals = rest
         self._kernels.step_all(
-            states, randoms, lengths, limit, 0, len(states), for_env, observations[t + 1], rewards[t], terminated[t],
+            (states, randoms, lengths, limit), 0, len(states), for_env, observations[t + 1], rewards[t], terminated[t],
             truncated[t], finals[min(t, len(finals) - 1)] if limit else observations[t + 1],
         )  # fmt: skip
 
@@ -114,12 +114,11 @@ class TwinLauncher:
 
         last = finals[t : t + 1] if limit else np.empty((1, *observations.shape[1:]), np.float32)
         self._kernels.step_all(
-            states, randoms, lengths, present, kinds, limit, 0, num_envs,
+            (states, randoms, lengths, present, kinds, limit), 0, num_envs,
             np.concatenate(of_groups(for_env[None]), 2)[0], by_kind(observations[t : t + 2]),
-            *(by_kind(rows[t : t + 1]) for rows in (rewards, terminated, truncated, absent)), by_kind(last),
+            (*(by_kind(rows[t : t + 1]) for rows in (rewards, terminated, truncated, absent)), by_kind(last)),
+            np.empty(observations.shape[-1], np.float32),
         )  # fmt: skip
-
-    step_all_in_place = step_all
 
 
 def noise_of(seed: Array, t: int, num_columns: int, size: int, *, is_choice: bool) -> Array:

@@ -130,8 +130,8 @@ def main(name: str) -> None:
         cuda_building.BLOCK_MEMORY, cuda_building.MOST_THREADS = 0, 32
     # A type of tensors whose memory is the CPU's, for the simulator to write to.
     cuda_building.LAUNCHERS["cpu"] = SimulatedLauncher
-    is_in_place = cuda_building.shape_of(compiled_form(ENVIRONMENTS[name][0])).step == "step_all_in_place"
-    assert is_in_place == (name == "in place")
+    shape = cuda_building.shape_of(compiled_form(ENVIRONMENTS[name][0]))
+    assert shape.is_held == (shape.is_block_each and name != "in place")
     print(json.dumps(compare(name, torch.device("cpu"))))
 
 

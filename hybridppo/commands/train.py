@@ -43,6 +43,9 @@ class Train:
     """Likewise, from a file of one's own, as `hybridppo tune` writes it."""
     run_dir: Path | None = None
     """The folder to make and write to; without it, a fresh one under runs/."""
+    compiled: bool = False
+    """Let Numba compile the environments, if they have a compiled form, and the updates of multilayer perceptrons on a
+    CPU: --vectorization compiled and --compiled-updates in one (needs the extra "compiled")."""
     profile: bool = False
     """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
     plot: bool = False
@@ -83,6 +86,7 @@ class Train:
             placement=self.placement.resolve(),
             config=self.config,
             run_dir=self.run_dir or fresh_path(self.env_id, seed),
+            compiled=self.compiled,
             profile=self.profile,
             progress=self.progress,
             on_interrupt="return",

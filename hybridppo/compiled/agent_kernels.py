@@ -6,6 +6,16 @@ loop for each of its phases. Agents are numbered through all kinds, and each kin
 not tell whether kinds share a policy: then they are views of one rollout, and else the rollouts of several policies.
 
 What is written of an environment depends on nothing but its own state, noise, and the parameters.
+
+Arguments that the loops share:
+
+world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of episodes under way `[E]`; which agents are
+    there, `[E, A]`; the first agent of each kind and how many there are, `[K + 1]`; and the longest that an episode may
+    be, 0 for any.
+results: of each kind, rewards, terminated, truncated and absent `[T, E, A_k]`, and final observations
+    `[T, E, A_k, obs]`, written where an episode is truncated. Where nobody was there, all else of a row is 0, and it
+    counts as terminated.
+row: an observation to write in.
 """
 
 from typing import Any
@@ -13,13 +23,10 @@ from typing import Any
 import numpy as np
 
 from hybridppo.compiled.kernels import choose, normalize, outputs_of
-from hybridppo.compiled.perceptrons import rows_of_a_tile
 from hybridppo.compiled.random_numbers import begin_agent
 
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
-ALLOCATING = LOOPS
-"""Which of them make arrays, as in `kernels.py`: all, of which each hands what it makes to a loop that makes none."""
 
 
 def phase(agent: int, state: Any, action: Any, random: Any) -> None:
@@ -87,36 +94,19 @@ def begin_episode(
             copy(row, rows[t, i, agent - kinds[kind]])
 
 
-def begin_all(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any) -> None:
+def begin_all(world: Any, observations: Any, row: Any) -> None:
     """Start every environment anew from its key; `observations` `[1, E, A_k, obs]` of each kind."""
-    begin_each(states, randoms, lengths, present, kinds, observations, np.empty(observations[0].shape[3], np.float32))
-
-
-def begin_each(states: Any, randoms: Any, lengths: Any, present: Any, kinds: Any, observations: Any, row: Any) -> None:
-    """The same with a row of an observation to write in."""
+    states, randoms, lengths, present, kinds, _ = world
     for i in range(len(states)):
         lengths[i] = 0
         begin_episode(states[i], randoms[i], present[i], kinds, observations, 0, i, row)
 
 
-def finish_step(
-    state: Any,
-    randoms: Any,
-    lengths: Any,
-    present: Any,
-    kinds: Any,
-    limit: int,
-    t: int,
-    i: int,
-    observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    finals: Any,
-    row: Any,
-) -> None:
+def finish_step(world: Any, t: int, i: int, observations: Any, results: Any, row: Any) -> None:
     """What follows the phases of environment `i` in row `t`: rewards, ends, the next observations, a next episode."""
+    states, all_randoms, lengths, all_present, kinds, limit = world
+    rewards, terminated, truncated, absent, finals = results
+    state, randoms, present = states[i], all_randoms[i], all_present[i]
     lengths[i] += 1
     time = lengths[i]
     is_over = end(state, time)
@@ -156,196 +146,53 @@ def finish_step(
         begin_episode(state, randoms, present, kinds, observations, t + 1, i, row)
 
 
-def step_all(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    present: Any,
-    kinds: Any,
-    limit: int,
-    first: int,
-    end: int,
-    actions: Any,
-    observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    finals: Any,
-) -> None:
+def step_all(world: Any, first: int, end: int, actions: Any, observations: Any, results: Any, row: Any) -> None:
     """One step of environments `first` to `end` by actions `[E, A, action]`, into blocks of one row.
 
-    Observations are written as the second of two rows; `finals` where an episode is truncated.
+    Observations are written as the second of two rows.
     """
-    row = np.empty(observations[0].shape[3], np.float32)
-    step_each(
-        states, randoms, lengths, present, kinds, limit, first, end, actions,
-        observations, rewards, terminated, truncated, absent, finals, row,
-    )  # fmt: skip
-
-
-def step_each(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    present: Any,
-    kinds: Any,
-    limit: int,
-    first: int,
-    end: int,
-    actions: Any,
-    observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    finals: Any,
-    row: Any,
-) -> None:
-    """The same with a row of an observation to write in."""
+    states, randoms, _, present, _, _ = world
     for i in range(first, end):
         phases(states[i], actions[i], randoms[i], present[i])
-        finish_step(
-            states[i], randoms[i], lengths, present[i], kinds, limit, 0, i,
-            observations, rewards, terminated, truncated, absent, finals, row,
-        )  # fmt: skip
+        finish_step(world, 0, i, observations, results, row)
 
 
-def rollout(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    present: Any,
-    kinds: Any,
-    limit: int,
-    first: int,
-    end: int,
-    observations: Any,
-    outputs: Any,
-    actions: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    noise: Any,
-    finals: Any,
-    moments: Any,
-    weights: Any,
-    sizes: Any,
-    is_tanh: Any,
-    log_std: Any,
-    scale: Any,
-    low: Any,
-    high: Any,
-) -> None:
+def rollout(world: Any, first: int, end: int, rows: Any, results: Any, actors: Any, bounds: Any, scratch: Any) -> None:
     """Steps of environments `first` to `end` with an actor for each kind: each environment's rows one after the other.
 
     Args:
-        states: the environments', `[E]`, with the next three.
-        randoms: `[E, A, 4]`.
-        lengths: `[E]`, of episodes under way.
-        present: `[E, A]`, which agents are there.
-        kinds: `[K + 1]`, the first agent of each kind, and how many there are.
-        limit: the longest that an episode may be; 0 for none.
+        world: see above.
         first: the first environment.
         end: the one to end before.
-        observations: `[T + 1, E, A_k, obs]` of each kind, of which the first row is acted on; like all below.
-        outputs: `[T, E, A_k, outputs]`.
-        actions: `[T, E, A_k, action]`.
-        rewards: `[T, E, A_k]`.
-        terminated: `[T, E, A_k]`.
-        truncated: `[T, E, A_k]`.
-        absent: `[T, E, A_k]`, where nobody was there: all else of such a row is 0, and it counts as terminated.
-        noise: `[T, E, A_k, noise]`.
-        finals: `[T, E, A_k, obs]`, written where an episode is truncated.
-        moments: `[2, obs]` of each kind's actor, or `[2, 0]`, as in `kernels.rollout`; like the next.
-        weights: `[layers, 1 + inputs, outputs]`.
-        sizes: `[layers + 1]`.
-        is_tanh: `[K]`, whether hidden layers have tanh, and not ReLU.
-        log_std: the last outputs, where the actor is Gaussian.
-        scale: their exponentials.
-        low: the first number of each choice, or the lower bounds of numbers.
-        high: among how many each choice is, or the upper bounds.
+        rows: of each kind, observations `[T + 1, E, A_k, obs]`, of which the first row is acted on; outputs
+            `[T, E, A_k, outputs]`; actions `[T, E, A_k, action]`; and noise `[T, E, A_k, noise]`.
+        results: see above.
+        actors: of each kind's actor, moments, weights, sizes and whether it has tanh, as for `kernels.rollout`; log
+            standard deviations, and their exponentials.
+        bounds: the first number of each choice and among how many it is, or the bounds of numbers.
+        scratch: actions of all agents `[A, action]`; two blocks of rows for an actor, and whose they are; and a `row`.
     """
-    widest = 0
-    for kind in range(len(weights)):
-        widest = max(widest, weights[kind].shape[2])
-    here = np.zeros((rows_of_a_tile(), widest), np.float32)
-    there = np.zeros_like(here)
-    for_env = np.zeros((present.shape[1], actions[0].shape[3]), actions[0].dtype)
-    row = np.empty(observations[0].shape[3], np.float32)
-    who = np.empty(len(here), np.int64)
-    fill(
-        states, randoms, lengths, present, kinds, limit, first, end, observations, outputs, actions, rewards,
-        terminated, truncated, absent, noise, finals, moments, weights, sizes, is_tanh, log_std, scale, low, high,
-        for_env, here, there, who, row,
-    )  # fmt: skip
-
-
-def fill(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    present: Any,
-    kinds: Any,
-    limit: int,
-    first: int,
-    end: int,
-    observations: Any,
-    outputs: Any,
-    actions: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    noise: Any,
-    finals: Any,
-    moments: Any,
-    weights: Any,
-    sizes: Any,
-    is_tanh: Any,
-    log_std: Any,
-    scale: Any,
-    low: Any,
-    high: Any,
-    for_env: Any,
-    here: Any,
-    there: Any,
-    who: Any,
-    row: Any,
-) -> None:
-    """The same with what it needs: actions of agents, two blocks of rows for the actor, whose they are, and a row."""
+    states, randoms, _, present, kinds, _ = world
+    observations, outputs, actions, noise = rows
+    moments, weights, sizes, is_tanh, log_std, scale = actors
+    low, high = bounds
+    for_env, here, there, who, row = scratch
     for i in range(first, end):
-        for t in range(len(rewards[0])):
+        for t in range(len(noise[0])):
             for kind in range(len(weights)):
-                act(
-                    present[i], kinds[kind], kinds[kind + 1], t, i, observations[kind], outputs[kind], actions[kind],
-                    noise[kind], moments[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind],
-                    low, high, for_env, here, there, who,
-                )  # fmt: skip
+                of_kind = observations[kind][t, i], outputs[kind][t, i], actions[kind][t, i], noise[kind][t, i]
+                actor = moments[kind], weights[kind], sizes[kind], is_tanh[kind], log_std[kind], scale[kind]
+                act(present[i], kinds[kind], kinds[kind + 1], of_kind, actor, low, high, for_env, here, there, who)
             phases(states[i], for_env, randoms[i], present[i])
-            finish_step(
-                states[i], randoms[i], lengths, present[i], kinds, limit, t, i,
-                observations, rewards, terminated, truncated, absent, finals, row,
-            )  # fmt: skip
+            finish_step(world, t, i, observations, results, row)
 
 
 def act(
     present: Any,
     first: int,
     end: int,
-    t: int,
-    i: int,
-    observations: Any,
-    outputs: Any,
-    actions: Any,
-    noise: Any,
-    moments: Any,
-    weights: Any,
-    sizes: Any,
-    is_tanh: bool,
-    log_std: Any,
-    scale: Any,
+    rows: Any,
+    actor: Any,
     low: Any,
     high: Any,
     for_env: Any,
@@ -353,25 +200,27 @@ def act(
     there: Any,
     who: Any,
 ) -> None:
-    """The actions of agents `first` to `end`, who have one actor, in row `t` of environment `i`: a tile at once."""
+    """The actions of agents `first` to `end` of an environment, who have one actor, in one row: a tile at once."""
+    observations, outputs, actions, noise = rows
+    moments, weights, sizes, is_tanh, log_std, scale = actor
     num = 0
     for agent in range(first, end):
         j = agent - first
         if present[agent]:
-            normalize(observations[t, i, j], moments, here[num])
+            normalize(observations[j], moments, here[num])
             who[num] = agent
             num += 1
         else:
-            outputs[t, i, j] = np.float32(0.0)
-            actions[t, i, j] = 0
+            outputs[j] = np.float32(0.0)
+            actions[j] = 0
         if num == len(here) or (num > 0 and agent == end - 1):
             found = there if outputs_of(here, there, num, weights, sizes, is_tanh) else here
             for row in range(num):
                 j = who[row] - first
-                given = outputs[t, i, j]
+                given = outputs[j]
                 for k in range(sizes[-1]):
                     given[k] = found[row, k]
                 for k in range(len(log_std)):
                     given[sizes[-1] + k] = log_std[k]
-                choose(found[row], noise[t, i, j], actions[t, i, j], for_env[who[row]], scale, low, high)
+                choose(found[row], noise[j], actions[j], for_env[who[row]], scale, low, high)
             num = 0

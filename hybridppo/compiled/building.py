@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled import agent_kernels, kernels
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
 from hybridppo.compiled.perceptrons import CONTRACTED
 from hybridppo.compiled.rehearsal import rehearse
 from hybridppo.compiled.sources import REMEDY
-from hybridppo.compiled.tile_sizes import text_of_tiles
+from hybridppo.compiled.tile_sizes import text_of_tiles, tiles_of_this_machine
 from hybridppo.errors import EnvError, pip_install
 
 # `_nrt` is Numba's name for counting references. Whoever does not say it is compiled as the caller is, so all say it.
@@ -34,31 +33,30 @@ uncounted = numba.njit(error_model="numpy", _nrt=False)
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}}, _nrt=False)
 STATE = numba.from_dtype(np.dtype({state}, align=True))
 f, i, b, u = numba.float32, numba.int64, numba.boolean, numba.none
-states, randoms, lengths, action = STATE[::1], {randoms}, i[::1], {action}
-present, each = b[:, ::1], lambda of: numba.types.UniTuple(of, {kinds})
+group = lambda *types: numba.types.Tuple(types)
+each = lambda of: numba.types.UniTuple(of, {kinds})
+action, world = {action}, group(STATE[::1], {world})
 
 '''
 SIGNATURES = {
-    "begin_all": "u(states, randoms, lengths, f[:, ::1])",
-    "step_all": "u(states, randoms, lengths, i, i, i, action[:, :], f[:, ::1], f[::1], b[::1], b[::1], f[:, ::1])",
+    "begin_all": "u(world, f[:, ::1])",
+    "step_all": "u(world, i, i, action[:, :], f[:, ::1], f[::1], b[::1], b[::1], f[:, ::1])",
     "rollout": (
-        "u(states, randoms, lengths, i, i, i, f[:, :, :], f[:, :, :], action[:, :, :], f[:, :], b[:, :], b[:, :], "
-        "f[:, :, :], f[:, :, ::1], f[:, ::1], f[:, :, ::1], i[::1], b, f[::1], f[::1], action[::1], action[::1])"
+        "u(world, i, i, group(f[:, :, :], f[:, :, :], action[:, :, :], f[:, :], b[:, :], b[:, :], f[:, :, :], "
+        "f[:, :, ::1]), group(f[:, ::1], f[:, :, ::1], i[::1], b), group(f[::1], f[::1], action[::1], action[::1]), "
+        "group(f[:, ::1], f[:, ::1], action[::1]))"
     ),
 }
 """What each loop is called with, so that it is compiled when the module is loaded, and never again."""
-_AGENTS = "states, randoms, lengths, present, i[::1]"
+_RESULTS = "group(each(f[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]))"
 AGENT_SIGNATURES = {
-    "begin_all": f"u({_AGENTS}, each(f[:, :, :, :]))",
-    "step_all": (
-        f"u({_AGENTS}, i, i, i, action[:, :, :], each(f[:, :, :, :]), each(f[:, :, :]), each(b[:, :, :]), "
-        "each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]))"
-    ),
+    "begin_all": "u(world, each(f[:, :, :, :]), f[::1])",
+    "step_all": f"u(world, i, i, action[:, :, :], each(f[:, :, :, :]), {_RESULTS}, f[::1])",
     "rollout": (
-        f"u({_AGENTS}, i, i, i, each(f[:, :, :, :]), each(f[:, :, :, :]), each(action[:, :, :, :]), each(f[:, :, :]), "
-        "each(b[:, :, :]), each(b[:, :, :]), each(b[:, :, :]), each(f[:, :, :, :]), each(f[:, :, :, :]), "
-        "each(f[:, ::1]), each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1]), action[::1], "
-        "action[::1])"
+        "u(world, i, i, group(each(f[:, :, :, :]), each(f[:, :, :, :]), each(action[:, :, :, :]), "
+        f"each(f[:, :, :, :])), {_RESULTS}, group(each(f[:, ::1]), each(f[:, :, ::1]), each(i[::1]), b[::1], "
+        "each(f[::1]), each(f[::1])), group(action[::1], action[::1]), "
+        "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
     ),
 }
 """The same where there are several agents."""
@@ -71,6 +69,8 @@ class Kernels:
     begin_all: Callable[..., None]
     step_all: Callable[..., None]
     rollout: Callable[..., None]
+    rows_of_a_tile: int
+    """How many rows an actor takes at once."""
 
 
 def build(definition: Definition) -> Kernels:
@@ -87,7 +87,8 @@ def build(definition: Definition) -> Kernels:
         return explained(definition.name, path, lines, error)
 
     module = load(definition.name, text, LOOPS, explain)
-    return Kernels(*(getattr(module, definition.sources.names[name]) for name in LOOPS))
+    loops = (getattr(module, definition.sources.names[name]) for name in LOOPS)
+    return Kernels(*loops, rows_of_a_tile=tiles_of_this_machine()[0])
 
 
 def require_numba() -> None:
@@ -111,14 +112,13 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
         tiles=text_of_tiles(),
         state=fields_of(definition),
         action=action,
-        randoms="i[:, :, ::1]" if definition.policies else "i[:, ::1]",
+        world="i[:, :, ::1], i[::1], b[:, ::1], i[::1], i" if definition.policies else "i[:, ::1], i[::1], i",
         kinds=len(definition.policies),
     )
     text = sources.text
-    decorators, forms = dict.fromkeys(CONTRACTED, "contracted"), agent_kernels if definition.policies else kernels
+    decorators = dict.fromkeys(CONTRACTED, "contracted")
     for name, signature in (AGENT_SIGNATURES if definition.policies else SIGNATURES).items():
-        counts = name in forms.ALLOCATING
-        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt={counts})'
+        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt=False)'
     for name, decorator in decorators.items():
         start = f"def {sources.names[name]}("
         text = text.replace(f"@uncounted\n{start}", f"@{decorator}\n{start}")

@@ -2,7 +2,7 @@
 
 Where an environment has more agents than a block has threads, a thread takes several. Between two phases is a barrier:
 a phase writes its own agent's fields alone, so that nothing else is needed. The state lies in the memory that a block
-has to itself while a step lasts, where it fits (`step_all`), and else where it always is (`step_all_in_place`).
+has to itself while a step lasts, if it fits, and else where it always is (`held`).
 
 Columns of a rollout lie side by side for each group of agents that shares a policy, environment by environment: as on
 the CPU where all share one. `groups` `[G + 1]` are the first agents of the groups, and how many agents there are.
@@ -16,7 +16,7 @@ from hybridppo.compiled.agent_kernels import end, observe, phase, reset, reward
 from hybridppo.compiled.cuda_kernels import act_all, any_of_block, barrier, block, carry, held, num_threads, thread
 from hybridppo.compiled.random_numbers import begin_agent
 
-__all__ = ["act_all", "phases", "phases_of_choice", "step_all", "step_all_in_place"]
+__all__ = ["act_all", "phases", "phases_of_choice", "step_all"]
 
 
 def column(agent: int, i: int, num_envs: int, groups: Any) -> Any:
@@ -69,13 +69,10 @@ def step_one(
     i: int,
     for_env: Any,
     observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    finals: Any,
+    results: Any,
 ) -> None:
     """Row `t` of environment `i`: as `agent_kernels.finish_step`, after the phases."""
+    rewards, terminated, truncated, absent, finals = results
     time = lengths[i] + 1
     phases(i, num_envs, state, for_env, randoms, present, groups)
     is_over = any_of_block(thread() == 0 and end(state, time))
@@ -150,38 +147,14 @@ def step_all(
         absent: `[T, N]`, where nobody was there: all else of such a row is 0, and it counts as terminated.
         finals: `[T, N, obs]`, written where an episode is truncated; of no size where none ever is.
     """
-    i = block()
-    state = held()[0]
+    i, num_envs = block(), len(states)
+    state = held(states[i])
     for agent in range(thread(), present.shape[1], num_threads()):
         carry(agent, states[i], state)
     barrier()
     step_one(
-        state, randoms[i], lengths, present[i], groups, limit, len(states), t, i, for_env,
-        observations, rewards, terminated, truncated, absent, finals,
+        state, randoms[i], lengths, present[i], groups, limit, num_envs, t, i, for_env, observations,
+        (rewards, terminated, truncated, absent, finals),
     )  # fmt: skip
     for agent in range(thread(), present.shape[1], num_threads()):
         carry(agent, state, states[i])
-
-
-def step_all_in_place(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    present: Any,
-    groups: Any,
-    limit: int,
-    t: int,
-    for_env: Any,
-    observations: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    absent: Any,
-    finals: Any,
-) -> None:
-    """The same where a state is larger than the memory of a block."""
-    i = block()
-    step_one(
-        states[i], randoms[i], lengths, present[i], groups, limit, len(states), t, i, for_env,
-        observations, rewards, terminated, truncated, absent, finals,
-    )  # fmt: skip

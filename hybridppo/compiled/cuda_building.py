@@ -41,6 +41,9 @@ BLOCK_MEMORY = 48 * 1024
 REGISTERS = 65536
 """Of a processor, divided among the threads of a block; none may have more than 255."""
 
+LOOPS = ("act_all", "step_all")
+"""The kernels of a definition."""
+
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
 # numba {version}, numpy {numpy}
 import math
@@ -101,12 +104,12 @@ class Launcher(Protocol):
 class Shape:
     """How a definition's kernels are launched."""
 
-    step: str
-    """The kernel of a step."""
     threads: int
     """Of a block."""
     is_block_each: bool
     """Whether an environment has a block, and not a thread."""
+    is_held: bool = False
+    """Whether a block has a copy of the state to itself while a step lasts."""
 
     def blocks(self, num_envs: int) -> int:
         """Of all environments."""
@@ -116,11 +119,10 @@ class Shape:
 def shape_of(definition: Definition) -> Shape:
     """How the kernels of a definition are launched."""
     if not definition.policies:
-        return Shape("step_all", THREADS, False)
+        return Shape(THREADS, is_block_each=False)
     num_agents = len(definition.agents)
     threads = min(MOST_THREADS, -(-num_agents // 32) * 32)
-    fits = definition.state.itemsize <= BLOCK_MEMORY
-    return Shape("step_all" if fits else "step_all_in_place", threads, True)
+    return Shape(threads, is_block_each=True, is_held=definition.state.itemsize <= BLOCK_MEMORY)
 
 
 def blocks_for(rows: int) -> int:
@@ -153,13 +155,8 @@ def cuda_sources(definition: Definition) -> Sources:
     else:
         instead |= {getattr(kernels, name): function for name, function in functions.items()}
         instead[kernels.take] = kernels.take_choice if is_choice else kernels.step
-    loops = {name: getattr(forms, name) for name in loops_of(definition)}
+    loops = {name: getattr(forms, name) for name in LOOPS}
     return gather(definition.name, {**functions, **loops}, instead, given=cuda_kernels.GIVEN, repeated=repeated)
-
-
-def loops_of(definition: Definition) -> tuple[str, ...]:
-    """The kernels that a definition is launched by."""
-    return ("act_all", shape_of(definition).step)
 
 
 def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
@@ -174,17 +171,19 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
     sources, shape = cuda_sources(definition), shape_of(definition)
     fields: Any = definition.state.fields or {}
     per_agent = 1 if definition.policies else 0
+    carried = [_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()]
     header = HEADER.format(
         version=numba.__version__,
         numpy=np.__version__,
         state=fields_of(definition),
         options="" if simulated else f", max_registers={min(255, REGISTERS // shape.threads)}",
-        carry="\n".join(_carried(name, dtype.shape[per_agent:]) for name, (dtype, *_) in fields.items()),
+        carry="\n".join(carried) if shape.is_held else "    pass",
     )
     text = sources.text if simulated else _of_math(sources.text)
     # Written where it is used, since no function may give its own array back; Python has no fields without a view.
-    text = text.replace("= held()", "= cuda.shared.array(1, STATE)" + ".view(np.recarray)" * simulated)
-    for name in loops_of(definition):
+    of_a_block = "cuda.shared.array(1, STATE)" + ".view(np.recarray)" * simulated + "[0]"
+    text = text.replace("= held(states[i])", f"= {of_a_block}" if shape.is_held else "= states[i]")
+    for name in LOOPS:
         start = f"def {sources.names[name]}("
         text = text.replace(f"@compiled\n{start}", f"@launched\n{start}")
     above = header.count("\n")

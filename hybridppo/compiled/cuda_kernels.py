@@ -50,13 +50,13 @@ def any_of_block(truth: bool) -> bool:
     raise NotImplementedError
 
 
-def held() -> Any:
-    """An array of one environment's state, which the block has to itself."""
+def held(state: Any) -> Any:
+    """A state that the block has to itself while a step lasts; if it has no room for one, the environment's own."""
     raise NotImplementedError
 
 
 def carry(agent: int, source: Any, target: Any) -> None:
-    """Copy all fields of one agent."""
+    """Copy all fields of one agent, if the block has a state to itself."""
     raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ def step_all(
     i = number()
     if i < len(states):
         kernels.step_all(
-            states, randoms, lengths, limit, i, i + 1, for_env, observations[t + 1], rewards[t], terminated[t],
+            (states, randoms, lengths, limit), i, i + 1, for_env, observations[t + 1], rewards[t], terminated[t],
             truncated[t], finals[min(t, len(finals) - 1)],
         )  # fmt: skip
 

@@ -29,21 +29,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 
 from hybridppo.compiled import agent_kernels, kernels, perceptrons
+from hybridppo.compiled.python_form import PythonAgents, PythonForm
 from hybridppo.compiled.sources import Sources, gather
+from hybridppo.compiled.spec import EnvironmentSpec
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
-
-if TYPE_CHECKING:
-    from hybridppo.compiled.python_agents import PythonAgents
-    from hybridppo.compiled.python_form import PythonForm
 
 FUNCTIONS = {"reset": ("state", "random"), "step": ("state", "action", "random"), "observe": ("state", "out")}
 """What an environment has, with the arguments of each."""
@@ -57,36 +55,16 @@ PHASE, END = ("agent", "state", "action", "random"), ("state", "time")
 DRAW, DRAW_OF_AGENTS = ("state",), ("state", "time")
 """Of the function that makes pictures, which may be left out."""
 
-ActionKind = Literal["choice", "choices", "numbers"]
 CHOOSING = {"choice": kernels.choose_one, "choices": kernels.choose_several, "numbers": kernels.choose_numbers}
 """How an action is drawn."""
 
 
 @dataclass(frozen=True, repr=False)
-class Definition:
-    """A compiled environment. Called, it makes one that Python steps, for looking into: the same source, no Numba.
+class Definition(EnvironmentSpec):
+    """A compiled environment. Called, it makes one that Python steps: the same source without Numba.
 
-    It stands for an environment wherever the library takes one: `train(Slide, vectorization="compiled")`.
+    It is an environment to everything that takes one: `train(Slide, compiled=True)`.
     """
-
-    name: str
-    state: np.dtype[Any]
-    """A record: the fields by name."""
-    observation_space: gym.spaces.Box
-    """Of one dimension, float32."""
-    action_space: gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.Box
-    """A `Box` is of one dimension, float32; `step` has a number for `Discrete`, and else an array."""
-    episode_length: int
-    """Steps after which an episode is truncated; 0 for never."""
-    functions: dict[str, Callable[..., Any]]
-    """As they are in the class: `reset`, `step` and `observe`; of several agents `reset`, phases, `reward`, `end` and
-    `observe`."""
-    policies: dict[str, int] = field(default_factory=dict)
-    """Where it has several agents: the kinds of them, and how many there are of each."""
-    phases: tuple[str, ...] = ()
-    """Likewise: the names of its phases."""
-    draw: Callable[..., Any] | None = None
-    """Makes a picture of a state, `[height, width, 3]` of bytes; plain Python, and never compiled."""
 
     def __call__(self, render_mode: str | None = None) -> PythonForm | PythonAgents:
         """One environment stepped by Python, as gymnasium has it; of several agents, as PettingZoo has it.
@@ -97,9 +75,6 @@ class Definition:
         Raises:
             UnsupportedMode: for another.
         """
-        from hybridppo.compiled.python_agents import PythonAgents
-        from hybridppo.compiled.python_form import PythonForm
-
         if render_mode is not None and (render_mode != "rgb_array" or self.draw is None):
             arguments = ", ".join(DRAW_OF_AGENTS if self.policies else DRAW)
             remedy = f"write `def draw({arguments})` in the class" if self.draw is None else "it draws for 'rgb_array'"
@@ -117,23 +92,6 @@ class Definition:
         if name in ("__name__", "__qualname__") and "name" in known:
             return known["name"]
         raise AttributeError(f"{type(self).__name__} object has no attribute {name!r}")
-
-    @property
-    def action_kind(self) -> ActionKind:
-        """What `step` is given."""
-        if isinstance(self.action_space, gym.spaces.Box):
-            return "numbers"
-        return "choice" if isinstance(self.action_space, gym.spaces.Discrete) else "choices"
-
-    @property
-    def action_size(self) -> int:
-        """How many numbers an action is."""
-        return int(np.prod(self.action_space.shape or ()))
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """The names of its agents, kind by kind; none where it has a single one."""
-        return tuple(f"{kind}_{number}" for kind, count in self.policies.items() for number in range(count))
 
     @cached_property
     def sources(self) -> Sources:

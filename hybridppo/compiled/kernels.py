@@ -4,20 +4,20 @@
 puts those in their place. Everything of a rollout is float32; float64 is only what an environment has in its state. An
 environment's rows depend on nothing but its own state, its noise and the parameters: neither on how many are stepped,
 nor on who does it.
+
+No loop makes arrays: their callers do. So nobody counts who refers to an array: a count goes up and down with each row
+that is taken of one, atomically, which took a quarter of the time of an environment of several agents. An
+environment's own functions may make arrays, and are compiled with counts.
 """
 
 from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import activate, multiply_all, rows_of_a_tile, up_to_whole
+from hybridppo.compiled.perceptrons import activate, multiply_all, up_to_whole
 
 LOOPS = ("begin_all", "step_all", "rollout")
 """What is called from Python."""
-ALLOCATING = ("rollout",)
-"""Which of them make arrays. In all else of the library's, nobody counts who refers to an array: a count goes up and
-down with each row that is taken of one, atomically, which took a quarter of the time of an environment of several
-agents. An environment's own functions may make arrays, and are compiled with counts."""
 
 
 def take(state: Any, action: Any, random: Any) -> tuple[float, bool]:
@@ -97,8 +97,9 @@ def copy(row: Any, out: Any) -> None:
         out[k] = row[k]
 
 
-def begin_all(states: Any, randoms: Any, lengths: Any, observations: Any) -> None:
-    """Start every environment anew from its key; `observations` `[N, obs]`."""
+def begin_all(world: Any, observations: Any) -> None:
+    """Start every environment anew from its key; `world` as for `rollout`, `observations` `[N, obs]`."""
+    states, randoms, lengths, _ = world
     for i in range(len(states)):
         lengths[i] = 0
         reset(states[i], randoms[i])
@@ -106,10 +107,7 @@ def begin_all(states: Any, randoms: Any, lengths: Any, observations: Any) -> Non
 
 
 def step_all(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    limit: int,
+    world: Any,
     first: int,
     end: int,
     actions: Any,
@@ -120,6 +118,7 @@ def step_all(
     finals: Any,
 ) -> None:
     """One step of environments `first` to `end`; `finals` `[N, obs]` is written where an episode is truncated."""
+    states, randoms, lengths, limit = world
     for i in range(first, end):
         reward, ended = take(states[i], actions[i], randoms[i])
         lengths[i] += 1
@@ -133,94 +132,30 @@ def step_all(
             begin_episode(states[i], randoms[i], observations[i])
 
 
-def rollout(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    limit: int,
-    first: int,
-    end: int,
-    observations: Any,
-    outputs: Any,
-    actions: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    noise: Any,
-    finals: Any,
-    moments: Any,
-    weights: Any,
-    sizes: Any,
-    is_tanh: bool,
-    log_std: Any,
-    scale: Any,
-    low: Any,
-    high: Any,
-) -> None:
+def rollout(world: Any, first: int, end: int, rows: Any, actor: Any, drawing: Any, scratch: Any) -> None:
     """Steps of environments `first` to `end` with the actor: each environment's rows one after the other.
 
     Args:
-        states: the environments', `[N]`, with the next three.
-        randoms: `[N, 4]`.
-        lengths: `[N]`, of episodes under way.
-        limit: the longest that an episode may be; 0 for none.
+        world: the environments' states `[N]`; `randoms` `[N, 4]`; lengths of episodes under way `[N]`; and the longest
+            that an episode may be, 0 for any.
         first: the first environment.
         end: the one to end before.
-        observations: `[T + 1, N, obs]`, of which the first row is acted on.
-        outputs: `[T, N, outputs]`, like the arrays of a rollout below.
-        actions: `[T, N, action]`.
-        rewards: `[T, N]`.
-        terminated: `[T, N]`.
-        truncated: `[T, N]`.
-        noise: `[T, N, noise]`.
-        finals: `[T, N, obs]`, written where an episode is truncated.
-        moments: `[2, obs]`, what is taken from observations before the actor has them, and by what they are multiplied
-            then; `[2, 0]` where they stay as they are.
-        weights: `[layers, 1 + inputs, outputs]`, as large as the largest, in whole tiles; biases are the first rows.
-        sizes: `[layers + 1]`, the numbers between layers.
-        is_tanh: whether hidden layers have tanh, and not ReLU.
-        log_std: the last outputs, where the actor is Gaussian.
-        scale: their exponentials.
-        low: the first number of each choice, or the lower bounds of numbers.
-        high: among how many each choice is, or the upper bounds.
+        rows: observations `[T + 1, N, obs]`, of which the first row is acted on; outputs `[T, N, outputs]`; actions
+            `[T, N, action]`; rewards, terminated and truncated `[T, N]`; noise `[T, N, noise]`; and final observations
+            `[T, N, obs]`, written where an episode is truncated.
+        actor: moments `[2, obs]`, what is taken from observations before the actor has them, and by what they are
+            multiplied then, or `[2, 0]` if they stay as they are; weights `[layers, 1 + inputs, outputs]`, as large as
+            the largest, in whole tiles, with biases as first rows; the numbers between layers, `[layers + 1]`; and
+            whether hidden layers have tanh, and not ReLU.
+        drawing: log standard deviations, the last outputs of a Gaussian actor; their exponentials; the first number of
+            each choice, or the lower bounds of numbers; and among how many each choice is, or the upper bounds.
+        scratch: two blocks of rows for the actor, and an action.
     """
-    here = np.zeros((rows_of_a_tile(), weights.shape[2]), np.float32)
-    there = np.zeros_like(here)
-    for_env = np.empty(actions.shape[2], actions.dtype)
-    fill(
-        states, randoms, lengths, limit, first, end, observations, outputs, actions, rewards, terminated, truncated,
-        noise, finals, moments, weights, sizes, is_tanh, log_std, scale, low, high, here, there, for_env,
-    )  # fmt: skip
-
-
-def fill(
-    states: Any,
-    randoms: Any,
-    lengths: Any,
-    limit: int,
-    first: int,
-    end: int,
-    observations: Any,
-    outputs: Any,
-    actions: Any,
-    rewards: Any,
-    terminated: Any,
-    truncated: Any,
-    noise: Any,
-    finals: Any,
-    moments: Any,
-    weights: Any,
-    sizes: Any,
-    is_tanh: bool,
-    log_std: Any,
-    scale: Any,
-    low: Any,
-    high: Any,
-    here: Any,
-    there: Any,
-    for_env: Any,
-) -> None:
-    """The same with what it needs: two blocks of rows for the actor, and an action."""
+    states, randoms, lengths, limit = world
+    observations, outputs, actions, rewards, terminated, truncated, noise, finals = rows
+    moments, weights, sizes, is_tanh = actor
+    log_std, scale, low, high = drawing
+    here, there, for_env = scratch
     num_means, num_rows = sizes[-1], len(here)
     for block in range(first, end, num_rows):  # as many as the actor takes at once
         num = min(num_rows, end - block)

@@ -1,71 +1,324 @@
-"""A compiled environment as gymnasium has it, stepped by Python: the same source without Numba, for looking into."""
+"""A compiled environment that Python steps, with the same source and without Numba; errors are explained.
 
-from typing import TYPE_CHECKING, Any
+    environment = CartPole()                    # a `PythonForm`; of several agents, `PythonAgents`
+    problems = phases_that_race(definition)
+
+Compiled code would take what is wrong for a number: a field that there is not, an entry of an observation that is not
+written, a truth in place of a reward. These forms raise an `EnvError` that names the function and its line.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.compiled.checked import observed, reward_and_end, states_of
-from hybridppo.compiled.random_numbers import NUM_WORDS, begin
-from hybridppo.errors import EnvStateError
+from hybridppo.compiled.random_numbers import NUM_WORDS, begin, begin_agent
+from hybridppo.compiled.spec import EnvironmentSpec
+from hybridppo.errors import EnvError, EnvStateError, shown
 
-if TYPE_CHECKING:
-    from hybridppo.compiled.definition import Definition
+Array = NDArray[Any]
 
 
-class PythonForm(gym.Env[Any, Any]):
-    """One environment of a definition."""
+class State(np.record):  # type: ignore[misc]  # final in NumPy's stubs alone
+    """The state of one environment: fields are attributes, also under a name that NumPy uses itself."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium has it
+    def __getattribute__(self, name: str) -> Any:
+        fields = np.void.__getattribute__(self, "dtype").names
+        if name in fields:
+            return self[name]
+        try:
+            return np.void.__getattribute__(self, name)
+        except AttributeError:
+            raise AttributeError(unknown_field(name, fields)) from None
 
-    def __init__(self, definition: "Definition", render_mode: str | None = None) -> None:
-        self.definition, self.render_mode = definition, render_mode
-        self.observation_space, self.action_space = definition.observation_space, definition.action_space
-        self._states = states_of(definition)
-        self._random = np.zeros(NUM_WORDS, np.int64)
+    def __setattr__(self, name: str, value: Any) -> None:
+        fields = np.void.__getattribute__(self, "dtype").names
+        if name not in fields:
+            raise AttributeError(unknown_field(name, fields))
+        self[name] = value
+
+
+def unknown_field(name: str, fields: tuple[str, ...]) -> str:
+    """What is wrong with a field of this name."""
+    return f"the state has no field {name!r}: its fields are {', '.join(fields)}"
+
+
+def states_of(spec: EnvironmentSpec, content: bytes | None = None) -> Array:
+    """The state of one environment, `[1]`: zeros, or this content."""
+    dtype = np.dtype((State, spec.state))
+    return np.zeros(1, dtype) if content is None else np.frombuffer(bytearray(content), dtype)
+
+
+def observed(spec: EnvironmentSpec, observe: Callable[[Array], Any]) -> Array:
+    """What a call of `observe` writes.
+
+    Raises:
+        EnvError: naming the first number that it does not write.
+    """
+    out = np.full(spec.observation_space.shape, np.nan, np.float32)
+    observe(out)
+    if np.isnan(out).any():
+        again = np.zeros_like(out)
+        observe(again)
+        forgotten = np.flatnonzero(np.isnan(out) & ~np.isnan(again))  # not where it writes nan itself
+        if len(forgotten):
+            raise EnvError(
+                f"{place_of(spec, 'observe')} does not write out[{forgotten[0]}]: an observation has {len(out)} "
+                "numbers, write each of them on every path"
+            )
+    return out
+
+
+def reward_and_end(spec: EnvironmentSpec, name: str, returned: Any) -> tuple[float, bool]:
+    """The reward and the truth that `step` or `reward` returned.
+
+    Raises:
+        EnvError: if it returned anything else.
+    """
+    is_pair = isinstance(returned, tuple) and len(returned) == 2
+    if not is_pair or not _is_number(returned[0]) or not isinstance(returned[1], bool | np.bool_):
+        raise EnvError(f"{place_of(spec, name)} returned {_shown(returned)}: {wanted_of(name)}")
+    return float(returned[0]), bool(returned[1])
+
+
+def truth(spec: EnvironmentSpec, name: str, returned: Any) -> bool:
+    """The truth that `end` returned.
+
+    Raises:
+        EnvError: if it returned anything else.
+    """
+    if not isinstance(returned, bool | np.bool_):
+        raise EnvError(f"{place_of(spec, name)} returned {_shown(returned)}: {wanted_of(name)}")
+    return bool(returned)
+
+
+def wanted_of(name: str) -> str:
+    """What a function is to return."""
+    if name == "end":
+        return "`end` returns a truth, whether the episode is over for all: True or False"
+    what = "the episode is over" if name == "step" else "the agent leaves"
+    return f"`{name}` returns a reward and a truth, in this order: a number, and True or False for whether {what}"
+
+
+def place_of(spec: EnvironmentSpec, name: str) -> str:
+    """A function, and where it was written."""
+    code = spec.functions[name].__code__
+    return f"{spec.name}.{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _shown(returned: Any) -> str:
+    """Without NumPy's names of its types."""
+    if isinstance(returned, tuple):
+        return shown(tuple(part.item() if isinstance(part, np.generic) else part for part in returned))
+    return shown(returned.item() if isinstance(returned, np.generic) else returned)
+
+
+class _Stepped:
+    """What one agent's form and several agents' form have in common: the state, random numbers, saving, pictures."""
+
+    def __init__(self, spec: EnvironmentSpec, render_mode: str | None = None) -> None:
+        self.definition, self.render_mode = spec, render_mode
+        self._states = states_of(spec)
+        self._randoms = np.zeros((max(1, len(spec.agents)), NUM_WORDS), np.int64)
         self._length = 0
         self._has_begun = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The next episode; with a seed, the first one of it, as compiled environments have it."""
-        super().reset(seed=seed)
+    @property
+    def fields(self) -> Any:
+        """The fields by name; of several agents, an array of all agents each."""
+        return self._states[0]
+
+    def _begin_episode(self, seed: int | None) -> None:
+        """The next episode's random numbers; with a seed, those of the first one of it."""
         if seed is not None or not self._has_begun:
-            begin(self._random, int(self.np_random.integers(2**32)) if seed is None else seed)
+            seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+            for random in self._randoms:
+                begin(random, seed)
             self._has_begun = True
         else:
-            self._random[2] += 1
-            self._random[3] = 0
+            self._randoms[:, 2] += 1
+            self._randoms[:, 3] = 0
         self._length = 0
-        self.definition.reset(self._states[0], self._random)
-        return self._observation(), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step."""
-        action = int(action) if self.definition.action_kind == "choice" else np.asarray(action)
-        returned = self.definition.step(self._states[0], action, self._random)
-        reward, terminated = reward_and_end(self.definition, "step", returned)
-        self._length += 1
-        is_cut = 0 < self.definition.episode_length <= self._length
-        return self._observation(), reward, terminated, is_cut, {}
+    def _is_cut(self) -> bool:
+        return 0 < self.definition.episode_length <= self._length
 
     def render(self) -> Any:
-        """The picture of now, `[height, width, 3]`; None where none was asked for."""
-        return (
-            None if self.render_mode is None or self.definition.draw is None else self.definition.draw(self._states[0])
-        )
+        """The picture of now, `[height, width, 3]`; None if none was asked for."""
+        draw = self.definition.draw
+        if self.render_mode is None or draw is None:
+            return None
+        return draw(self.fields, self._length) if self.definition.policies else draw(self.fields)
 
     def get_state(self) -> dict[str, Any]:
         """All that it is in the middle of."""
-        return {"state": self._states.tobytes(), "random": self._random.tolist(), "length": self._length}
+        return {"state": self._states.tobytes(), "random": self._randoms.tolist(), "length": self._length}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on from it."""
         if len(state["state"]) != self._states.nbytes:
             raise EnvStateError(f"the state that was saved is not one of {self.definition.name}")
         self._states = states_of(self.definition, state["state"])
-        self._random[:] = state["random"]
+        self._randoms[:] = state["random"]
         self._length, self._has_begun = int(state["length"]), True
 
-    def _observation(self) -> NDArray[Any]:
-        return observed(self.definition, lambda out: self.definition.observe(self._states[0], out))
+
+class PythonForm(_Stepped, gym.Env[Any, Any]):
+    """One environment, as gymnasium has it."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, spec: EnvironmentSpec, render_mode: str | None = None) -> None:
+        super().__init__(spec, render_mode)
+        self.observation_space, self.action_space = spec.observation_space, spec.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The next episode; with a seed, the first one of it, as compiled environments have it."""
+        super().reset(seed=seed)
+        self._begin_episode(seed)
+        self.definition.functions["reset"](self.fields, self._randoms[0])
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One step."""
+        action = int(action) if self.definition.action_kind == "choice" else np.asarray(action)
+        returned = self.definition.functions["step"](self.fields, action, self._randoms[0])
+        reward, terminated = reward_and_end(self.definition, "step", returned)
+        self._length += 1
+        return self._observation(), reward, terminated, self._is_cut(), {}
+
+    def _observation(self) -> Array:
+        return observed(self.definition, lambda out: self.definition.functions["observe"](self.fields, out))
+
+
+class PythonAgents(_Stepped):
+    """One environment of several agents, with the methods of PettingZoo's `ParallelEnv`."""
+
+    metadata: dict[str, Any] = {  # noqa: RUF012 - as PettingZoo has it
+        "name": "compiled", "render_modes": ["rgb_array"], "render_fps": 20,
+    }  # fmt: skip
+
+    def __init__(self, spec: EnvironmentSpec, render_mode: str | None = None) -> None:
+        super().__init__(spec, render_mode)
+        self.possible_agents = list(spec.agents)
+        self.agents: list[str] = []
+        self._present = np.zeros(len(self.possible_agents), np.bool_)
+
+    def observation_space(self, agent: str) -> gym.spaces.Box:
+        """Of each agent."""
+        return self.definition.observation_space
+
+    def action_space(self, agent: str) -> "gym.Space[Any]":
+        """Of each agent."""
+        return self.definition.action_space
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The next episode; with a seed, the first one of it, as compiled environments have it."""
+        self._begin_episode(seed)
+        self._present[:] = True
+        self.agents = [name for _, name in self._those_there()]
+        for agent, random in enumerate(self._randoms):
+            begin_agent(random, agent)
+            self.definition.functions["reset"](agent, self.fields, random)
+        observations = {name: self._observation(agent) for agent, name in self._those_there()}
+        return observations, {name: {} for name in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """One step by the actions of all that are there."""
+        functions, there = self.definition.functions, self._those_there()
+        is_choice = self.definition.action_kind == "choice"
+        of_agents = {agent: int(actions[name]) if is_choice else np.asarray(actions[name]) for agent, name in there}
+        for phase in self.definition.phases:
+            self._run(functions[phase], of_agents)
+        self._length += 1
+        is_over = truth(self.definition, "end", functions["end"](self.fields, self._length))
+        is_cut = self._is_cut()
+        observations, rewards, terminations, truncations = {}, {}, {}, {}
+        for agent, name in there:
+            returned = functions["reward"](agent, self.fields, self._length)
+            rewards[name], has_left = reward_and_end(self.definition, "reward", returned)
+            terminations[name] = terminated = has_left or is_over
+            truncations[name] = is_cut and not terminated
+            observations[name] = self._observation(agent)
+            self._present[agent] = not (terminated or is_cut)
+        self.agents = [name for _, name in self._those_there()]
+        return observations, rewards, terminations, truncations, {name: {} for _, name in there}
+
+    def _run(self, phase: Any, actions: dict[int, Any]) -> None:
+        for agent, action in actions.items():
+            phase(agent, self.fields, action, self._randoms[agent])
+
+    def get_state(self) -> dict[str, Any]:
+        """All that it is in the middle of."""
+        return {**super().get_state(), "present": self._present.tolist()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from it."""
+        super().set_state(state)
+        self._present[:] = state["present"]
+        self.agents = [name for _, name in self._those_there()]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _those_there(self) -> list[tuple[int, str]]:
+        return [(agent, self.possible_agents[agent]) for agent in np.flatnonzero(self._present).tolist()]
+
+    def _observation(self, agent: int) -> Array:
+        observe = self.definition.functions["observe"]
+        return observed(self.definition, lambda out: observe(agent, self.fields, self._length, out))
+
+
+class _InAnyOrder(PythonAgents):
+    """Runs each phase twice from the same state, in two orders of its agents, and notes what differs."""
+
+    def __init__(self, definition: EnvironmentSpec, seed: int) -> None:
+        super().__init__(definition)
+        self._order = np.random.default_rng(seed)
+        self.problems: dict[str, str] = {}
+
+    def _run(self, phase: Any, actions: dict[int, Any]) -> None:
+        before, randoms = self._states.copy(), self._randoms.copy()
+        super()._run(phase, actions)
+        once, drawn = self._states.copy(), self._randoms.copy()
+        self._states[:], self._randoms[:] = before, randoms
+        super()._run(phase, {agent: actions[agent] for agent in self._order.permutation(list(actions)).tolist()})
+        for name in self.definition.state.names or ():
+            one, other = once[name][0], self._states[name][0]
+            if not np.array_equal(one, other, equal_nan=True):
+                agent = int(np.argwhere(one != other)[0][0])
+                self.problems.setdefault(
+                    phase.__name__,
+                    f"phase {phase.__name__} gives another {name} of {self.possible_agents[agent]} where agents act in "
+                    "another order: a phase may write its own agent's fields alone, and of others read only fields "
+                    "that no agent writes in it (make two phases of it)",
+                )
+        self._states[:], self._randoms[:] = once, drawn
+
+
+def phases_that_race(definition: EnvironmentSpec, steps: int = 50, seed: int = 0) -> list[str]:
+    """What is wrong with a definition's phases: run in random order of agents, each must do the same.
+
+    Args:
+        definition: of several agents.
+        steps: with random actions, each phase run twice.
+        seed: of starts, actions and orders.
+
+    Returns:
+        A sentence for each phase that depends on the order.
+    """
+    environment = _InAnyOrder(definition, seed)
+    space = definition.action_space
+    space.seed(seed)
+    environment.reset(seed=seed)
+    for _ in range(steps):
+        if not environment.agents:
+            environment.reset()
+        environment.step({agent: space.sample() for agent in environment.agents})
+    return list(environment.problems.values())

@@ -18,9 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.checked import place_of, unknown_field, wanted_of
 from hybridppo.compiled.definition import Definition
-from hybridppo.compiled.python_agents import PythonAgents
+from hybridppo.compiled.python_form import PythonAgents, place_of, unknown_field, wanted_of
 from hybridppo.compiled.sources import REMEDY, parsed
 from hybridppo.errors import EnvError
 

@@ -28,7 +28,7 @@ MODULES = {"math": math, "np": np}
 """What Numba knows, by the names they have in the text."""
 RESERVED = (
     *("numba", "cuda", "compiled", "launched", "contracted", "uncounted", "STATE", "f", "i", "b", "u"),
-    *("states", "randoms", "lengths", "present", "action", "each"),
+    *("world", "group", "action", "each"),
     *("Any", "Callable", "cgutils", "intrinsic", "ir", "tile", "types", "wide_tile", "middle_tile"),
     *("narrow_tile", "rows_of_a_tile", "columns_of_a_tile", "os", "place_of", "tell_number", "number_told", "give_way"),
 )

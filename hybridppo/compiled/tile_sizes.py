@@ -18,10 +18,15 @@ def tiles_for(features: Mapping[str, bool]) -> tuple[int, int]:
     return (8, 16) if features.get("avx512f", False) else (4, 8)
 
 
-def text_of_tiles() -> str:
-    """For the processor at hand, what `perceptrons.py` leaves out; the module has imported Numba."""
+def tiles_of_this_machine() -> tuple[int, int]:
+    """The same for the processor at hand."""
     import llvmlite.binding
 
-    rows, lanes = tiles_for(llvmlite.binding.get_host_cpu_features())
+    return tiles_for(llvmlite.binding.get_host_cpu_features())
+
+
+def text_of_tiles() -> str:
+    """For the processor at hand, what `perceptrons.py` leaves out; the module has imported Numba."""
+    rows, lanes = tiles_of_this_machine()
     tiles = Path(__file__).with_name("tiles.py").read_text(encoding="utf-8")
     return tiles + DEFINITIONS.format(rows=rows, lanes=lanes)

@@ -101,16 +101,16 @@ class CompiledEnvironments(Environments):
         return self._observations, self._rewards, self._terminated, self._truncated, finals_of, finals
 
     def _begin_all(self) -> None:
-        self.kernels.begin_all(self.states, self.randoms, self.lengths, self._observations)
+        self.kernels.begin_all(self.world, self._observations)
 
     def _stepping(self, actions: Array) -> Callable[[int, int], None]:
         """One step of the environments from one to another, by actions `[N, action]`."""
         results = self._observations, self._rewards, self._terminated, self._truncated, self._finals
-        return lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, actions, *results)
+        return lambda first, end: self.kernels.step_all(self.world, first, end, actions, *results)
 
     @property
-    def state_arrays(self) -> tuple[Any, ...]:
-        """What every loop takes first."""
+    def world(self) -> tuple[Any, ...]:
+        """What every loop takes first, see `compiled/kernels.py`."""
         return self.states, self.randoms, self.lengths, self.definition.episode_length
 
     def on_threads(self, loop: Callable[[int, int], None], when: str) -> None:

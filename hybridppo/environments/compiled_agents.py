@@ -42,7 +42,8 @@ class CompiledAgents(CompiledEnvironments):
         rows = self._observations
         both = np.lib.stride_tricks.as_strided(rows, (2, *rows.shape), (0, *rows.strides))
         of_one_row = (self._rewards, self._terminated, self._truncated, self._absent, self._finals)
-        self._results = tuple(self.by_kind(array) for array in (both, *(array[None] for array in of_one_row)))
+        self._next_observations = self.by_kind(both)
+        self._results = tuple(self.by_kind(array[None]) for array in of_one_row)
 
     def by_kind(self, block: Array) -> tuple[Array, ...]:
         """A block `[T, E * A, ...]` as views of each kind's agents, `[T, E, A_k, ...]`."""
@@ -60,17 +61,22 @@ class CompiledAgents(CompiledEnvironments):
         return [columns.ravel() for columns in self.by_kind(np.arange(self.num_envs)[None])]
 
     @property
-    def state_arrays(self) -> tuple[Any, ...]:
-        """What every loop takes first."""
+    def world(self) -> tuple[Any, ...]:
+        """What every loop takes first, see `compiled/agent_kernels.py`."""
         return self.states, self.randoms, self.lengths, self.present, self.kinds, self.definition.episode_length
 
     def _begin_all(self) -> None:
-        blocks = self.by_kind(self._observations[None])
-        self.kernels.begin_all(*self.state_arrays[:-1], blocks)
+        self.kernels.begin_all(self.world, self.by_kind(self._observations[None]), self.row())
 
     def _stepping(self, actions: Array) -> Callable[[int, int], None]:
         of_agents = actions.reshape(self._num, self.num_agents, -1)
-        return lambda first, end: self.kernels.step_all(*self.state_arrays, first, end, of_agents, *self._results)
+        return lambda first, end: self.kernels.step_all(
+            self.world, first, end, of_agents, self._next_observations, self._results, self.row()
+        )
+
+    def row(self) -> Array:
+        """A new array for an observation, of which each thread needs one."""
+        return np.empty(self.encode.size, np.float32)
 
     def state(self) -> list[EnvState]:
         """Of each environment by itself, with who is there."""

@@ -206,8 +206,7 @@ class EnvironmentsOnDevice:
 
     def step(self, t: int) -> None:
         """Row `t` by the actions that were drawn for it, and row `t + 1` of the observations."""
-        shape = self._shape
-        self._launcher.launch(shape.step, self._blocks, shape.threads, *self._step_before, t, *self._step_after)
+        self._launcher.launch("step_all", self._blocks, self._shape.threads, *self._step_before, t, *self._step_after)
 
 
 def _action_dtype(environments: CompiledEnvironments) -> torch.dtype:

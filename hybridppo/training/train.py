@@ -37,6 +37,7 @@ from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.runner import Runner
+from hybridppo.runs.compiling import compiled_options
 from hybridppo.runs.job import Job
 from hybridppo.runs.loading import go_on
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
@@ -86,6 +87,7 @@ def train(
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     run_dir: str | Path | None = None,
+    compiled: bool = False,
     profile: bool = False,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
@@ -108,6 +110,7 @@ def train(
     loss: LossFunction | None = None,
     networks: Networks | None = None,
     run_dir: str | Path | None = None,
+    compiled: bool = False,
     profile: bool = False,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
@@ -129,6 +132,8 @@ def train(
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
         run_dir: a folder to make and write to; None writes nothing.
+        compiled: whether Numba is to compile the environments, if they have a compiled form, and the updates, if they
+            are of multilayer perceptrons on a CPU: `vectorization="compiled"` and `compiled_updates=True` in one.
         profile: whether to write a trace of iterations 3 to 7 into the run directory, for chrome://tracing or
             https://ui.perfetto.dev.
         progress: whether to show a progress bar.
@@ -163,6 +168,10 @@ def train(
     )
     options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
     run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
+    if compiled:
+        asked = config if isinstance(config, Mapping) else config_asked_for(config, agent, loss, networks)
+        has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
+        config, environment_options = compiled_options(env, asked, environment_options, has_own_parts=has_own_parts)
     if isinstance(config, Mapping):
         from hybridppo.training.several_policies import train_policies
 

@@ -67,19 +67,18 @@ class Fused:
             buffer.truncated[rows],
             buffer.noise[rows],
             self._finals,
-            self._actor.moments,
-            self._actor.weights,
-            self._actor.sizes,
-            self._actor.is_tanh,
-            self._actor.log_std,
-            self._actor.scale,
-            self._low,
-            self._high,
         )
+        actor = self._actor.moments, self._actor.weights, self._actor.sizes, self._actor.is_tanh
+        drawing = self._actor.log_std, self._actor.scale, self._low, self._high
+        tile = environments.kernels.rows_of_a_tile, self._actor.weights.shape[2]
+
+        def fill_rows(one: int, other: int) -> None:
+            here, there = (np.zeros(tile, np.float32) for _ in range(2))
+            scratch = here, there, np.empty(arrays[2].shape[2], actions.dtype)
+            environments.kernels.rollout(environments.world, one, other, arrays, actor, drawing, scratch)
+
         when = f"in the steps of rows {first} to {end - 1}"
-        environments.on_threads(
-            lambda one, other: environments.kernels.rollout(*environments.state_arrays, one, other, *arrays), when
-        )
+        environments.on_threads(fill_rows, when)
         environments.require_finite(buffer.observations[first : end + 1], buffer.rewards[rows], when)
         truncated = buffer.truncated[rows]
         if not truncated.any():

@@ -44,7 +44,6 @@ class FusedAgents:
         num_kinds = len(environments.kinds) - 1
         compiled = [CompiledActor(actor, distribution) for actor in actors]
         each = compiled * num_kinds if len(compiled) == 1 else compiled
-        low, high = bounds_of(distribution)
         self._actors = (
             tuple(actor.moments for actor in each),
             tuple(actor.weights for actor in each),
@@ -52,9 +51,9 @@ class FusedAgents:
             np.array([actor.is_tanh for actor in each]),
             tuple(actor.log_std for actor in each),
             tuple(actor.scale for actor in each),
-            low,
-            high,
         )
+        self._bounds = bounds_of(distribution)
+        self._tile = environments.kernels.rows_of_a_tile, max(actor.weights.shape[2] for actor in each)
         self.num_rows = int(np.clip(STEPS_AT_ONCE // environments.num_envs, FEWEST_ROWS, MOST_ROWS))
         """Of a slice."""
         self._columns = environments.columns_of_kinds if len(actors) > 1 else [np.arange(environments.num_envs)]
@@ -74,22 +73,29 @@ class FusedAgents:
         rows = slice(first, end)
         observations = [buffer.observations[first : end + 1] for buffer in buffers]
         actions = [buffer.actions[rows] for buffer in buffers]
-        blocks = (
+        acted = (
             observations,
             [buffer.outputs[rows] for buffer in buffers],
             [array.reshape(*array.shape[:2], -1) for array in actions],
+            [buffer.noise[rows] for buffer in buffers],
+        )
+        results = (
             [buffer.rewards[rows] for buffer in buffers],
             [buffer.terminated[rows] for buffer in buffers],
             [buffer.truncated[rows] for buffer in buffers],
             [buffer.absent[rows] for buffer in buffers],
-            [buffer.noise[rows] for buffer in buffers],
             self._finals,
         )
-        arrays = (*(self._by_kind(arrays) for arrays in blocks), *self._actors)
+        groups = tuple(tuple(self._by_kind(arrays) for arrays in group) for group in (acted, results))
+
+        def fill_rows(one: int, other: int) -> None:
+            here, there = (np.zeros(self._tile, np.float32) for _ in range(2))
+            for_env = np.zeros((environments.num_agents, groups[0][2][0].shape[3]), actions[0].dtype)
+            scratch = for_env, here, there, np.empty(len(here), np.int64), environments.row()
+            environments.kernels.rollout(environments.world, one, other, *groups, self._actors, self._bounds, scratch)
+
         when = f"in the steps of rows {first} to {end - 1}"
-        environments.on_threads(
-            lambda one, other: environments.kernels.rollout(*environments.state_arrays, one, other, *arrays), when
-        )
+        environments.on_threads(fill_rows, when)
         finals: list[FinalObservations] = []
         for buffer, seen, last, columns in zip(buffers, observations, self._finals, self._columns, strict=True):
             environments.require_finite(seen, buffer.rewards[rows], when, columns)

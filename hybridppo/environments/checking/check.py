@@ -283,7 +283,7 @@ class _AgentsCheck(_Check):
 
     def look_for_races(self, definition: Any) -> None:
         """Whether the phases of a compiled environment are what they must be."""
-        from hybridppo.compiled.python_agents import phases_that_race
+        from hybridppo.compiled.python_form import phases_that_race
 
         for problem in phases_that_race(definition):
             self._report.add("error", problem)

@@ -19,7 +19,7 @@ from compiled_hunt import Hunt
 from compiled_kinds import Choices, Numbers
 
 from hybridppo import compiled
-from hybridppo.compiled.cuda_building import BLOCK_MEMORY, cuda_module, loops_of, shape_of
+from hybridppo.compiled.cuda_building import BLOCK_MEMORY, LOOPS, cuda_module, shape_of
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.known import compiled_form
 from hybridppo.errors import EnvError
@@ -73,7 +73,7 @@ def signatures(definition: Definition) -> dict[str, Any]:
         own, results = (state, i[:, :, ::1], i[::1], flags, i[::1]), (*results, flags)
     return {
         "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
-        shape_of(definition).step: (*own, i, i, action[:, ::1], *results, rows),
+        "step_all": (*own, i, i, action[:, ::1], *results, rows),
     }
 
 
@@ -82,7 +82,7 @@ def compiled_kernels(definition: Definition, generation: tuple[int, int]) -> Ite
     from numba import cuda
 
     module, names, _ = cuda_module(definition)
-    for name in loops_of(definition):
+    for name in LOOPS:
         kernel = getattr(module, names[name]).py_func
         ptx, _ = cuda.compile_ptx(kernel, numba.void(*signatures(definition)[name]), cc=generation)
         yield name, ptx
@@ -130,10 +130,10 @@ def test_no_float64_where_the_source_has_none(name: str) -> None:
 def test_a_state_that_a_block_cannot_hold_stays_where_it_is() -> None:
     small, large = compiled.tag(taggers=24, runners=1000), compiled.tag(taggers=25, runners=1000)
     assert small.state.itemsize == BLOCK_MEMORY < large.state.itemsize
-    assert shape_of(small).step == "step_all"
-    assert shape_of(large) == dataclasses.replace(shape_of(small), step="step_all_in_place")
+    assert shape_of(small).is_held
+    assert shape_of(large) == dataclasses.replace(shape_of(small), is_held=False)
     assert shape_of(large).threads == 1024
-    ptx = dict(compiled_kernels(large, (8, 0)))["step_all_in_place"]
+    ptx = dict(compiled_kernels(large, (8, 0)))["step_all"]
     assert "_cudapy_smem" not in ptx
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridppo import ConfigurationError, compiled
-from hybridppo.compiled.python_agents import phases_that_race
+from hybridppo.compiled.python_form import phases_that_race
 from hybridppo.environments.making import make_environments
 
 pytest.importorskip("numba")

@@ -1,0 +1,74 @@
+"""`compiled=True`: compiles environments and updates, as far as both can be."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hybridppo.compiled.modules import has_numba
+from hybridppo.environments.making import compiled_definition
+from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.errors import ConfigurationError, EnvError, pip_install
+
+logger = logging.getLogger(__name__)
+
+
+def compiled_options(
+    env: EnvSource, config: Any, options: EnvironmentOptions, *, has_own_parts: bool = False
+) -> tuple[Any, EnvironmentOptions]:
+    """The settings of an agent and of environments with everything compiled that can be.
+
+    Args:
+        env: the environment to train in.
+        config: the agent's settings, or a mapping of policies to such.
+        options: how environments are made. An explicit `vectorization` stays as it is.
+        has_own_parts: whether the loss, the networks or the agent are not made from `config` by the library.
+
+    Raises:
+        ConfigurationError: if Numba is not installed, or neither environments nor updates can be compiled.
+    """
+    if not has_numba():
+        raise ConfigurationError(
+            f"compiled=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
+        )
+    options, why_no_environments = _compiled_environments(env, options)
+    policies = config if isinstance(config, Mapping) else {"": config}
+    reasons = {name: _why_no_updates(each, has_own_parts) for name, each in policies.items()}
+    compiled = {
+        name: each if reasons[name] else replace(each, compiled_updates=True) for name, each in policies.items()
+    }
+    why_no_updates = next((reason for reason in reasons.values() if reason), None)
+    if why_no_environments and all(reasons.values()):
+        raise ConfigurationError(
+            f"compiled=True: neither environments nor updates can be compiled, so leave it out: {why_no_environments}; "
+            f"{why_no_updates}"
+        )
+    for what, why in (("environments", why_no_environments), ("updates", why_no_updates)):
+        if why:
+            logger.info("compiled=True: %s are not compiled: %s", what, why)
+    return compiled if isinstance(config, Mapping) else compiled[""], options
+
+
+def _compiled_environments(env: EnvSource, options: EnvironmentOptions) -> tuple[EnvironmentOptions, str | None]:
+    """The options for environments that are compiled; or the same ones, and why they cannot be."""
+    if options.vectorization != "auto":
+        return options, None if options.vectorization == "compiled" else "vectorization='sync' was asked for"
+    if options.env_kwargs:
+        return options, "env_kwargs were given, which a compiled form does not take"
+    try:
+        compiled = replace(options, vectorization="compiled")
+        compiled_definition(env, compiled)
+    except (EnvError, ConfigurationError) as error:
+        return options, str(error)
+    return compiled, None
+
+
+def _why_no_updates(config: Any, has_own_parts: bool) -> str | None:
+    """Why updates with these settings cannot be compiled, as far as the settings say it."""
+    if has_own_parts:
+        return "a loss, networks or an agent of one's own are not compiled"
+    if not config.fast_updates:
+        return "fast_updates=False asks for autograd"
+    if getattr(config, "recurrent", None) is not None:
+        return f"recurrent={config.recurrent!r} learns by autograd"
+    return None

@@ -29,9 +29,9 @@ from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
 from hybridppo.errors import CheckpointError, TrainingError
 from hybridppo.interfaces import Metrics
+from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.networks.part_adam import PartAdam
 from hybridppo.placements.acting import TorchActor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.memory import MemoryLayout

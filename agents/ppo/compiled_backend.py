@@ -41,14 +41,16 @@ PRODUCTS_OF_A_CALL = 2**25
 ADVANTAGES = 2
 """Where they are among the columns."""
 TYPES = """
-parameters = (f[::1], f[::1], f[::1], f[::1])
-batch = (f[:, ::1], f[:, ::1], f[:, ::1], i[::1])
-network = (i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b, d[::1], f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
+group = lambda *types: numba.types.Tuple(types)
+parameters = group(f[::1], f[::1], f[::1], f[::1])
+batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
+form = group(i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b)
+scratch = group(f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 """
 SIGNATURES = {
-    "fill_gradient": "u(f[::1], f[::1], *batch, i, i, *network, d[::1])",
-    "take_steps": "u(*parameters, *batch, i[::1], i, i[::1], d[:, ::1], *network, f[:, ::1])",
-    "critic_values": "u(f[::1], f[:, ::1], i[::1], i[:, ::1], b, f[:, :, ::1], f[:, :, ::1], f[:, :, ::1], f[::1])",
+    "fill_gradient": "u(f[::1], f[::1], batch, i[::1], i, i, form, d[::1], scratch, d[::1])",
+    "take_steps": "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
+    "critic_values": "u(f[::1], f[:, ::1], form, scratch, f[::1])",
 }
 """What is called from Python, and with what."""
 MODULE = UpdateModule(
@@ -84,9 +86,8 @@ class CompiledBackend(Backend):
         )
         free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
         head = (*_actions_of(agent.distribution), free, form.mask_size)
-        self._is_tanh = form.activation == "tanh"
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._network = self._sizes, self._offsets, *head, self._is_tanh
+        self._form = self._sizes, self._offsets, *head, form.activation == "tanh"
         self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
@@ -126,10 +127,7 @@ class CompiledBackend(Backend):
 
         def some_of(thread: int) -> None:
             part = slice(thread * len(rows) // count, (thread + 1) * len(rows) // count)
-            self._module.critic_values(
-                self._flat, rows[part], self._sizes[1], self._offsets[1], self._is_tanh, *self._scratch[thread],
-                values[part],
-            )  # fmt: skip
+            self._module.critic_values(self._flat, rows[part], self._form, self._scratch[thread], values[part])
 
         self._threads.run(some_of, count)
         return torch.from_numpy(values)
@@ -162,8 +160,8 @@ class CompiledBackend(Backend):
 
         def take(thread: int) -> None:
             self._module.take_steps(
-                *parameters, *packed, rows, starts, networks[thread], signals, norms, *self._network,
-                settings[thread], *self._scratch[thread], statistics,
+                parameters, packed, rows, starts, networks[thread], signals, norms, self._form, settings[thread],
+                self._scratch[thread], statistics,
             )  # fmt: skip
 
         self._threads.run(take, len(networks), signals)
@@ -185,8 +183,8 @@ class CompiledBackend(Backend):
         def fill(thread: int) -> None:
             share = rows[thread * size // count : (thread + 1) * size // count]
             self._module.fill_gradient(
-                self._flat, gradients[thread], *packed, share, size, loops.BOTH, *self._network, self._settings,
-                *self._scratch[thread], sums[thread],
+                self._flat, gradients[thread], packed, share, size, loops.BOTH, self._form, self._settings,
+                self._scratch[thread], sums[thread],
             )  # fmt: skip
 
         self._threads.run(fill, count)

@@ -25,29 +25,16 @@ ACTOR, CRITIC, BOTH = range(3)
 
 
 def take_steps(
-    values: Any,
-    gradient: Any,
-    exp_avg: Any,
-    exp_avg_sq: Any,
-    observations: Any,
-    actions: Any,
-    columns: Any,
+    parameters: Any,
+    batch: Any,
     rows: Any,
     starts: Any,
     network: int,
     signals: Any,
     norms: Any,
-    sizes: Any,
-    offsets: Any,
-    choices: Any,
-    numbers: Any,
-    free: int,
-    mask_size: int,
-    is_tanh: bool,
+    form: Any,
     settings: Any,
-    blocks: Any,
-    squares: Any,
-    vectors: Any,
+    scratch: Any,
     statistics: Any,
 ) -> None:
     """An optimizer step on each of some minibatches in turn; `STATISTICS` of each.
@@ -56,43 +43,38 @@ def take_steps(
     of the whole gradient. Not a bit depends on whether they do.
 
     Args:
-        values: `[P]`, the parameters, the actor's before the critic's.
-        gradient: `[P]`, written.
-        exp_avg: `[P]`, Adam's first moments.
-        exp_avg_sq: `[P]`, the second ones.
-        observations: `[B, obs]`, of the whole batch.
-        actions: `[B, actions]`, float32 also where they are choices.
-        columns: `[4, B]`: log-probabilities, values, the advantages that are learned from, returns.
+        parameters: `[P]` each: the parameters, the actor's before the critic's; their gradient, written; and Adam's
+            first and second moments.
+        batch: observations `[B, obs]`; actions `[B, actions]`, float32 also if they are choices; and columns `[4, B]`:
+            log-probabilities, values, the advantages that are learned from, returns.
         rows: `[M]`, which of the batch are in the minibatches.
         starts: `[S + 1]`, where each minibatch begins among them, and where the last ends.
         network: of which this thread is: 0 for the actor, 1 for the critic, `BOTH`.
         signals: where both threads wait for each other, see `meet`.
         norms: `[2, 2]`, what they tell each other, by turns: while one reads, the other may write already.
-        sizes: `[2, L + 1]`, the numbers between the layers of actor and critic.
-        offsets: `[2, L, 2]`, where their weights and biases begin among the parameters.
-        choices: `[C, 2]`, of each choice among how many it is, and its action.
-        numbers: `[d]`, the actions that are numbers.
-        free: where the log standard deviations of those begin among the parameters.
-        mask_size: how many of the last numbers of an observation say which of the first outputs are allowed.
-        is_tanh: whether hidden layers have tanh, and not ReLU.
+        form: the networks and the actions, see below.
         settings: `[NUM_SETTINGS]`; steps are counted in it.
-        blocks: `[L + 4, block, *]`, scratch; the last is one row of it.
-        squares: `[3 * L, *, *]`, scratch.
-        vectors: `[2 * L + 1, 1, *]`, scratch; the last is zeros.
+        scratch: blocks `[L + 4, block, *]`, of which the last is one row; squares `[3 * L, *, *]`; and vectors
+            `[2 * L + 1, 1, *]`, of which the last is zeros.
         statistics: `[S, 6]`, written.
+
+    `form` is: `[2, L + 1]`, the numbers between the layers of actor and critic; `[2, L, 2]`, where their weights and
+    biases begin among the parameters; `[C, 2]`, of each choice among how many it is, and its action; `[d]`, the actions
+    that are numbers; where the log standard deviations of those begin among the parameters; how many of the last
+    numbers of an observation say which of the first outputs are allowed; and whether hidden layers have tanh, and not
+    ReLU.
     """
+    values, gradient, _, _ = parameters
+    offsets = form[1]
     sums = np.empty(statistics.shape[1])
     for minibatch in range(len(starts) - 1):
         some, squares_of = rows[starts[minibatch] : starts[minibatch + 1]], norms[minibatch % 2]
-        fill_gradient(
-            values, gradient, observations, actions, columns, some, len(some), network, sizes, offsets, choices,
-            numbers, free, mask_size, is_tanh, settings, blocks, squares, vectors, sums,
-        )  # fmt: skip
+        fill_gradient(values, gradient, batch, some, len(some), network, form, settings, scratch, sums)
         tell(sums, len(some), network, statistics[minibatch])
         square(gradient, network, offsets, squares_of)
         if network != BOTH and not meet(signals, network, minibatch + 1):
             return
-        take_step(values, gradient, exp_avg, exp_avg_sq, network, offsets, squares_of, settings, statistics[minibatch])
+        take_step(parameters, network, offsets, squares_of, settings, statistics[minibatch])
 
 
 def tell(sums: Any, size: int, network: int, statistics: Any) -> None:
@@ -102,11 +84,9 @@ def tell(sums: Any, size: int, network: int, statistics: Any) -> None:
             statistics[k] = sums[k] / size
 
 
-def take_step(
-    values: Any, gradient: Any, exp_avg: Any, exp_avg_sq: Any, network: int, offsets: Any, squares_of: Any,
-    settings: Any, statistics: Any,
-) -> None:  # fmt: skip
+def take_step(parameters: Any, network: int, offsets: Any, squares_of: Any, settings: Any, statistics: Any) -> None:
     """Clipping by the norm of the whole gradient, of which there is the square, and Adam on a network, or on both."""
+    values, gradient, exp_avg, exp_avg_sq = parameters
     settings[STEP] += 1.0
     norm = math.sqrt(squares_of[ACTOR] + squares_of[CRITIC])
     if network != CRITIC:
@@ -125,15 +105,25 @@ def take_step(
 
 
 def fill_gradient(
-    values: Any, gradient: Any, observations: Any, actions: Any, columns: Any, rows: Any, size: int, network: int,
-    sizes: Any, offsets: Any, choices: Any, numbers: Any, free: int, mask_size: int, is_tanh: bool, settings: Any,
-    blocks: Any, squares: Any, vectors: Any, sums: Any,
-) -> None:  # fmt: skip
+    values: Any,
+    gradient: Any,
+    batch: Any,
+    rows: Any,
+    size: int,
+    network: int,
+    form: Any,
+    settings: Any,
+    scratch: Any,
+    sums: Any,
+) -> None:
     """What `rows` add to the gradient of the loss over a minibatch of `size`, and to the sums of what is measured.
 
     There is one of `rows` at least; what `network` has of `gradient` and `sums`, `[6]`, is written; others as for
     `take_steps`.
     """
+    observations, actions, columns = batch
+    sizes, offsets, choices, numbers, free, mask_size, is_tanh = form
+    blocks, squares, vectors = scratch
     num_layers, block = sizes.shape[1] - 1, blocks.shape[1]
     up, down, weights = squares[:num_layers], squares[num_layers : 2 * num_layers], squares[2 * num_layers :]
     biases, bias_gradients, nothing = vectors[:num_layers], vectors[num_layers:-1], vectors[-1]
@@ -301,18 +291,10 @@ def squared_norm(gradient: Any) -> Any:
     return total
 
 
-def critic_values(
-    values: Any,
-    observations: Any,
-    sizes: Any,
-    offsets: Any,
-    is_tanh: bool,
-    blocks: Any,
-    squares: Any,
-    vectors: Any,
-    out: Any,
-) -> None:
-    """The critic's values `[B]`; `sizes` `[L + 1]` and `offsets` `[L, 2]` are its own."""
+def critic_values(values: Any, observations: Any, form: Any, scratch: Any, out: Any) -> None:
+    """The critic's values `[B]`; `form` and `scratch` as for `take_steps`."""
+    sizes, offsets, is_tanh = form[0][CRITIC], form[1][CRITIC], form[6]
+    blocks, squares, vectors = scratch
     num_layers, block = len(sizes) - 1, blocks.shape[1]
     up, biases = squares[:num_layers], vectors[:num_layers]
     for layer in range(num_layers):

@@ -12,8 +12,8 @@ from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.errors import OutOfMemoryError
 from hybridppo.networks.convolutions import CONVOLUTIONS
 from hybridppo.spaces.distributions import distribution_for
-from hybridppo.spaces.images import ImageLayout
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.rows import ImageLayout
 
 _FLOAT = 4
 

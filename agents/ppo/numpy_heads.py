@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.exploring import StateDependentActor
+from hybridppo.networks.actors import GaussianActor, StateDependentActor
 from hybridppo.networks.numpy_forms.actor import FORBIDDEN
 from hybridppo.spaces.distributions import (
     Categorical,

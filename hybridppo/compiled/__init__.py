@@ -5,13 +5,13 @@
     @compiled.environment(...)                  # the guide is docs/compiled.md
     class Catch: ...
 
-An environment is written in `definition.py`'s terms; `cartpole.py` is the shortest, `tagging.py` has several agents.
+`definition.py` says how an environment is written; `cartpole.py` is the shortest one, `tagging.py` has several agents.
 `sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
-compiles both, and `modules.py` keeps the result; `python_form.py` and `python_agents.py` are the same without Numba,
-with `checked.py` for errors, and `rehearsal.py` steps them before anything is compiled, to find mistakes.
-`cuda_kernels.py` and `cuda_agent_kernels.py` are the loops as a GPU has them, which `cuda_building.py` compiles and
-launches. `update_modules.py`, `perceptrons.py` and `adam.py` are for updates that are compiled; their products and the
-loops' are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each other by `meeting.py` (`signals.py`).
+compiles both, and `modules.py` keeps the result. `python_form.py` is the same without Numba, with errors explained, and
+`rehearsal.py` steps that before anything is compiled, to find mistakes. `cuda_kernels.py` and `cuda_agent_kernels.py`
+are the loops for a GPU, which `cuda_building.py` compiles and launches. `update_modules.py`, `perceptrons.py` and
+`adam.py` are for compiled updates. Matrix products are tiles (`tiles.py`, `tile_sizes.py`), and threads wait for each
+other in `meeting.py` (`signals.py`).
 
 Not here: who steps environments (`compiled.py`, `compiled_agents.py` and `on_device.py` in `environments/`, `fused.py`,
 `fused_agents.py` and `on_device.py` in `runners/samplers/`), and who learns.

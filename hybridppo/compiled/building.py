@@ -87,8 +87,8 @@ def build(definition: Definition) -> Kernels:
         return explained(definition.name, path, lines, error)
 
     module = load(definition.name, text, LOOPS, explain)
-    loops = (getattr(module, definition.sources.names[name]) for name in LOOPS)
-    return Kernels(*loops, rows_of_a_tile=tiles_of_this_machine()[0])
+    begin_all, step_all, rollout = (getattr(module, definition.sources.names[name]) for name in LOOPS)
+    return Kernels(begin_all, step_all, rollout, rows_of_a_tile=tiles_of_this_machine()[0])
 
 
 def require_numba() -> None:

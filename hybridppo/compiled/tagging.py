@@ -11,10 +11,11 @@ Everything is float32, as the arithmetic of `np.float32` constants keeps it.
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from numpy.typing import NDArray
 
 from hybridppo.compiled.definition import Definition, environment
 from hybridppo.compiled.random_numbers import integers, uniform
@@ -23,6 +24,25 @@ from hybridppo.system.validation import is_number, require_whole
 
 OWN, OTHER = 7, 6
 """Numbers of an observation: of the agent itself, and of each that it sees."""
+SIZE, MARGIN = 480, 16
+"""Of a picture, in pixels; and around the square that is played in."""
+TAGGER, RUNNER, TAGGED, GROUND, EDGE = (176, 32, 38), (38, 96, 178), (240, 170, 60), (250, 250, 248), (120, 120, 120)
+"""Colours of a picture. A line from an agent is its heading."""
+RADIUS = {TAGGER: 6, RUNNER: 4, TAGGED: 5}
+
+
+class Rules(NamedTuple):
+    """What both games have, as `tag` takes it."""
+
+    taggers: int
+    runners: int
+    episode_length: int
+    tagging_distance: float
+    nearest: int
+    exits: bool
+    tag_reward: float
+    tag_penalty: float
+    survival_reward: float
 
 
 def tag(
@@ -121,25 +141,11 @@ def tag(
         state.x_speed[agent], state.y_speed[agent] = x_speed, y_speed
         state.tagged_by[agent] = -1
 
-    return _tag(
-        "Tag",
-        reset,
-        move,
-        MultiDiscrete([levels, levels]),
-        side=1.0,
-        fastest=max(tagger_speed, runner_speed),
-        taggers=taggers,
-        runners=runners,
-        episode_length=episode_length,
-        tagging_distance=tagging_distance,
-        nearest=nearest,
-        unit=unit,
-        egocentric=egocentric,
-        exits=exits,
-        tag_reward=tag_reward,
-        tag_penalty=tag_penalty,
-        survival_reward=survival_reward,
+    rules = Rules(
+        taggers, runners, episode_length, tagging_distance, nearest, exits, tag_reward, tag_penalty, survival_reward
     )
+    fastest, space = max(tagger_speed, runner_speed), MultiDiscrete([levels, levels])
+    return _tag("Tag", reset, move, space, rules, side=1.0, fastest=fastest, unit=unit, egocentric=egocentric)
 
 
 def tag_on_grid(
@@ -199,25 +205,11 @@ def tag_on_grid(
         state.x[agent], state.y[agent] = x, y
         state.tagged_by[agent] = -1
 
-    return _tag(
-        "TagOnGrid",
-        reset,
-        move,
-        Discrete(5),
-        side=float(side - 1),
-        fastest=1.0,
-        taggers=taggers,
-        runners=runners,
-        episode_length=episode_length,
-        tagging_distance=tagging_distance,
-        nearest=nearest,
-        unit=float(side - 1),
-        egocentric=False,
-        exits=exits,
-        tag_reward=tag_reward,
-        tag_penalty=tag_penalty,
-        survival_reward=survival_reward,
+    rules = Rules(
+        taggers, runners, episode_length, tagging_distance, nearest, exits, tag_reward, tag_penalty, survival_reward
     )
+    far = float(side - 1)
+    return _tag("TagOnGrid", reset, move, Discrete(5), rules, side=far, fastest=1.0, unit=far, egocentric=False)
 
 
 def _tag(
@@ -225,22 +217,15 @@ def _tag(
     reset: Callable[..., Any],
     move: Callable[..., Any],
     action_space: Any,
+    rules: Rules,
     *,
     side: float,
     fastest: float,
-    taggers: int,
-    runners: int,
-    episode_length: int,
-    tagging_distance: float,
-    nearest: int,
     unit: float,
     egocentric: bool,
-    exits: bool,
-    tag_reward: float,
-    tag_penalty: float,
-    survival_reward: float,
 ) -> Definition:
     """What both have in common."""
+    taggers, runners, episode_length, tagging_distance, nearest, exits, tag_reward, tag_penalty, survival_reward = rules
     for what, count in (("taggers", taggers), ("runners", runners), ("episode_length", episode_length)):
         require_whole(what, count)
     require_whole("nearest", nearest, 0)
@@ -346,21 +331,10 @@ def _tag(
 
     def draw(state: Any, time: int) -> Any:
         """The square from above."""
-        from hybridppo.compiled.tag_pictures import picture
-
         return picture(state, taggers, side)
 
-    functions = {
-        "reset": reset,
-        "move": move,
-        "catch": catch,
-        "count_tags": count_tags,
-        "reward": reward,
-        "end": end,
-        "observe": observe,
-        "draw": draw,
-        "phases": (move, catch, count_tags),
-    }
+    written = (reset, move, catch, count_tags, reward, end, observe, draw)
+    functions = {function.__name__: function for function in written}
     numbers = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")
     whole = ("in_game", "tagged_by", "tags", "new_tags")
     define = environment(
@@ -369,10 +343,54 @@ def _tag(
         observation_space=Box(-np.inf, np.inf, (OWN + OTHER * num_seen,), np.float32),
         action_space=action_space,
     )
-    return define(type(name, (), functions))
+    return define(type(name, (), {**functions, "phases": (move, catch, count_tags)}))
 
 
 def _require_positive(**values: float) -> None:
     for name, value in values.items():
         if not is_number(value) or value <= 0:
             raise ConfigurationError(f"{name} must be a number above 0, got {shown(value)}")
+
+
+def picture(state: Any, taggers: int, side: float) -> NDArray[np.uint8]:
+    """`[SIZE, SIZE, 3]`: all that are in the game, those who are tagged, and where those who have left were.
+
+    Args:
+        state: the fields, an array of all agents each.
+        taggers: how many there are; they come first.
+        side: of the square.
+    """
+    image = np.empty((SIZE, SIZE, 3), np.uint8)
+    image[:] = GROUND
+    inner = SIZE - 2 * MARGIN
+    for line in (MARGIN - 1, SIZE - MARGIN):
+        image[MARGIN - 1 : SIZE - MARGIN + 1, line] = image[line, MARGIN - 1 : SIZE - MARGIN + 1] = EDGE
+    columns = MARGIN + np.asarray(state.x, np.float64) / side * inner
+    rows = SIZE - MARGIN - np.asarray(state.y, np.float64) / side * inner  # y goes up
+    is_tagger = np.arange(len(columns)) < taggers
+    is_tagged = np.asarray(state.tagged_by) >= 0
+    there = np.asarray(state.in_game) != 0
+    # Taggers last: whoever is caught lies below.
+    for colour, which in (
+        (RUNNER, ~is_tagger & there & ~is_tagged), (TAGGED, ~is_tagger & is_tagged), (TAGGER, is_tagger),
+    ):  # fmt: skip
+        for agent in np.flatnonzero(which):
+            _disc(image, rows[agent], columns[agent], RADIUS[colour], colour)
+            _heading(image, rows[agent], columns[agent], state.heading_x[agent], state.heading_y[agent], colour)
+    return image
+
+
+def _disc(image: NDArray[np.uint8], row: float, column: float, radius: int, colour: tuple[int, int, int]) -> None:
+    top, left = max(int(row) - radius, 0), max(int(column) - radius, 0)
+    bottom, right = min(int(row) + radius + 1, SIZE), min(int(column) + radius + 1, SIZE)
+    rows, columns = np.mgrid[top:bottom, left:right]
+    image[top:bottom, left:right][(rows - row) ** 2 + (columns - column) ** 2 <= radius**2] = colour
+
+
+def _heading(
+    image: NDArray[np.uint8], row: float, column: float, x: float, y: float, colour: tuple[int, int, int]
+) -> None:
+    for far in range(2 * RADIUS[colour] + 1):
+        at, along = int(row - far * y), int(column + far * x)
+        if 0 <= at < SIZE and 0 <= along < SIZE:
+            image[at, along] = colour

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.initialisation import EmptyConvolution, Initialise, initialised
 from hybridppo.networks.rows import images_of, numbers_of
-from hybridppo.spaces.images import Convolution, ImageLayout, layer_sizes
-from hybridppo.spaces.rows import RowLayout
+from hybridppo.spaces.rows import Convolution, ImageLayout, RowLayout, layer_sizes
 
 Convolutions = Literal["nature", "a3c", "impala"]
 Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]

@@ -5,10 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hybridppo.networks.actors import GaussianActor, MaskedActor
+from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import ImageNetwork, JoinedNetwork, Nature
 from hybridppo.networks.encoders import EncodedNetwork
-from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.actor import NumpyActivation

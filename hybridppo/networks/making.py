@@ -23,20 +23,18 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.errors import ConfigurationError, EnvError
-from hybridppo.networks.actors import GaussianActor, MaskedActor
+from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions, Convolve, ImageNetwork, JoinedNetwork
 from hybridppo.networks.encoders import EncodedNetwork, EncoderSizes, parts_with_sizes
-from hybridppo.networks.exploring import StateDependentActor
 from hybridppo.networks.initialisation import EmptyLinear, Initialise, initialised, uniformly_initialised
 from hybridppo.networks.mlp import MLP, Activation
 from hybridppo.networks.recurrent import CELLS, Recurrent, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork, SharedTrunk
 from hybridppo.spaces.distributions import distribution_for
-from hybridppo.spaces.images import ImageLayout
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
-from hybridppo.spaces.rows import RowLayout
+from hybridppo.spaces.rows import ImageLayout, RowLayout
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Observation space, action space, configuration and generator to actor and critic."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.exploring import StateDependentActor, exploring_actor_of
+from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
 from hybridppo.networks.forms import arrays_of, cell_of, numpy_form
 
 if TYPE_CHECKING:

@@ -14,13 +14,11 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.rows import ImageLayout
+
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hybridppo.spaces.images import ImageLayout
-
-from hybridppo.spaces.images import ImageLayout
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 Array = NDArray[Any]
 SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")

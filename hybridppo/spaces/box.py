@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError
 from hybridppo.spaces.base import FromJson, Json, Kind, KindOf
-from hybridppo.spaces.checks import as_numbers, can_be_scaled_to, require_finite, reshaped
+from hybridppo.spaces.checks import UnsupportedSpaceError, as_numbers, can_be_scaled_to, require_finite, reshaped
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
-from hybridppo.spaces.images import ImageLayout
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
+from hybridppo.spaces.rows import ImageLayout
 
 Array = NDArray[Any]
 

@@ -1,4 +1,4 @@
-"""What a space admits as an observation."""
+"""What a space admits as an observation, and which spaces are supported."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +10,14 @@ from numpy.typing import NDArray
 from hybridppo.errors import BadValueError, shown
 
 Array = NDArray[Any]
+
+
+class UnsupportedSpaceError(Exception):
+    """A space, or a part of one, that cannot be what it is asked to be; `reason` may say what to do."""
+
+    def __init__(self, space: gym.Space[Any], path: str = "", reason: str = "") -> None:
+        super().__init__(space, path, reason)
+        self.space, self.path, self.reason = space, path, reason
 
 
 def finite_test(size: int, dtype: Any = np.float32) -> Callable[[Array], Any]:

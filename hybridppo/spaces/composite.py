@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, ConfigurationError, shown
 from hybridppo.spaces.base import Distribution, FromJson, Json, Kind, KindOf
+from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.joint import JointDistribution
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 Array = NDArray[Any]
 

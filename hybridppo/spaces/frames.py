@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hybridppo.errors import EnvError
 from hybridppo.spaces.base import FromJson, Json, KindOf
 from hybridppo.spaces.box import BoxKind
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.rows import ImageLayout
 
 Array = NDArray[Any]
 

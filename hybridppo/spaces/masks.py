@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError
+from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.distributions import REMEDY
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of, unsupported
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 Array = NDArray[Any]
 

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import is_outside
-from hybridppo.spaces.checks import finite_test
+from hybridppo.spaces.checks import UnsupportedSpaceError, finite_test
 from hybridppo.spaces.frames import frames_of
 from hybridppo.spaces.registry import kind_of, unsupported
 from hybridppo.spaces.rows import HoldsRows, RowLayout, RowPart, size_of
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 Array = NDArray[Any]
 

@@ -9,12 +9,10 @@ import gymnasium as gym
 from hybridppo.errors import EnvError
 from hybridppo.spaces.base import Kind
 from hybridppo.spaces.box import BoxKind
+from hybridppo.spaces.checks import UnsupportedSpaceError
+from hybridppo.spaces.choices import DiscreteKind, MultiBinaryKind, MultiDiscreteKind
 from hybridppo.spaces.composite import DictKind, TupleKind
-from hybridppo.spaces.discrete import DiscreteKind
 from hybridppo.spaces.frames import StackedFramesKind
-from hybridppo.spaces.multi_binary import MultiBinaryKind
-from hybridppo.spaces.multi_discrete import MultiDiscreteKind
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 KINDS: list[type[Kind[Any]]] = [
     StackedFramesKind,

@@ -6,9 +6,9 @@ import gymnasium as gym
 
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.box import MOST_NUMBERS
+from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.registry import KINDS, kind_of
-from hybridppo.spaces.unsupported import UnsupportedSpaceError
 
 __all__ = ["MOST_NUMBERS", "are_same", "space_from_json", "space_to_json"]
 

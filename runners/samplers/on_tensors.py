@@ -24,9 +24,8 @@ from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.tensor_block import allocated, load_into, require_like, rows_that_matter, with_finals
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
-from hybridppo.spaces.counted_words import words
 from hybridppo.spaces.distributions import Distribution
-from hybridppo.spaces.on_tensors import TensorActions
+from hybridppo.spaces.on_tensors import TensorActions, words
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import whole
 

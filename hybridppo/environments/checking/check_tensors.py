@@ -12,9 +12,8 @@ from hybridppo.environments.checking.random_steps import STEPS_OF_AN_EPISODE, in
 from hybridppo.environments.checking.report import EnvReport
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import EnvError, EnvStateError
-from hybridppo.spaces.counted_words import words
 from hybridppo.spaces.distributions import distribution_for
-from hybridppo.spaces.on_tensors import TensorActions
+from hybridppo.spaces.on_tensors import TensorActions, words
 
 MOST_STEPS_TO_REPEAT = 50
 """How many steps are made twice, to see whether a seed, or a saved state, gives the same ones."""

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hybridppo.spaces.images import ImageLayout
-from hybridppo.spaces.rows import RowLayout
+from hybridppo.spaces.rows import ImageLayout, RowLayout
 
 Array = NDArray[Any]
 

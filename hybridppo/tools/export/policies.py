@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.actors import GaussianActor, MaskedActor
-from hybridppo.networks.exploring import StateDependentActor
+from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.mlp import ACTIVATIONS
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.recurrent import RecurrentNetwork

@@ -20,7 +20,7 @@ from hybridppo.networks.convolutions import a3c, impala
 from hybridppo.networks.forms import numpy_form
 from hybridppo.networks.mlp import MLP
 from hybridppo.networks.trunks import shared_trunk_of
-from hybridppo.spaces.images import ImageLayout
+from hybridppo.spaces.rows import ImageLayout
 
 BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (3,)), gym.spaces.Discrete(4)
 IMAGE = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)

@@ -11,11 +11,10 @@ from tensor_environments import batched
 
 from hybridppo.compiled import random_numbers
 from hybridppo.errors import BadValueError, EnvError
-from hybridppo.spaces.counted_words import words
 from hybridppo.spaces.deterministic import DeterministicActions
 from hybridppo.spaces.distributions import DiagonalGaussian, distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.on_tensors import TensorActions, TensorEncoder
+from hybridppo.spaces.on_tensors import TensorActions, TensorEncoder, words
 
 IMAGE = Box(0, 255, (3, 4, 1), np.uint8)
 OBSERVATIONS = {

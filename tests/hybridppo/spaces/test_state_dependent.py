@@ -15,7 +15,7 @@ from toy_environments import IdentityBox, IdentityDiscrete
 import hybridppo
 from hybridppo import ConfigurationError, EnvError
 from hybridppo.agents import PPO
-from hybridppo.networks.exploring import StateDependentActor
+from hybridppo.networks.actors import StateDependentActor
 from hybridppo.networks.forms import arrays_of, numpy_form
 from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing

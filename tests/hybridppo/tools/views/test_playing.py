@@ -19,7 +19,7 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.commands.main import main
 from hybridppo.commands.play import _lines
-from hybridppo.compiled.tag_pictures import RUNNER, TAGGED, TAGGER
+from hybridppo.compiled.tagging import RUNNER, TAGGED, TAGGER
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
 

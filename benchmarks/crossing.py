@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import machine
+import numpy as np
 import torch
 from settings import cleanrl
 
 import hybridppo
-from hybridppo import Mirrored, PPOConfig
+from hybridppo import PPO, Mirrored, PPOConfig
+from hybridppo.environments.making import make_environments
 from hybridppo.placements.base import Placement
-from hybridppo.tools.diagnosis.acceptance.behaviour import loop
+from hybridppo.runners.samplers.in_process import Sampler
 
 HIDDEN_SIZES = ["64,64", "256,256", "1024,1024", "2048,2048"]
 WARMUP = 3
@@ -50,8 +52,18 @@ def median_of(cross: Callable[[], float], seconds: float) -> float:
 
 def crossings(config: PPOConfig, env_id: str, device: str, seconds: float) -> Row:
     """Bytes and seconds of a publish, and of a rollout's way."""
-    with loop(mirror(device), config, env_id) as parts:
-        agent, placement, sampler = parts.agent, parts.placement, parts.sampler
+    environments = make_environments(env_id, config.num_envs, vectorization="sync")
+    agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
+    placement = mirror(device)
+    placement.prepare(agent)
+    pin_for = placement.learning_device if placement.pins_rollouts else None
+    noise = np.random.default_rng(0)
+    with contextlib.closing(
+        Sampler(
+            environments, agent.distribution, num_steps=config.num_steps, env_seed=0, noise=noise, pin_for=pin_for,
+            memory=agent.memory,
+        )
+    ) as sampler:  # fmt: skip
         counters = placement.counters
 
         def publish() -> float:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from hybridppo.agents.common.recording import tried_step
 from hybridppo.agents.ddpg.config import DDPGConfig
 from hybridppo.agents.ddpg.networks import Critics
+from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import learning_mode, share_buffers
 from hybridppo.networks.parameters import FlatParameters
-from hybridppo.networks.part_adam import PartAdam
 from hybridppo.rollouts.replay import Transitions
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.recording import GraphRecorder, Record

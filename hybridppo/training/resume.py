@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.auto.auto import Auto
@@ -24,6 +26,7 @@ from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.reporting.callbacks import Callback, Loggers
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.runs.job import Job
+from hybridppo.runs.keywords import ResumeKeywords
 from hybridppo.runs.loading import agent_of, rewind_to
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import changeable_names, takes_options
@@ -50,7 +53,7 @@ def resume(
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
-    **options: Any,
+    **options: Unpack[ResumeKeywords],
 ) -> TrainResult | Any:
     """Go on with a run from its newest checkpoint.
 
@@ -81,8 +84,8 @@ def resume(
             that was killed before it could write one begins anew, and says so.)
         TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
     """
-    options, trackers = named_trackers(options)
-    with contextlib.closing(run_directory_of(run_dir, options.get("distribution"))) as directory:
+    given, trackers = named_trackers({**options})
+    with contextlib.closing(run_directory_of(run_dir, given.get("distribution"))) as directory:
         if "policies" in directory.config:
             from hybridppo.training.several_policies import resume_policies
 
@@ -91,9 +94,9 @@ def resume(
                 run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
                 on_interrupt=on_interrupt,
             )  # fmt: skip
-            return resume_policies(directory, options, env=env, reporting=reporting, **names, track=trackers)
+            return resume_policies(directory, given, env=env, reporting=reporting, **names, track=trackers)
         before = Settings.read(directory)
-        settings = before.with_options(options)
+        settings = before.with_options(given)
         reporting = Reporting.of(
             run_dir,
             settings.run.track,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
@@ -39,6 +40,7 @@ from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.runner import Runner
 from hybridppo.runs.compiling import compiled_options
 from hybridppo.runs.job import Job
+from hybridppo.runs.keywords import TrainKeywords
 from hybridppo.runs.loading import go_on
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
@@ -94,11 +96,15 @@ def train(
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
-    **options: Any,
+    **options: Unpack[TrainKeywords],
 ) -> TrainResult: ...
 @overload
 def train(
-    env: EnvSource, *, config: Mapping[str, PPOConfig], placement: PlacementChoice = "auto", **options: Any
+    env: EnvSource,
+    *,
+    config: Mapping[str, PPOConfig],
+    placement: PlacementChoice = "auto",
+    **options: Unpack[TrainKeywords],
 ) -> "PoliciesResult": ...
 @takes_options(fields_of(*GROUPS))
 def train(
@@ -117,7 +123,7 @@ def train(
     loggers: Loggers = (),
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
-    **options: Any,
+    **options: Unpack[TrainKeywords],
 ) -> "TrainResult | PoliciesResult":
     """Train an agent; or, where `config` is a mapping, an agent for each kind of agents.
 
@@ -155,10 +161,10 @@ def train(
         HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
         TrainingInterrupted: where a signal ended the training, unless `on_interrupt` says otherwise.
     """
-    options, trackers = named_trackers(options)
+    given, trackers = named_trackers({**options})
     reporting = Reporting.of(
         run_dir,
-        options.get("track") or "",
+        given.get("track") or "",
         trackers,
         progress=progress,
         on_iteration=on_iteration,
@@ -166,8 +172,8 @@ def train(
         callbacks=callbacks,
         on_interrupt=on_interrupt,
     )
-    options = {**options, "seed": fresh_seed() if options.get("seed") is None else options["seed"]}
-    run, environment_options = made(RunOptions, options), made(EnvironmentOptions, options)
+    given["seed"] = fresh_seed() if given.get("seed") is None else given["seed"]
+    run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
     if compiled:
         asked = config if isinstance(config, Mapping) else config_asked_for(config, agent, loss, networks)
         has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)

@@ -1,1 +1,1 @@
-"""What shows whether this machine works and how fast it is: `doctor`, `acceptance`, distributions side by side."""
+"""What shows whether this machine works and how fast it is: `doctor`, distributions side by side."""

@@ -1,16 +1,20 @@
 """What this machine has, and whether everything works on it, within two minutes.
 
     $ hybridppo doctor --json doctor.json
+    $ hybridppo doctor --thorough       # every placement, precision and CUDA device, in some minutes
 
-Every check is a case as the acceptance has them (`hybridppo/acceptance/`), but these are few, quick, and more about the
-machine than about the library. They share one process: `--thorough` gives each a process of its own.
+All checks share one process. What else is promised of a GPU is tested in a checkout: `make gpu`.
 """
 
+import math
+import os
+import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_info
 
+from hybridppo._version import __version__
 from hybridppo.agents import PPOConfig
 from hybridppo.auto.comparison import compare_placements
 from hybridppo.environments.checking.check import check_env
-from hybridppo.errors import DeviceError
-from hybridppo.placements.base import Placement
-from hybridppo.placements.migrating import Migrating
 from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.run_directory.files import replace_synced
 from hybridppo.run_directory.lines import as_json, finite
 from hybridppo.runs.loading import load
@@ -33,19 +34,20 @@ from hybridppo.system.accelerator import accelerator_of, described_cuda_devices,
 from hybridppo.system.blas import advice
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.threads import cpu_cores, limit_threads
-from hybridppo.tools.diagnosis.acceptance.case import (
+from hybridppo.tools.diagnosis.case import (
+    PLACEMENTS,
     SMALL,
-    TOLERANCES,
     Bench,
     Case,
     NotPossibleHere,
     Outcome,
+    agrees,
     attempt,
     distance,
+    near,
     require,
     values_of,
 )
-from hybridppo.tools.diagnosis.acceptance.running import machine
 
 MOST_SECONDS = 110.0
 """Checks that have not begun by then are left out, which is said."""
@@ -75,11 +77,25 @@ class Diagnosis:
         return {"machine": self.machine, "is_well": self.is_well, "checks": outcomes, "figures": figures}
 
 
+def machine() -> dict[str, object]:
+    """The versions, cores and CUDA devices that a diagnosis is about."""
+    return {
+        "hybridppo": __version__,
+        "torch": torch.__version__,
+        "CUDA of torch": torch.version.cuda or "none",
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": os.cpu_count() or 1,
+        "CUDA devices": described_cuda_devices(),
+    }
+
+
 def diagnose(
     env_id: str = "CartPole-v1",
     *,
     seconds: float = 2.0,
     most_seconds: float = MOST_SECONDS,
+    thorough: bool = False,
     cases: Iterable[Case] | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Diagnosis:
@@ -89,13 +105,18 @@ def diagnose(
         env_id: the environment whose speed is measured, and that is trained in for it.
         seconds: how long to train under each placement.
         most_seconds: after which no further check is begun.
+        thorough: compare every placement, precision and CUDA device, however long it takes.
         cases: others than those of this file.
         say: told a line a check.
     """
     diagnosis = Diagnosis(machine())
     device = "cuda" if num_cuda_devices() else "cpu"
     start = time.perf_counter()
-    for case in checks(env_id, seconds, diagnosis.figures) if cases is None else cases:
+    if cases is None:
+        cases = checks(env_id, seconds, diagnosis.figures)
+        if thorough:
+            cases, most_seconds = [*cases, *thorough_checks()], math.inf
+    for case in cases:
         if time.perf_counter() - start > most_seconds:
             outcome = Outcome(case.name, case.what, "not possible here", f"left out: {most_seconds:.0f} s are over")
         else:
@@ -128,15 +149,46 @@ def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:
         Case("graphs", "recorded optimizer steps give what others give", _graphs),
         Case("bf16", "the learner's device multiplies bfloat16, and nearly as float32", _bf16),
         Case("environment", "the environment works, and how fast it steps", speed),
-        *(
-            Case(f"same result: {name}", "a training ends where the plain one on the CPU does", _agreement(make))
-            for name, make in _compared().items()
-        ),
+        *_same_results(),
         Case("same result: overlap", "two trainings that overlap end at the same bits", _overlap),
         Case("same result: workers", "worker processes step environments as this process does", _workers),
         Case("files", "a run directory is written, and its agent read back", _files),
         Case("speed of placements", "a few seconds of training under each", placements),
     ]
+
+
+def _same_results() -> Iterator[Case]:
+    """The placements without lag: copies between equals on the CPU, and what a GPU has."""
+    what = "a training ends where the plain one on the CPU does"
+    for name in ("migrate", "hybrid"):
+        yield Case(f"same result: {name} on the CPU", what, partial(_agrees_here, name=name))
+    for name in ("single", "migrate", "hybrid"):
+        yield Case(f"same result: {name}", what, partial(_agrees_on_a_gpu, name=name))
+
+
+def _agrees_here(bench: Bench, name: str) -> str:
+    return agrees(replace(bench, device_name="cpu"), name, updates=UPDATES)
+
+
+def _agrees_on_a_gpu(bench: Bench, name: str, config: PPOConfig = SMALL, device: str = "cuda") -> str:
+    bench.needs_gpu(name)
+    if device == "cuda:1" and num_cuda_devices() < 2:
+        raise NotPossibleHere("this machine has one CUDA device")
+    return agrees(replace(bench, device_name=device), name, config)
+
+
+def thorough_checks() -> Iterator[Case]:
+    """Every placement with eager and with recorded steps, in every precision, and on a second device."""
+    forms = {"eager": replace(SMALL, fast_updates=False), "recorded": replace(SMALL, cuda_graphs=True)}
+    for form, config in forms.items():
+        for name in PLACEMENTS:
+            for device in ("cuda", "cuda:1"):
+                case = partial(_agrees_on_a_gpu, name=name, config=config, device=device)
+                yield Case(f"same result: {name}, {form}, {device}", "as on the CPU", case)
+        for precision in ("tf32", "bf16"):
+            wide = replace(config, precision=precision, hidden_sizes=(256, 256))
+            case = partial(_agrees_on_a_gpu, name="hybrid", config=wide)
+            yield Case(f"same result: hybrid, {form}, {precision}", "near the CPU's float32", case)
 
 
 def _devices(bench: Bench) -> str:
@@ -191,11 +243,7 @@ def _page_locked_copies(bench: Bench) -> str:
 
 
 def _graphs(bench: Bench) -> str:
-    bench.needs_gpu("recording a graph")
-    recorded = replace(SMALL, cuda_graphs=True)
-    expected = bench.train("cpu", SMALL)[0].agent
-    found = bench.train(SingleDevice("cuda"), recorded)[0].agent
-    return _near(distance(found, expected, bench.begun(SMALL)), "fp32")
+    return agrees(bench, "single", replace(SMALL, cuda_graphs=True))
 
 
 def _bf16(bench: Bench) -> str:
@@ -220,47 +268,6 @@ def _environment_speed(env_id: str, figures: dict[str, Any]) -> str:
     return f"{env_id}: {rate:,.0f} steps/s of one environment, {shown_seconds(report.seconds_per_reset)} a reset"
 
 
-def _compared() -> dict[str, Callable[[], Placement]]:
-    """The placements without lag, by name: copies between equals on a CPU, and all that a GPU has."""
-    here: dict[str, Callable[[], Placement]] = {
-        "migrate on the CPU": lambda: Migrating("cpu", "cpu", force_copy=True),
-        "hybrid on the CPU": lambda: Mirrored("cpu", "cpu", force_copy=True),
-    }
-    there: dict[str, Callable[[], Placement]] = {
-        "cuda": lambda: SingleDevice("cuda"),
-        "migrate": lambda: Migrating("cpu", "cuda"),
-        "hybrid": lambda: Mirrored("cpu", "cuda"),
-    }
-    return here | there
-
-
-def _agreement(make: Callable[[], Placement]) -> Callable[[Bench], str]:
-    def run(bench: Bench) -> str:
-        try:
-            placement = make()
-        except DeviceError as error:
-            if num_cuda_devices():
-                raise
-            raise NotPossibleHere(str(error)) from None
-        is_here = placement.learning_device.type == placement.sampling_device.type == "cpu"
-        updates = UPDATES if is_here else 4  # rounding grows with them
-        expected = bench.train("cpu", updates=updates)[0].agent
-        found = bench.train(placement, updates=updates)[0].agent
-        if not is_here:
-            return _near(distance(found, expected, bench.begun(SMALL)), "fp32")
-        require(torch.equal(values_of(found), values_of(expected)), "the parameters differ")
-        return f"the same bits after {updates} updates"
-
-    return run
-
-
-def _near(found: float, precision: str) -> str:
-    tolerance = TOLERANCES[precision]
-    said = f"{found:.2g} of the way apart (at most {tolerance:g})"
-    require(found <= tolerance, said)
-    return said
-
-
 def _overlap(bench: Bench) -> str:
     learning = "cuda" if bench.is_gpu else "cpu"
     first, second = (
@@ -272,7 +279,7 @@ def _overlap(bench: Bench) -> str:
         same = torch.equal(values_of(first[0].agent), values_of(second[0].agent))
         require(same, "two trainings of one seed differ")
         return f"the same bits after {UPDATES} updates, one behind"
-    return _near(distance(second[0].agent, first[0].agent, bench.begun(SMALL)), "fp32")
+    return near(distance(second[0].agent, first[0].agent, bench.begun(SMALL)))
 
 
 def _workers(bench: Bench) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
+from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
@@ -25,6 +26,7 @@ from hybridppo.environments.pickling import pack
 from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, shown
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
+from hybridppo.runs.keywords import TuneKeywords
 from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import name_of_source
 from hybridppo.runs.starting import start_from
@@ -89,7 +91,7 @@ def tune(
     fixed: dict[str, Any] | None = None,
     placement: PlacementChoice = "cpu",
     progress: bool = True,
-    **options: Any,
+    **options: Unpack[TuneKeywords],
 ) -> Entry:
     """Search for settings of PPO, and train the best ones again on further seeds.
 
@@ -129,8 +131,9 @@ def tune(
     trials = require_whole("trials", trials)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
     output, fixed = Path(output), {**FIXED, **(fixed or {})}
-    environment = made(EnvironmentOptions, options)
-    run = RunOptions(total_steps, seed=seed, start_from=options.get("start_from"))
+    given: dict[str, Any] = {**options}
+    environment = made(EnvironmentOptions, given)
+    run = RunOptions(total_steps, seed=seed, start_from=given.get("start_from"))
     total_steps, seed = run.total_steps, require_whole("seed", seed, 0, below=LARGEST_SEED - FINAL_SEEDS)
     where = resolve_placement(placement)
     if isinstance(where, Auto):

@@ -1,6 +1,5 @@
 """What `hybridppo doctor` finds, and what it makes of it."""
 
-import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,15 +9,10 @@ import pytest
 import torch
 
 import hybridppo
-from hybridppo.commands.doctor import Doctor
 from hybridppo.commands.main import main
 from hybridppo.placements.mirrored import Mirrored
 from hybridppo.tools.diagnosis import doctor
-from hybridppo.tools.diagnosis.acceptance import __main__ as acceptance
-from hybridppo.tools.diagnosis.acceptance.case import Bench, Case, require
-
-QUICK, THOROUGH = ("--env", "--seconds", "--json"), ("--output", "--device", "--only")
-"""Flags of the two forms, without those that take no value."""
+from hybridppo.tools.diagnosis.case import Bench, Case, require
 
 
 def run(*arguments: object) -> int:
@@ -133,42 +127,18 @@ def test_an_environment_that_is_not_there_is_a_failure() -> None:
     assert "Nowhere" in outcome.detail
 
 
-def test_thorough_is_the_acceptance_with_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_thorough_compares_every_placement_precision_and_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("--thorough", "--list") == 0
-    assert "result/hybrid/discrete" in capsys.readouterr().out
-    assert run("--thorough", "--list", "--only", "stop") == 0
-    assert "result/hybrid/discrete" not in capsys.readouterr().out
-    given: list[list[str]] = []
-    monkeypatch.setattr(acceptance, "main", lambda arguments: given.append(arguments) or 1)
-    assert run("--thorough", "--device", "cpu", "--only", "stop", "--output", tmp_path) == 1
-    assert given == [["--output", str(tmp_path), "--device", "cpu", "--only", "stop"]]
+    monkeypatch.setattr(doctor, "checks", lambda *arguments: [])
+    assert run("--thorough") == 0
+    out = capsys.readouterr().out
+    assert "same result: overlap, recorded, cuda:1 (" in out
+    assert "same result: hybrid, eager, bf16 (" in out
+    if not torch.cuda.is_available():
+        assert out.count("not possible here: ") == out.count("needs a CUDA device") == 24
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--seconds", 0), "--seconds must be positive"),
-        *((("--thorough", flag, 3), f"{flag} cannot be had with --thorough") for flag in QUICK),
-        *(((flag, "cpu"), f"{flag} is of --thorough") for flag in THOROUGH),
-        (("--list",), "--list is of --thorough"),
-    ],
-    ids=str,
-)
-def test_options_that_would_do_nothing_are_refused(
-    arguments: tuple[object, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise AssertionError("nothing may run")
-
-    monkeypatch.setattr("hybridppo.tools.diagnosis.doctor.diagnose", fail)
-    monkeypatch.setattr(acceptance, "main", fail)
-    assert run(*arguments) == 2
-    assert f"hybridppo: error: {said}" in capsys.readouterr().err
-
-
-def test_every_option_of_the_doctor_is_of_one_of_its_forms() -> None:
-    """A further option is refused, too, in the form that it is not of."""
-    names = {f"--{each.name}" for each in dataclasses.fields(Doctor)} - {"--thorough", "--debug"}
-    assert names == {*QUICK, *THOROUGH, "--list"}
+def test_seconds_must_be_positive(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--seconds", 0) == 2
+    assert "hybridppo: error: --seconds must be positive" in capsys.readouterr().err

@@ -10,6 +10,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from gpu_cases.behaviour import breaking_off, waits_once
+from gpu_cases.environments import Colours, Parts
+from gpu_cases.results import IMAGES
 from torch import Tensor
 
 from hybridppo.agents import PPOConfig
@@ -17,33 +20,33 @@ from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.placements.base import Placement
 from hybridppo.system.accelerator import accelerator_of
-from hybridppo.tools.diagnosis.acceptance.behaviour import waits_once
-from hybridppo.tools.diagnosis.acceptance.case import (
+from hybridppo.tools.diagnosis.case import (
     SMALL,
     TOLERANCES,
     Bench,
     Case,
-    breaking_off,
+    agrees,
     distance,
+    on_the_cpu,
+    placement_on,
     require,
     values_of,
 )
-from hybridppo.tools.diagnosis.acceptance.results import IMAGES, agrees, on_the_cpu, placement_on
 from hybridppo.training.resume import resume
 from hybridppo.training.train import TrainResult, train
 
 NORMALISED = replace(SMALL, normalize_observations=True, normalize_rewards=True)
 MEMORY = replace(SMALL, recurrent="lstm", recurrent_size=16, sequence_length=8)
 
-KINDS: dict[str, tuple[str, PPOConfig]] = {
+KINDS: dict[str, tuple[Any, PPOConfig]] = {
     "normalised": ("Pendulum-v1", NORMALISED),
     "pool": ("CartPole-v1", replace(NORMALISED, pool_size=3)),
     "squashed": ("Pendulum-v1", replace(SMALL, squash_actions=True)),
     "noise of the state": ("Pendulum-v1", replace(SMALL, use_sde=True, sde_sample_freq=4, log_std_init=-1.0)),
-    "parts": ("Parts", replace(IMAGES, encoder_sizes={"arm": (8,)}, normalize_observations=True)),
-    "shared trunk": ("Colours", replace(IMAGES, shared_trunk=True)),
+    "parts": (Parts, replace(IMAGES, encoder_sizes={"arm": (8,)}, normalize_observations=True)),
+    "shared trunk": (Colours, replace(IMAGES, shared_trunk=True)),
     "lstm": ("CartPole-v1", MEMORY),
-    "gru": ("Parts", replace(MEMORY, recurrent="gru", num_steps=16)),
+    "gru": (Parts, replace(MEMORY, recurrent="gru", num_steps=16)),
     "memory, ragged": ("CartPole-v1", replace(MEMORY, sequence_length=5, normalize_rewards=True)),
 }
 """By name, the environment and what is configured."""

@@ -4,69 +4,28 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from gpu_cases.environments import Colours, Lengths
+
 from hybridppo.agents import PPOConfig
-from hybridppo.placements.base import Placement
-from hybridppo.placements.migrating import Migrating
-from hybridppo.placements.mirrored import Mirrored
-from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.accelerator import num_cuda_devices
-from hybridppo.tools.diagnosis.acceptance.case import SMALL, TOLERANCES, Bench, Case, NotPossibleHere, distance, require
+from hybridppo.tools.diagnosis.case import (
+    PLACEMENTS,
+    SMALL,
+    TOLERANCES,
+    Bench,
+    Case,
+    NotPossibleHere,
+    agrees,
+    distance,
+    on_the_cpu,
+    placement_on,
+    require,
+)
 
 IMAGES = replace(SMALL, hidden_sizes=(32,), activation="relu", num_steps=16)
 WIDE = replace(SMALL, hidden_sizes=(256, 256))
 WIDE_IMAGES = replace(IMAGES, hidden_sizes=(256,))
 EPISODES = replace(SMALL, num_envs=1, episodes_per_rollout=2)
-
-PLACEMENTS = ("single", "migrate", "hybrid", "overlap", "overlap on one device")
-SIMPLE = ("single", "migrate", "hybrid")
-
-
-def placement_on(name: str, bench: Bench, sampling: str = "cpu") -> Placement:
-    """The placement of that name which learns on the bench's device, and copies even where that is the CPU."""
-    device = bench.device
-    forced = not bench.is_gpu
-    if name == "single":
-        return SingleDevice(device)
-    if name == "migrate":
-        return Migrating(sampling, device, force_copy=forced)
-    if name == "hybrid":
-        return Mirrored(sampling, device, verify=True, force_copy=forced)
-    if name == "overlap":
-        return Mirrored(sampling, device, max_lag=1)
-    return Mirrored(device, device, max_lag=1)
-
-
-def on_the_cpu(name: str) -> Placement:
-    """What a placement's result is compared with: the same without a device, and with the same lag."""
-    return Mirrored("cpu", "cpu", max_lag=1) if name.startswith("overlap") else SingleDevice("cpu")
-
-
-def agrees(
-    bench: Bench, name: str, config: PPOConfig, env: str = "CartPole-v1", *, updates: int = 4, num_workers: int = 0
-) -> str:
-    """Train under the placement and on the CPU, and compare where both end."""
-    precision = config.precision
-    if precision != "fp32":
-        bench.needs_precision(precision)
-    if config.cuda_graphs:
-        bench.needs_gpu("recording a CUDA graph")
-    placement = placement_on(name, bench)
-    found, history = bench.train(placement, config, env=env, updates=updates, num_workers=num_workers)
-    reference = replace(config, precision="fp32", cuda_graphs=False, fast_updates=True)
-    expected, _ = bench.train(on_the_cpu(name), reference, env=env, updates=updates)
-    apart = distance(found.agent, expected.agent, bench.begun(reference, env=env))
-    tolerance = TOLERANCES[precision]
-    said = f"ends {apart:.2g} of the way from the CPU's end (allowed: {tolerance})"
-    require(apart <= tolerance, said)
-    require(found.agent.parameters.values.device == bench.device, f"the agent is not on {bench.device}")
-    if config.cuda_graphs:
-        replays = sum(metrics["graph_replays"] for metrics in history)
-        recordings = sum(metrics["graph_recordings"] for metrics in history)
-        eager = sum(metrics["graph_eager_steps"] for metrics in history)
-        # Of whole episodes, sizes need not come back.
-        require(replays > 0 or config.episodes_per_rollout is not None, "no step was replayed")
-        said += f"; {recordings:.0f} recordings, {replays:.0f} replays, {eager:.0f} eager steps"
-    return said
 
 
 def on_second_gpu(bench: Bench, name: str, config: PPOConfig) -> str:
@@ -106,9 +65,9 @@ def result_cases() -> Iterator[Case]:
     for form, config in _forms(IMAGES):
         for name in PLACEMENTS:
             what = f"{name}, convolutions in float32, {form} steps: as on the CPU"
-            yield Case(f"result/{name}/images/{form}", what, partial(agrees, name=name, config=config, env="Colours"))
+            yield Case(f"result/{name}/images/{form}", what, partial(agrees, name=name, config=config, env=Colours))
     for precision in ("tf32", "bf16"):
-        for env, base, kind in (("CartPole-v1", WIDE, "mlp"), ("Colours", WIDE_IMAGES, "images")):
+        for env, base, kind in (("CartPole-v1", WIDE, "mlp"), (Colours, WIDE_IMAGES, "images")):
             for form, config in _forms(replace(base, precision=precision)):
                 what = f"hybrid in {precision}, {kind}, {form} steps: near the CPU's float32"
                 case = partial(agrees, name="hybrid", config=config, env=env)
@@ -127,6 +86,6 @@ def result_cases() -> Iterator[Case]:
             yield Case(f"overlap/workers {workers}/{form}", what, case)
         episodes = replace(EPISODES, cuda_graphs=config.cuda_graphs, fast_updates=config.fast_updates)
         for name in ("hybrid", "overlap", "overlap on one device"):
-            case = partial(agrees, name=name, config=episodes, env="Lengths", updates=12)
+            case = partial(agrees, name=name, config=episodes, env=Lengths, updates=12)
             what = f"{name}, rollouts of whole episodes, {form} steps: as on the CPU"
             yield Case(f"episodes/{name}/{form}", what, case)

@@ -2,12 +2,15 @@
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
+from gpu_cases.environments import Enormous
+from gpu_cases.results import EPISODES, WIDE
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.auto.auto import Auto
@@ -20,23 +23,38 @@ from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runs.loading import load
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.interruption import Stopped
-from hybridppo.tools.diagnosis.acceptance.case import (
+from hybridppo.tools.diagnosis.case import (
+    PLACEMENTS,
     SMALL,
     TOLERANCES,
     Bench,
     Case,
-    breaking_off,
     distance,
+    placement_on,
     require,
     values_of,
 )
-from hybridppo.tools.diagnosis.acceptance.environments import ENVIRONMENTS
-from hybridppo.tools.diagnosis.acceptance.results import EPISODES, PLACEMENTS, SIMPLE, WIDE, placement_on
 from hybridppo.training.evaluate import evaluate_agent
 from hybridppo.training.resume import resume
 
 EAGER, RECORDED = replace(SMALL, fast_updates=False), replace(SMALL, cuda_graphs=True)
 MANY_SIZES = 40
+
+
+class _BreakOffError(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def breaking_off() -> Iterator[Callable[[Any], None]]:
+    """Gives an `on_iteration` that breaks a training off after its third iteration, by an error that ends here."""
+
+    def break_off(metrics: Any) -> None:
+        if metrics["iteration"] == 3:
+            raise _BreakOffError
+
+    with contextlib.suppress(_BreakOffError):
+        yield break_off
 
 
 @dataclass(frozen=True)
@@ -54,9 +72,9 @@ class Loop:
 
 
 @contextlib.contextmanager
-def loop(placement: Placement, config: PPOConfig, env: str = "CartPole-v1") -> Iterator[Loop]:
+def loop(placement: Placement, config: PPOConfig, env: Any = "CartPole-v1") -> Iterator[Loop]:
     """The parts of a training, closed afterwards."""
-    environments = make_environments(ENVIRONMENTS.get(env, env), config.num_envs, vectorization="sync")
+    environments = make_environments(env, config.num_envs, vectorization="sync")
     agent = PPO(environments.observation_space, environments.action_space, config, seed=0)
     placement.prepare(agent)
     sampler = Sampler(
@@ -74,7 +92,7 @@ def loop(placement: Placement, config: PPOConfig, env: str = "CartPole-v1") -> I
         sampler.close()
 
 
-def waits_once(bench: Bench, config: PPOConfig, env: str = "CartPole-v1", *, each_pass: bool = False) -> str:
+def waits_once(bench: Bench, config: PPOConfig, env: Any = "CartPole-v1", *, each_pass: bool = False) -> str:
     """Updates wait for the device once, but for what each pass asks, and for the one in which steps are recorded."""
     bench.needs_gpu("counting waits")
     counts = []
@@ -201,7 +219,7 @@ def stops_by_kl(bench: Bench, config: PPOConfig) -> str:
 def diverges(bench: Bench) -> str:
     """What is not finite ends the training with its name."""
     try:
-        bench.train(placement_on("hybrid", bench), env="Enormous")
+        bench.train(placement_on("hybrid", bench), env=Enormous)
     except TrainingError as error:
         return str(error).partition(". ")[0]
     require(False, "training went on with numbers that are not finite")
@@ -296,12 +314,10 @@ def behaviour_cases() -> Iterator[Case]:
     yield Case("divergence", "numbers that are not finite end the training", diverges)
     yield Case("round trip", "an agent goes to the CPU and comes back", comes_back)
     wide = replace(WIDE, cuda_graphs=True, num_steps=128)
-    yield Case(
-        "auto/recorded", "auto measures recorded steps of wide networks", partial(auto_measures, config=wide), True
-    )
+    yield Case("auto/recorded", "auto measures recorded steps of wide networks", partial(auto_measures, config=wide))
     small = replace(SMALL, num_steps=128)
-    yield Case("auto/eager", "auto measures eager steps of small networks", partial(auto_measures, config=small), True)
-    for name in SIMPLE:
+    yield Case("auto/eager", "auto measures eager steps of small networks", partial(auto_measures, config=small))
+    for name in ("single", "migrate", "hybrid"):
         case = partial(evaluates, name=name)
         yield Case(f"evaluation/{name}", f"{name}: evaluation as on the CPU", case)
     yield Case("crossings", "a mirror publishes once an update, from page-locked memory", counts_crossings)

@@ -1,6 +1,5 @@
 """Environments that cases train in, besides gymnasium's own: small, deterministic, and of the library alone."""
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -106,11 +105,3 @@ class Parts(gym.Env[Any, Any]):
         image = self.np_random.integers(0, 64, (12, 12, 1), dtype=np.uint8) + np.uint8(128 * self._is_bright)
         arm = self.np_random.uniform(-1.0, 1.0, 3).astype(np.float32)
         return {"eye": image, "arm": arm, "hand": self._hand}
-
-
-ENVIRONMENTS: dict[str, Callable[[], gym.Env[Any, Any]]] = {
-    "Colours": Colours,
-    "Enormous": Enormous,
-    "Lengths": Lengths,
-    "Parts": Parts,
-}

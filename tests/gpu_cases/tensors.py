@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_cases.behaviour import breaking_off
 
 from hybridppo.agents import PPO, PPOConfig
 from hybridppo.environments.tensors import TensorEnvironments
@@ -15,12 +16,11 @@ from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.runners.samplers.on_tensors import TensorSampler
 from hybridppo.system.accelerator import accelerator_of
-from hybridppo.tools.diagnosis.acceptance.case import (
+from hybridppo.tools.diagnosis.case import (
     SMALL,
     TOLERANCES,
     Bench,
     Case,
-    breaking_off,
     distance,
     require,
     values_of,

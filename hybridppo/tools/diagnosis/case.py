@@ -1,10 +1,9 @@
-"""What a case is, and what it is run with."""
+"""A check of this machine, what it runs with, and whether a training ends where the CPU's does."""
 
-import contextlib
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +15,12 @@ from torch import Tensor
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import shown
 from hybridppo.interfaces import Agent, Metrics
+from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
+from hybridppo.placements.migrating import Migrating
+from hybridppo.placements.mirrored import Mirrored
+from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
-from hybridppo.tools.diagnosis.acceptance.environments import ENVIRONMENTS
 from hybridppo.training.train import TrainResult, train
 
 Status = Literal["passed", "failed", "not possible here"]
@@ -29,6 +31,9 @@ TOLERANCES = {"fp32": 0.005, "tf32": 0.1, "bf16": 0.3}
 """How far parameters may end from where the CPU's float32 takes them, as a part of the way that they have gone. On a
 CPU, over the 16 steps of these cases, two forms of float32 were measured to end 0.000002 apart, and torch's bfloat16
 0.006 from float32 with an MLP and 0.14 with convolutions. A GPU's own figures are in the report."""
+
+
+PLACEMENTS = ("single", "migrate", "hybrid", "overlap", "overlap on one device")
 
 
 class NotPossibleHere(Exception):  # noqa: N818 - no error: an answer
@@ -48,8 +53,6 @@ class Case:
     """In a sentence, for the report."""
     run: Callable[["Bench"], str]
     """Tries it; what was found, in a few words."""
-    alone: bool = False
-    """Whether it goes by a stopwatch, and so nothing is to run beside it."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Bench:
         placement: Any,
         config: PPOConfig = SMALL,
         *,
-        env: str = "CartPole-v1",
+        env: Any = "CartPole-v1",
         updates: int = 4,
         on_iteration: Callable[[Metrics], object] = lambda metrics: None,
         **options: Any,
@@ -125,7 +128,7 @@ class Bench:
             goal = {"total_steps": 10**7, "total_episodes": updates * episodes}
         arguments = {"seed": 0, "vectorization": "sync", "num_workers": 0, **goal, **options}
         result = train(
-            ENVIRONMENTS.get(env, env),
+            env,
             placement=placement,
             config=config,
             progress=False,
@@ -134,7 +137,7 @@ class Bench:
         )
         return result, history
 
-    def begun(self, config: PPOConfig, *, env: str = "CartPole-v1") -> Tensor:
+    def begun(self, config: PPOConfig, *, env: Any = "CartPole-v1") -> Tensor:
         """Where trainings of this configuration begin: where one ends that learns next to nothing."""
         unmoved = replace(config, learning_rate=1e-30, critic_learning_rate=None, precision="fp32", cuda_graphs=False)
         return values_of(self.train("cpu", unmoved, env=env, updates=1)[0].agent)
@@ -159,22 +162,6 @@ def require(holds: bool, what: str) -> None:
         raise DisagreementError(what)
 
 
-class _BreakOffError(Exception):
-    pass
-
-
-@contextlib.contextmanager
-def breaking_off() -> Iterator[Callable[[Metrics], None]]:
-    """Gives an `on_iteration` that breaks a training off after its third iteration, by an error that ends here."""
-
-    def break_off(metrics: Metrics) -> None:
-        if metrics["iteration"] == 3:
-            raise _BreakOffError
-
-    with contextlib.suppress(_BreakOffError):
-        yield break_off
-
-
 def attempt(case: Case, bench: Bench) -> Outcome:
     """Run a case, whatever comes of it. Warnings are errors within it."""
     start = time.perf_counter()
@@ -193,3 +180,59 @@ def attempt(case: Case, bench: Bench) -> Outcome:
         said = shown(str(error), 600).strip("'\"")
         status, detail = "failed", f"{type(error).__name__}: {said} ({Path(place.filename).name}:{place.lineno})"
     return Outcome(case.name, case.what, status, detail, time.perf_counter() - start)
+
+
+def placement_on(name: str, bench: Bench, sampling: str = "cpu") -> Placement:
+    """The placement of that name that learns on the bench's device, and copies even if that is the CPU."""
+    device = bench.device
+    forced = not bench.is_gpu
+    if name == "single":
+        return SingleDevice(device)
+    if name == "migrate":
+        return Migrating(sampling, device, force_copy=forced)
+    if name == "hybrid":
+        return Mirrored(sampling, device, verify=True, force_copy=forced)
+    if name == "overlap":
+        return Mirrored(sampling, device, max_lag=1)
+    return Mirrored(device, device, max_lag=1)
+
+
+def on_the_cpu(name: str) -> Placement:
+    """What a placement's result is compared with: the same lag, on the CPU alone."""
+    return Mirrored("cpu", "cpu", max_lag=1) if name.startswith("overlap") else SingleDevice("cpu")
+
+
+def agrees(
+    bench: Bench, name: str, config: PPOConfig = SMALL, env: Any = "CartPole-v1", *, updates: int = 4,
+    num_workers: int = 0,
+) -> str:  # fmt: skip
+    """Train under the placement and on the CPU, and compare where both end.
+
+    If only the placement differs, and learns on the CPU, both must end at the same bits.
+    """
+    if config.precision != "fp32":
+        bench.needs_precision(config.precision)
+    if config.cuda_graphs:
+        bench.needs_gpu("recording a CUDA graph")
+    found, history = bench.train(placement_on(name, bench), config, env=env, updates=updates, num_workers=num_workers)
+    reference = replace(config, precision="fp32", cuda_graphs=False, fast_updates=True)
+    expected, _ = bench.train(on_the_cpu(name), reference, env=env, updates=updates)
+    require(found.agent.parameters.values.device == bench.device, f"the agent is not on {bench.device}")
+    if config == reference and bench.device.type == "cpu":
+        require(torch.equal(values_of(found.agent), values_of(expected.agent)), "the parameters differ")
+        return f"the same bits after {updates} updates"
+    said = near(distance(found.agent, expected.agent, bench.begun(reference, env=env)), config.precision)
+    if config.cuda_graphs:
+        names = ("graph_recordings", "graph_replays", "graph_eager_steps")
+        counts = {name: sum(metrics[name] for metrics in history) for name in names}
+        # Sizes of minibatches need not come back if rollouts are whole episodes.
+        require(counts["graph_replays"] > 0 or config.episodes_per_rollout is not None, "no step was replayed")
+        said += "; " + ", ".join(f"{count:.0f} {name}" for name, count in counts.items())
+    return said
+
+
+def near(found: float, precision: str = "fp32") -> str:
+    """Require that a distance is within the tolerance of this precision."""
+    said = f"ends {found:.2g} of the way from the CPU's end (allowed: {TOLERANCES[precision]})"
+    require(found <= TOLERANCES[precision], said)
+    return said

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpu_cases.tensors import EAGER, LENGTH
 
 from hybridppo.agents import PPO
 from hybridppo.environments.compiled import CompiledEnvironments
@@ -22,18 +23,17 @@ from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 from hybridppo.runs.distribution_policies import GPUOnly
 from hybridppo.system.accelerator import accelerator_of, num_cuda_devices
 from hybridppo.system.recording import GraphRecorder
-from hybridppo.tools.diagnosis.acceptance.case import (
+from hybridppo.tools.diagnosis.case import (
     SMALL,
     TOLERANCES,
     Bench,
     Case,
     NotPossibleHere,
     distance,
+    placement_on,
     require,
     values_of,
 )
-from hybridppo.tools.diagnosis.acceptance.results import placement_on
-from hybridppo.tools.diagnosis.acceptance.tensors import EAGER, LENGTH
 from hybridppo.training.train import TrainResult, train
 
 NUM_ENVS, NUM_STEPS = 64, 50

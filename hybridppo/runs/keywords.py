@@ -1,0 +1,77 @@
+"""The options of `train`, `resume` and `tune` as editors and type checkers see them.
+
+`tests/hybridppo/runs/test_keywords.py` holds them to the fields of the dataclasses in `GROUPS`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from typing_extensions import Required
+
+from hybridppo.environments.options import AutoresetName, OnEnvError, Vectorization
+from hybridppo.reporting.trackers.base import Tracker
+from hybridppo.runs.distribution_policies import Distribution
+
+
+class EnvironmentKeywords(TypedDict, total=False):
+    """The fields of `EnvironmentOptions`."""
+
+    vectorization: Vectorization
+    env_threads: int
+    autoreset_mode: AutoresetName | None
+    on_env_error: OnEnvError
+    worker_timeout: float
+    env_kwargs: dict[str, Any] | None
+    imports: str
+    action_masks: bool
+    frame_stack: int
+    clip_rewards: bool | None
+    episodic_life: bool
+
+
+class TrainKeywords(EnvironmentKeywords, total=False):
+    """The options of `train`: also the fields of `RunOptions`."""
+
+    total_steps: Required[int]
+    total_episodes: int | None
+    seed: int | None
+    num_workers: int | None
+    evaluation_episodes: int
+    evaluate_every: int
+    evaluate_episodes: int
+    evaluate_beside: bool | None
+    target_return: float | None
+    track: str | Tracker | Sequence[str | Tracker]
+    start_from: str | Path | None
+    checkpoint_seconds: float
+    keep_checkpoints: int
+    distribution: str | Distribution
+    address: str | None
+
+
+class TuneKeywords(EnvironmentKeywords, total=False):
+    """The options of `tune`: what can change the result of a trial."""
+
+    start_from: str | Path | None
+
+
+class ResumeKeywords(TypedDict, total=False):
+    """The options of `resume`: those that a run may change; None keeps the run's own."""
+
+    env_threads: int | None
+    on_env_error: OnEnvError | None
+    worker_timeout: float | None
+    total_steps: int | None
+    total_episodes: int | None
+    num_workers: int | None
+    evaluation_episodes: int | None
+    evaluate_every: int | None
+    evaluate_episodes: int | None
+    evaluate_beside: bool | None
+    target_return: float | None
+    track: str | Tracker | Sequence[str | Tracker] | None
+    checkpoint_seconds: float | None
+    keep_checkpoints: int | None
+    distribution: str | Distribution | None
+    address: str | None

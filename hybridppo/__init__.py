@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         SingleLearnerCoarse,
         SingleLearnerFine,
     )
-    from hybridppo.runs.loading import load
+    from hybridppo.runs.loading import load, load_policies
     from hybridppo.tools.diagnosis.comparing import compare_distributions
     from hybridppo.tools.diagnosis.doctor import diagnose
     from hybridppo.tools.experiments.search import tune
@@ -57,10 +57,8 @@ if TYPE_CHECKING:
     from hybridppo.tools.views.playing import play, record_video
     from hybridppo.tools.views.plotting import plot_runs
     from hybridppo.tools.views.report import write_report
-    from hybridppo.training.evaluate import evaluate, evaluate_agent
-    from hybridppo.training.policies_of_run import evaluate_policies, load_policies
+    from hybridppo.training.evaluate import evaluate, evaluate_agent, evaluate_policies
     from hybridppo.training.resume import resume
-    from hybridppo.training.several_policies import PoliciesResult
     from hybridppo.training.train import TrainResult, train
 
 __all__ = [
@@ -88,7 +86,6 @@ __all__ = [
     "OutOfMemoryError",
     "PPOConfig",
     "Placement",
-    "PoliciesResult",
     "RunDirectoryError",
     "SingleDevice",
     "SingleLearnerCoarse",
@@ -147,14 +144,12 @@ __getattr__ = lazy_attributes(
         ),
         "compare_distributions": "hybridppo.tools.diagnosis.comparing",
         **dict.fromkeys(("TrainResult", "train"), "hybridppo.training.train"),
-        **dict.fromkeys(("evaluate", "evaluate_agent"), "hybridppo.training.evaluate"),
-        "PoliciesResult": "hybridppo.training.several_policies",
-        **dict.fromkeys(("evaluate_policies", "load_policies"), "hybridppo.training.policies_of_run"),
+        **dict.fromkeys(("evaluate", "evaluate_agent", "evaluate_policies"), "hybridppo.training.evaluate"),
         "Callback": "hybridppo.reporting.callbacks",
         "Tracker": "hybridppo.reporting.trackers.base",
         "check_env": "hybridppo.environments.checking.check",
         "diagnose": "hybridppo.tools.diagnosis.doctor",
-        "load": "hybridppo.runs.loading",
+        **dict.fromkeys(("load", "load_policies"), "hybridppo.runs.loading"),
         "FrameStack": "hybridppo.environments.frame_stack",
         "make_env": "hybridppo.environments.named",
         "plot_runs": "hybridppo.tools.views.plotting",

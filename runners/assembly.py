@@ -12,8 +12,8 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.registration import has_all_in_its_state
 from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Agent, learns_from_replay
-from hybridppo.networks.forms import numpy_form
+from hybridppo.interfaces import Agent, has_policies, learns_from_replay
+from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
 from hybridppo.runners.off_policy import OffPolicyRunner
@@ -31,16 +31,23 @@ from hybridppo.system.recording import GraphRecorder
 
 if TYPE_CHECKING:
     from hybridppo.environments.compiled import CompiledEnvironments
-    from hybridppo.environments.compiled_agents import CompiledAgents
     from hybridppo.environments.tensors import TensorEnvironments
     from hybridppo.runners.samplers.fused_actor import FusedDistribution
-    from hybridppo.runners.samplers.on_device import DeviceSampler
-    from hybridppo.runners.samplers.together import PolicySampler
 
 logger = logging.getLogger(__name__)
 
 
 def make_sampler(
+    source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+) -> BaseSampler:
+    """What samples for an agent, as `_make_sampler`, which counts what each policy does if there are several."""
+    sampler = _make_sampler(source, environments, agent, placement, **options)
+    if has_policies(agent):
+        sampler.count_by_policy(agent.columns)
+    return sampler
+
+
+def _make_sampler(
     source: EnvSource,
     environments: Environments,
     agent: Agent,
@@ -83,7 +90,7 @@ def make_sampler(
     may_be_on_device = environments.is_compiled and not samples_on_cpu and not num_workers
     if may_be_on_device and _fits_device(agent, placement, num_episodes):
         compiled = cast("CompiledEnvironments", environments)
-        return _on_device(compiled, agent, placement, num_steps, env_seed)(0, noise)
+        return _on_device(compiled, agent, placement, num_steps, env_seed, noise)
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
@@ -104,7 +111,7 @@ def make_sampler(
         )
     begins_here = False
     if num_workers is None:
-        num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
+        num_workers = int(overlaps and samples_on_cpu and actor_form(agent.actor) is not None)
         if transport is Processes and pin_for is None and _may_move(source, environments, options):
             # Nobody has asked for environments apart from this process, so they may begin here.
             begins_here = True
@@ -195,39 +202,14 @@ def _require_turns_there(
             )
 
 
-PolicySamplers = Callable[[int, np.random.Generator], "PolicySampler | DeviceSampler"]
-"""Makes the sampler of a policy, by its number, with the owner of its actions' randomness."""
-
-
-def policy_samplers(
-    environments: "CompiledAgents", agent: Agent, placement: Placement, *, num_steps: int, env_seed: int
-) -> PolicySamplers:
-    """The samplers of several policies, one for each kind of agents.
-
-    Args:
-        environments: with kinds of agents.
-        agent: of one of the policies; all have its action space.
-        placement: of each.
-        num_steps: of each environment per rollout.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
-    """
-    from hybridppo.runners.samplers.together import PolicySampler, Together
-
-    if _fits_device(agent, placement, None):
-        return _on_device(environments, agent, placement, num_steps, env_seed, apart=True)
-    together = Together(environments, agent.distribution, env_seed, bytearray(1))
-    return lambda policy, noise: PolicySampler(together, policy, num_steps=num_steps, noise=noise)
-
-
 def _on_device(
     environments: "CompiledEnvironments",
     agent: Agent,
     placement: Placement,
     num_steps: int,
     env_seed: int,
-    *,
-    apart: bool = False,
-) -> "Callable[[int, np.random.Generator], DeviceSampler]":
+    noise: np.random.Generator,
+) -> BaseSampler:
     from hybridppo.runners.samplers.on_device import DeviceSampler
     from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 
@@ -239,10 +221,9 @@ def _on_device(
         num_steps=num_steps,
         env_seed=env_seed,
         stop=bytearray(1),
-        apart=apart,
         record=GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None,
     )
-    return lambda policy, noise: DeviceSampler(rows, policy, noise=noise)
+    return DeviceSampler(rows, noise=noise)
 
 
 def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:

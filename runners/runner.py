@@ -237,6 +237,7 @@ class Runner:
             "episode_return_mean": statistics.return_mean,
             "episode_length_mean": statistics.length_mean,
             "env_restarts": self.sampler.env_restarts,
+            **self._by_policy(),
             **learned,
             "policy_lag": lag,
             **seconds,
@@ -244,6 +245,17 @@ class Runner:
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
         }
+
+    def _by_policy(self) -> Metrics:
+        """What each of several policies did, and all of them; nothing if there is one."""
+        found: Metrics = {}
+        for name, policy in self.sampler.by_policy.items():
+            found["agent_steps"] = found.get("agent_steps", 0) + policy.agent_steps
+            found[f"{name}/agent_steps"] = policy.agent_steps
+            found[f"{name}/episodes"] = policy.statistics.episodes
+            found[f"{name}/episode_return_mean"] = policy.statistics.return_mean
+            found[f"{name}/episode_length_mean"] = policy.statistics.length_mean
+        return found
 
     def save(self) -> None:
         """Write a checkpoint, where there is a run directory. A rollout under way is paused, and saved as it is."""

@@ -2,20 +2,16 @@
 
 import math
 import sys
-from typing import TYPE_CHECKING
 
 from hybridppo.errors import command
 from hybridppo.reporting.advice import advice
 from hybridppo.system.figures import shown_return
 from hybridppo.training.train import TrainResult
 
-if TYPE_CHECKING:
-    from hybridppo.training.several_policies import PoliciesResult
-
 EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
-def report(result: "TrainResult | PoliciesResult") -> int:
+def report(result: TrainResult) -> int:
     """Say in a line what came of a training, and where it lies; the exit code."""
     if not result.saved:
         print(
@@ -28,13 +24,12 @@ def report(result: "TrainResult | PoliciesResult") -> int:
         print(f"interrupted; go on with: {command('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
-    if isinstance(result, TrainResult):
-        _report_one_policy(result)
+    _report_evaluation(result)
     print(f"run directory: {result.run_dir}")
     return EXIT_DONE
 
 
-def _report_one_policy(result: TrainResult) -> None:
+def _report_evaluation(result: TrainResult) -> None:
     if result.stopped_by is not None:
         print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
@@ -46,16 +41,15 @@ def _report_one_policy(result: TrainResult) -> None:
         print(f"note: {sentence}")
 
 
-def summary(result: "TrainResult | PoliciesResult") -> str:
+def summary(result: TrainResult) -> str:
     """Returns, steps, seconds and speed of a training, in a line."""
     metrics = result.metrics
     if not metrics:  # resumed, and there was nothing left to do
         return "training: nothing was left to do"
     steps, seconds = metrics["env_steps"], metrics["seconds"]
-    if isinstance(result, TrainResult):
-        returns = _return(metrics["episode_return_mean"])
-    else:
-        returns = ", ".join(f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in result.agents)
+    of_policies = [name for name in result.agents if f"{name}/episode_return_mean" in metrics]
+    means = [f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in of_policies]
+    returns = ", ".join(means) or _return(metrics["episode_return_mean"])
     return f"training: {returns}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
 from hybridppo.environments.frame_stack import FrameStack
@@ -29,7 +30,6 @@ from hybridppo.runs.loading import load
 from hybridppo.runs.settings import Settings
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.export.acting import FirstOfTensors, Played, Together, act_in
-from hybridppo.training.several_policies import settings_of
 
 MOST_STEPS = 3000
 """Of a video, whose frames lie in memory until its end."""
@@ -123,14 +123,10 @@ def play(
 def _players(
     directory: RunDirectory, checkpoint: WhichCheckpoint, agent: type[AnyAgent] | None, networks: Networks | None
 ) -> "tuple[Callable[[str], AnyAgent], Settings]":
-    """Whose policy an agent has, by its name, and the settings of the run (those of any policy of several)."""
-    if "policies" in directory.config:
-        from hybridppo.training.policies_of_run import load_policies
-
-        policies = load_policies(directory.path, checkpoint)
-        return lambda name: policies[name.rpartition("_")[0]], next(iter(settings_of(directory).values()))
+    """Whose policy an agent has, by its name, and the settings of the run."""
     player = load(directory.path, checkpoint, agent=agent, networks=networks)
-    return lambda name: player, Settings.read(directory)
+    settings = Settings.read(directory)
+    return (player.agent_of if isinstance(player, Policies) else lambda name: player), settings
 
 
 def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "gym.Env[Any, Any]":

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -50,6 +50,7 @@ class Sampler:
     """Two environments of eight steps; an overlapping runner finds each rollout under way half done."""
 
     num_envs = 2
+    by_policy: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -10,19 +9,16 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.registration import has_all_in_its_state
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent, has_policies, learns_from_replay
 from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
 from hybridppo.runners.off_policy import OffPolicyRunner
-from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers.meanwhile import Meanwhile
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
@@ -109,18 +105,12 @@ def _make_sampler(
             in_thread=overlaps,
             memory=agent.memory,
         )
-    begins_here = False
     if num_workers is None:
         num_workers = int(overlaps and samples_on_cpu and actor_form(agent.actor) is not None)
-        if transport is Processes and pin_for is None and _may_move(source, environments, options):
-            # Nobody has asked for environments apart from this process, so they may begin here.
-            begins_here = True
-            transport = partial(Meanwhile, environments=environments)
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")
-        if not begins_here:
-            environments.close()
+        environments.close()
         return WorkerSampler(
             source,
             environments,
@@ -162,11 +152,6 @@ def _on_tensors(
     return TensorSampler(
         environments, agent.distribution, num_steps=num_steps, env_seed=env_seed, noise=noise, memory=agent.memory
     )
-
-
-def _may_move(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> bool:
-    """Whether environments may begin in this process and go on in another."""
-    return not (options.restarts or environments.is_compiled) and has_all_in_its_state(source)
 
 
 def _require_turns_there(
@@ -261,8 +246,7 @@ def _one_by_itself(source: EnvSource, environments: Environments, options: Envir
 
 
 def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-    """The loop for the agent: by turns, or overlapping, or with a replay buffer. `options` as for `Runner`."""
+    """The loop for the agent, with a replay buffer or without. `options` as for `Runner`."""
     if learns_from_replay(agent):
         return OffPolicyRunner(agent, sampler, placement, **options)
-    kind = OverlappingRunner if placement.max_lag > 0 else Runner
-    return kind(agent, sampler, placement, **options)
+    return Runner(agent, sampler, placement, **options)

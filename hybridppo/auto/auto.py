@@ -123,9 +123,7 @@ class Auto:
             table["line"] = f"within {within.label}, {table['line']}"
         spent = f" (measured in {table['seconds']:.2g} s)" if search.trials else ""
         logger.info("placement auto: %s%s", table["line"], spent)
-        # Overlap has a worker by itself, which need not be waited for.
-        is_its_own = num_workers is None and chosen.max_lag > 0 and chosen.num_workers == 1
-        workers = 0 if within is not None else None if is_its_own else chosen.num_workers
+        workers = 0 if within is not None else chosen.num_workers
         return Choice(chosen.placement, workers, chosen.torch_threads, table)
 
     def limits(

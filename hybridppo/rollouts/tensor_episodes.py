@@ -67,7 +67,7 @@ class TensorStatistics(EpisodeStatistics):
         self.add_ended(*self.latest)
 
     def drop_running(self, envs: slice | NDArray[Any] = slice(None)) -> None:  # noqa: D102 - as in the base
-        columns = envs if isinstance(envs, slice) else torch.from_numpy(envs).to(self._sums.device)
+        columns = envs if isinstance(envs, slice) else torch.tensor(envs, device=self._sums.device)
         self._sums[columns] = 0.0
         self._counts[columns] = 0
 

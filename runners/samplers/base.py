@@ -146,27 +146,24 @@ class BaseSampler(ABC):
         return int(valid.reshape(len(valid), self.num_envs // self._num_agents, self._num_agents).any(2).sum())
 
     def collect(self, actor: SamplingActor) -> Rollout:
-        """The next `T` steps of every environment, or what is left of them where they are under way."""
-        if self.is_under_way:
-            self.go_on(actor)
-        else:
-            self.start(actor)
-        return self.finish()
+        """The next `T` steps of every environment, or what is left of them if they are under way."""
+        self.sample_async(actor)
+        return self.sample_wait()
 
-    def start(self, actor: SamplingActor) -> None:
-        """Begin the next rollout. The actor's parameters must stay as they are until `finish`."""
-        assert not self.is_under_way, "a rollout is under way: finish it first"
-        buffer = self._next_buffer()
-        self._draw_noise(buffer)
-        self._under_way = RolloutUnderWay(buffer, actor.version)
-        self.go_on(actor)
+    def sample_async(self, actor: SamplingActor) -> None:
+        """Begin the next rollout, or go on with the one that is paused, with an actor of the same parameters.
 
-    def go_on(self, actor: SamplingActor) -> None:
-        """Go on with the rollout under way where it is paused, with an actor of the same parameters."""
-        under_way = self._rollout_under_way()
+        The actor's parameters must stay as they are until `sample_wait`.
+        """
+        if self._under_way is None:
+            buffer = self._next_buffer()
+            self._draw_noise(buffer)
+            self._under_way = RolloutUnderWay(buffer, actor.version)
+        under_way = self._under_way
+        assert not under_way.is_running, "a rollout is being sampled: wait for it first"
         under_way.actor = actor
-        if self.is_paused and not self._is_complete(under_way.filled):
-            self._begin(under_way.buffer, actor, under_way.filled)
+        if not self._is_complete(under_way.filled):
+            self._fill_async(under_way.buffer, actor, under_way.filled)
             under_way.is_running = True
 
     def request_stop(self) -> None:
@@ -186,7 +183,7 @@ class BaseSampler(ABC):
         """Drop the rollout under way: the environments have failed, and their state is not saved any more."""
         self._under_way, self.failure = None, f"they had failed: {reason}"
 
-    def finish(self) -> Rollout:
+    def sample_wait(self) -> Rollout:
         """Wait for the rollout that was begun.
 
         Raises:
@@ -273,11 +270,11 @@ class BaseSampler(ABC):
         return filled == len(self._buffers[0].rewards)
 
     @abstractmethod
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         """Begin to fill the buffer from row `first` on."""
 
     @abstractmethod
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         """Wait until it is filled, or the flag was seen: how many rows are, and final observations of the new ones."""
 
     @abstractmethod
@@ -302,13 +299,13 @@ class BaseSampler(ABC):
         return buffer
 
     def _rollout_under_way(self) -> "RolloutUnderWay":
-        assert self._under_way is not None, "no rollout is under way: start one first"
+        assert self._under_way is not None, "no rollout is under way: begin one first"
         return self._under_way
 
     def _wait_for(self, under_way: "RolloutUnderWay") -> None:
         if under_way.is_running:
             under_way.is_running = False
-            under_way.filled, finals = self._end()
+            under_way.filled, finals = self._fill_wait()
             under_way.finals += finals
 
     def _valid_rows(self, ended: Array, absent: Array) -> Array:

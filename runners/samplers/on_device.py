@@ -61,16 +61,16 @@ class DeviceSampler(BaseSampler):
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         self._noise_seed = self._noise.integers(WORD, size=2).tolist()
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         self._fill = partial(self._rows.fill, cast(ActorOnDevice, actor), first, self._noise_seed)
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         return self._fill(), []
 
     def _counts_of(self, columns: Array) -> PolicyCounts:
         return PolicyCounts(columns, TensorStatistics(len(columns), self._rows.device))
 
-    def finish(self) -> Rollout:
+    def sample_wait(self) -> Rollout:
         """As in the base; of all that was sampled, the host gets numbers of episodes, and how many rows there are."""
         under_way = self._rollout_under_way()
         self._wait_for(under_way)

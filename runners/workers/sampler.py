@@ -125,7 +125,7 @@ class WorkerSampler(BaseSampler):
         """Of the first environment of a worker."""
         return self._env_seed + self._envs[worker].start // self._num_agents
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         # What a placement gives for such a network on the CPU.
         assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
         self._transport.publish(actor.parameters, actor.version)
@@ -139,7 +139,7 @@ class WorkerSampler(BaseSampler):
                 self._forget(worker, first, first)
                 self._transport.fill(worker, self._turn_begun, first)
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         answers: dict[int, tuple[int, FinalObservations]] = {}
         seconds: list[float] = []
         lost: set[int] = set()

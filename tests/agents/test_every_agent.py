@@ -186,7 +186,7 @@ class Stops:
             (OptimizationLoop, "descend"),
             (DDPGSteps, "critic_step"),
             (DDPGSteps, "actor_step"),
-            (WorkerSampler, "_begin"),
+            (WorkerSampler, "_fill_async"),
             (Runner, "_completed"),
         ):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))

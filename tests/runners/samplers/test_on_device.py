@@ -159,13 +159,13 @@ def test_nothing_crosses_before_the_rollout_is_filled(stand_in: str, monkeypatch
 
     sampler.collect(acting)
     monkeypatch.setattr(second, "_compute", counted)
-    sampler.start(acting)
+    sampler.sample_async(acting)
     sampler._wait_for(sampler._rollout_under_way())
     assert len(crossings) == 1  # the seed of its noise, before the first row
     assert TwinLauncher.launches == 2 * 2 * NUM_STEPS
     crossings.clear()
     sampler._under_way.is_running = False  # type: ignore[union-attr]
-    sampler.finish()
+    sampler.sample_wait()
     assert len(crossings) <= 3  # what was counted, and how many rows there are
 
 

@@ -167,9 +167,9 @@ def test_a_rollout_that_is_paused_goes_on_where_it_was() -> None:
 
     sampler, _ = sampler_of(Stopping(3), num_steps=16)
     sampler.collect(actor)
-    sampler.start(actor)
+    sampler.sample_async(actor)
     with pytest.raises(Stopped):
-        sampler.finish()
+        sampler.sample_wait()
     assert (sampler.is_paused, sampler.steps_sampled) == (True, (16 + 5) * 3)
     sampler._stop[0] = 0
     rollout = sampler.collect(actor)

@@ -231,6 +231,10 @@ class Policies:
         """Whose policy an agent of an environment has, by its name."""
         return self.agents[self.config.agents.get(name, policy_by_name(name))]
 
+    def names_of(self, policy: str) -> list[str]:
+        """The names of the agents of an environment that have a policy."""
+        return [name for name, own in self.config.agents.items() if own == policy]
+
     def save(self, path: str | Path) -> Path:
         """Write all agents to one file; `hybridppo.load` gives them back."""
         return save_agent(self, path)

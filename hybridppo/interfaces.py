@@ -121,6 +121,10 @@ class AgentOfPolicies(Agent, Protocol):
         """Of each policy, which agents of an environment are its own."""
         ...
 
+    def names_of(self, policy: str) -> list[str]:
+        """The names of the agents of an environment that have a policy."""
+        ...
+
 
 def has_policies(agent: Agent) -> TypeGuard[AgentOfPolicies]:
     """Whether an agent is of several policies, by what it has."""

@@ -1,7 +1,7 @@
 """Evaluation: whole episodes with an agent, or with a checkpoint of a run."""
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -186,11 +186,4 @@ def evaluate_policies(
             )
     finally:
         environments.close()
-    return {policy: _of_agents(found, {name for name in whose if whose[name] == policy}) for policy in agents}
-
-
-def _of_agents(evaluation: Evaluation, names: Collection[str]) -> Evaluation:
-    """What an evaluation says of some agents."""
-    rows = zip(evaluation.returns, evaluation.lengths, evaluation.agents, strict=True)
-    returns, lengths, agents = zip(*(row for row in rows if row[2] in names), strict=True)
-    return Evaluation(returns, lengths, agents)
+    return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}

@@ -34,7 +34,7 @@ from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, StopAtReturn, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of
+from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
 from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.rescue import rescuing
@@ -378,5 +378,6 @@ def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, p
             "evaluation_return_mean": evaluation.return_mean,
             "evaluation_return_std": evaluation.return_std,
             "evaluation_episodes": len(evaluation.returns),
+            **returns_by_policy(runner.agent, evaluation),
         }
     return result

@@ -204,7 +204,17 @@ def test_what_one_policy_has_several_have_too_and_it_changes_no_bit(
     result = train(run_dir=tmp_path / "run", **{"placement": "cpu", **options})
     assert np.array_equal(parameters(never_stopped), parameters(result))
     if "evaluation_episodes" in options:
-        assert len(result.evaluation.returns) == 2 * (HUNTERS + PREY)
+        evaluation = result.evaluation
+        assert len(evaluation.returns) == 2 * (HUNTERS + PREY)
+        written = json.loads((result.run_dir / "result.json").read_text())
+        of_hunters = [
+            value
+            for value, name in zip(evaluation.returns, evaluation.agents, strict=True)
+            if name.startswith("hunter")
+        ]
+        assert written["hunter/evaluation_return_mean"] == pytest.approx(np.mean(of_hunters))
+        line = json.loads((result.run_dir / "evaluations.jsonl").read_text().splitlines()[-1])
+        assert line["prey/evaluation_return_mean"] == result.metrics["prey/evaluation_return_mean"]
 
 
 def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class GaussianExploration(DeterministicActions):
 
     def __init__(self, actions: DeterministicActions, warmup: int) -> None:
         super().__init__(actions.low, actions.high, actions.dtype, std=actions.std)
+        self.actions = actions
         self.drawn = 0
         """Steps, of all environments together, that noise was drawn for."""
         self._warmup = warmup

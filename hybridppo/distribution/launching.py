@@ -79,11 +79,6 @@ class Launched:
             return ""
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
-    @property
-    def pids(self) -> dict[int, int]:
-        """The number of each learner's process, by its rank."""
-        return {rank: process.pid for rank, process in self._processes.items()}
-
     def close(self, seconds: float = SECONDS_TO_CLOSE) -> None:
         """Wait for all to end, and kill those that have not within so many seconds."""
         deadline = time.monotonic() + seconds

@@ -51,11 +51,6 @@ class CompiledAgents(CompiledEnvironments):
         return tuple(rows[:, :, first:end] for first, end in zip(self.kinds[:-1], self.kinds[1:], strict=True))
 
     @property
-    def num_environments(self) -> int:
-        """`E`."""
-        return self._num
-
-    @property
     def world(self) -> tuple[Any, ...]:
         """What every loop takes first, see `compiled/agent_kernels.py`."""
         return self.states, self.randoms, self.lengths, self.present, self.kinds, self.definition.episode_length

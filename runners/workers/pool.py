@@ -224,11 +224,6 @@ class WorkerPool:
             return f": killed by {signal.Signals(-code).name}"
         return f": exit code {code}"
 
-    def give_up_starting(self) -> None:
-        """End those that were started, whoever waits for them in another thread; `close` is still to be called."""
-        for process in list(self._processes.values()):
-            process.kill()
-
     def close(self) -> None:
         """End all of them; a second call does nothing."""
         for worker, starting in self._starting.items():  # waits for nothing: nobody has told it anything

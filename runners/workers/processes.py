@@ -75,10 +75,6 @@ class Processes:
     def answers(self, workers: Sequence[int]) -> Iterator[tuple[int, tuple[Any, float] | WorkerLostError]]:  # noqa: D102
         return self._pool.answers(workers)
 
-    def give_up_starting(self) -> None:
-        """End those that are being waited for in another thread, so that it ends; `close` is still to be called."""
-        self._pool.give_up_starting()
-
     def _rows_of(self, worker: int) -> int:
         return int(self._arrays[f"heartbeat{worker}"][0])
 

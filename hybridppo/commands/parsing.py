@@ -1,28 +1,75 @@
-"""From arguments to a command: what the flags of options cannot say by their types alone."""
+"""What all commands share: exit codes, the base class, and how arguments become a command."""
 
 import contextlib
 import json
+import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
 import tyro
 
-from hybridppo.commands import colours
-from hybridppo.commands.exits import EXIT_USAGE
 from hybridppo.environments.options import Vectorization
 from hybridppo.names import OF_CONFIGS, OF_TRAIN
 from hybridppo.runs.options import GROUPS, fields_of
 
+EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+EnvId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+RunDir = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
+
 _JSON = dict[str, Any] | None
 """Options of this type are an object of JSON on the command line."""
 _VECTORIZATION: Any = Vectorization
+_COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command; its fields are its flags."""
+
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def arguments(self, *others: str) -> dict[str, Any]:
+        """The flags as arguments of the library's function, without `debug` and `others`."""
+        return {name: value for name, value in vars(self).items() if name not in ("debug", *others)}
+
+    def run(self) -> int | None:
+        """Run the command; its exit code, None for 0."""
+        raise NotImplementedError
+
+
+def has_colours() -> bool:
+    """Whether text may be coloured: in a terminal, unless it is a dumb one or NO_COLOR is set (https://no-color.org)."""
+    is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings without colours unless `has_colours()`: gymnasium colours all of its own."""
+    before = warnings.formatwarning
+
+    def plain(*arguments: Any, **options: Any) -> str:
+        text = before(*arguments, **options)
+        return text if has_colours() else _COLOUR_CODES.sub("", text)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) -> Any:
     """An object of `kind` from the command line; `options` as for `tyro.cli`."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    tyro._experimental_options["ansi_codes"] = colours.are_wanted()  # it would look at stdout alone
+    tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule

@@ -1,33 +1,43 @@
-"""`hybridppo train`: train an agent."""
+"""`hybridppo train` and `hybridppo resume`."""
 
+import argparse
+import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
-from hybridppo.auto.named import PlacementOptions
-from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
-from hybridppo.commands.parsing import parse
+from hybridppo.auto.auto import Auto
+from hybridppo.auto.named import PlacementName, PlacementOptions
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, parse
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.reporting.pictures import has_matplotlib, plot_learning_curve
+from hybridppo.errors import ConfigurationError, command
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import require_devices
+from hybridppo.reporting.advice import advice
 from hybridppo.run_directory.directory import fresh_path
-from hybridppo.runs.options import RunOptions
+from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps
+from hybridppo.system.figures import shown_return
 from hybridppo.system.seeds import fresh_seed
-from hybridppo.training.train import train
+from hybridppo.training.resume import resume
+from hybridppo.training.train import TrainResult, train
+
+if TYPE_CHECKING:
+    from hybridppo.training.several_policies import PoliciesResult
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Command):
     """Train an agent in a gymnasium environment."""
 
-    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    env_id: EnvId
     """The environment, as registered with gymnasium."""
     agent: AgentName = "ppo"
     """What learns. Its settings are flags: --agent td3 --help shows those of TD3."""
@@ -49,11 +59,9 @@ class Train:
     profile: bool = False
     """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
     plot: bool = False
-    """Draw the learning curve into the run directory, where matplotlib is installed."""
+    """Draw the learning curve into the run directory (needs matplotlib)."""
     progress: bool = True
     """Show a progress bar."""
-    debug: bool = False
-    """Show the traceback of an error."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def with_tuned_defaults(self, default: "Train | None" = None) -> "Train":
@@ -92,13 +100,8 @@ class Train:
             on_interrupt="return",
             **{**asdict(self.options), **asdict(self.environment), "seed": seed},
         )
-        if result.run_dir is None:  # of learners that torchrun has started, the first says it
-            return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
-        if self.plot and result.metrics:
-            if has_matplotlib():
-                print(f"learning curve: {plot_learning_curve(result.run_dir)}")
-            else:
-                print(f"no learning curve: matplotlib is not installed ({pip_install('plot')})")
+        if self.plot and result.metrics and result.run_dir is not None:
+            _draw_learning_curve(result.run_dir)
         return report(result)
 
 
@@ -145,11 +148,118 @@ def tuned_or(parse_from: Callable[["Train | None"], Any], default: Train | None 
 
 
 def _agent_among(arguments: Sequence[str]) -> str:
-    """The last value that the flag is given; PPO where it is not."""
-    name = "ppo"
-    for i, argument in enumerate(arguments):
-        if argument == "--agent" and i + 1 < len(arguments):
-            name = arguments[i + 1]
-        elif argument.startswith("--agent="):
-            name = argument.partition("=")[2]
-    return name
+    """The value of the last `--agent`; ppo if there is none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--agent", nargs="?", default="ppo")
+    return str(parser.parse_known_args(arguments)[0].agent)
+
+
+def _draw_learning_curve(run_dir: Path) -> None:
+    from hybridppo.tools.views.plotting import plot_runs
+
+    path = run_dir / "learning_curve.png"
+    try:
+        plot_runs([run_dir], path)
+    except ConfigurationError as error:
+        print(f"no learning curve: {error}")
+    else:
+        print(f"learning curve: {path}")
+
+
+def _changes() -> type[Any]:
+    """The options that a run may change, each None for the run's own."""
+    sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
+    options = fields_of(*GROUPS)
+    flags = []
+    for name in changeable_names():
+        kind: Any = options[name].type
+        flag = tyro.conf.arg(help=f"{sentences.get(name, '')} Not given: the run's own.")
+        flags.append((name, Annotated[kind | None, flag], field(default=None)))
+    return make_dataclass("Changes", flags, frozen=True)
+
+
+Changes = _changes()
+
+
+@dataclass(frozen=True)
+class Resume(Command):
+    """Go on with a run from its newest checkpoint."""
+
+    run_dir: RunDir
+    """The run's folder."""
+    changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
+    placement: PlacementName | None = None
+    """Another placement than the run's own."""
+    sampling_device: str | None = None
+    """Where migrate, hybrid and overlap sample; not given: cpu. Needs --placement."""
+    learning_device: str | None = None
+    """Where migrate, hybrid and overlap learn; not given: cuda. Needs --placement."""
+    progress: bool = True
+    """Show a progress bar."""
+
+    def run(self) -> int:
+        """Resume, and say what came of it."""
+        result = resume(
+            self.run_dir,
+            placement=self._placement(),
+            progress=self.progress,
+            on_interrupt="return",
+            **asdict(self.changes),
+        )
+        return report(result)
+
+    def _placement(self) -> Placement | Auto | None:
+        if self.placement is None:
+            require_devices(None, sampling_device=self.sampling_device, learning_device=self.learning_device)
+            return None
+        return PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()
+
+
+def report(result: "TrainResult | PoliciesResult") -> int:
+    """Print what came of a training and where its run directory is; the exit code."""
+    if result.run_dir is None:  # one of several learners that torchrun has started: only the first reports
+        return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
+    if not result.saved:
+        print(
+            f"hybridppo: error: the last checkpoint is not on the disk (see above): {result.run_dir} ends with the one "
+            "before it; make room and resume",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
+    if result.interrupted:
+        print(f"interrupted; go on with: {command('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(summary(result))
+    if isinstance(result, TrainResult):
+        _report_one_policy(result)
+    print(f"run directory: {result.run_dir}")
+    return EXIT_DONE
+
+
+def _report_one_policy(result: TrainResult) -> None:
+    if result.stopped_by is not None:
+        print(f"stopped before its goal: {result.stopped_by}")
+    if result.evaluation is not None:
+        mean, deviation = result.evaluation.return_mean, result.evaluation.return_std
+        episodes = len(result.evaluation.returns)
+        print(f"evaluation: return {mean:.2f} +- {deviation:.2f} over {episodes} episodes, most probable actions")
+    returns = result.evaluation.returns if result.evaluation is not None else None
+    for sentence in advice(result.metrics, result.agent.config, returns):
+        print(f"note: {sentence}")
+
+
+def summary(result: "TrainResult | PoliciesResult") -> str:
+    """Returns, steps, seconds and speed of a training, in one line."""
+    metrics = result.metrics
+    if not metrics:  # resumed, and there was nothing left to do
+        return "training: nothing was left to do"
+    steps, seconds = metrics["env_steps"], metrics["seconds"]
+    if isinstance(result, TrainResult):
+        returns = _return(metrics["episode_return_mean"])
+    else:
+        returns = ", ".join(f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in result.agents)
+    return f"training: {returns}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
+
+
+def _return(mean: float) -> str:
+    return shown_return(mean) + (" (latest episodes, sampled actions)" if math.isfinite(mean) else "")

@@ -28,6 +28,7 @@ from hybridppo.runs.distribution_policies import (
     SingleLearnerCoarse,
     SingleLearnerFine,
 )
+from hybridppo.system.figures import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.training.train import train
 
@@ -166,11 +167,11 @@ def _ray(address: str | None, left_out: list[str]) -> Iterator[int]:
 
 def distributions_as_markdown(comparison: dict[str, Any]) -> str:
     """The measured speeds as a table with the fastest in bold, and what was left out."""
-    lines = ["| distribution | steps/s | times local | start s |", "|---|---:|---:|---:|"]
+    rows = []
     for row in comparison["rows"]:
         name = f"**{row['policy']}**" if row["policy"] == comparison["chosen"] else row["policy"]
-        cells = f"{row['steps_per_second']:,.0f} | {row['against_local']:.2f} | {row['start']:.1f}"
-        lines.append(f"| {name} | {cells} |")
+        rows.append([name, f"{row['steps_per_second']:,.0f}", f"{row['against_local']:.2f}", f"{row['start']:.1f}"])
+    lines = [markdown_table(("distribution", "steps/s", "times local", "start s"), rows)]
     lines += ["", comparison["line"][0].upper() + comparison["line"][1:] + ".", ""]
     lines.append("Measured in short trainings; environments:K is about as fast as fine:K.")
     lines += [f"Left out: {reason}." for reason in comparison["left_out"]]

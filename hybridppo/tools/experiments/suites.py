@@ -3,6 +3,7 @@
 hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,12 +18,14 @@ from hybridppo.agents.registry import config_from_json, name_of
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
+from hybridppo.system.figures import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
 from hybridppo.tools.experiments.side_by_side import run_all
 from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.views.plotting import plot_runs
 
 Settings = Literal["tuned", "defaults"]
 
@@ -125,7 +128,8 @@ def run_benchmark(
         rows = [_row(case, runs[case.name]) for case in cases]
         (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
         (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
-        _draw(asked, output)
+        with contextlib.suppress(ConfigurationError):  # matplotlib is not installed, or no episode has ended
+            plot_runs([run.run_dir for run in asked], output / "curves.png")
     return rows
 
 
@@ -243,32 +247,21 @@ def _row(case: Case, runs: Sequence[RunAsked]) -> Row:
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown: a line for each case."""
-    lines = [
-        "| environment | steps | seeds | return | 95 % | lowest | highest | published | seconds a run |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    heads = ("environment", "steps", "seeds", "return", "95 %", "lowest", "highest", "published", "seconds a run")
+    lines = []
     for row in rows:
         case = row.case
-        published = "" if case.published is None else f"{case.published:g}"
-        cells = [
-            case.name,
-            f"{case.total_steps:,}",
-            str(len(row.returns)),
-            f"{row.middle:,.1f}",
-            f"{row.low:,.1f} to {row.high:,.1f}" if len(row.returns) > 1 else "",
-            f"{min(row.returns):,.1f}",
-            f"{max(row.returns):,.1f}",
-            published,
-            f"{float(np.median(row.seconds)):,.1f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _draw(runs: Sequence[RunAsked], output: Path) -> None:
-    from hybridppo.reporting.pictures import has_matplotlib
-
-    if has_matplotlib():
-        from hybridppo.tools.views.plotting import plot_runs
-
-        plot_runs([run.run_dir for run in runs], output / "curves.png")
+        lines.append(
+            [
+                case.name,
+                f"{case.total_steps:,}",
+                str(len(row.returns)),
+                f"{row.middle:,.1f}",
+                f"{row.low:,.1f} to {row.high:,.1f}" if len(row.returns) > 1 else "",
+                f"{min(row.returns):,.1f}",
+                f"{max(row.returns):,.1f}",
+                "" if case.published is None else f"{case.published:g}",
+                f"{float(np.median(row.seconds)):,.1f}",
+            ]
+        )
+    return markdown_table(heads, lines)

@@ -16,7 +16,8 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError, Mirrored, OutOfMemoryError, RunDirectoryError
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.commands.exits import EXIT_DONE, report
+from hybridppo.commands.parsing import EXIT_DONE
+from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.run_directory.directory import RunDirectory

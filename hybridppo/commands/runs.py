@@ -13,7 +13,7 @@ from hybridppo.run_directory.lines import as_json
 from hybridppo.training.evaluate import evaluate
 
 if TYPE_CHECKING:
-    from hybridppo.tools.export.acting import Played
+    from hybridppo.tools.views.playing import Played
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ EVERYWHERE = {
     "hybridppo/runners/__init__.py",
     "hybridppo/runners/runner.py",
     "hybridppo/tools/experiments/tuned.json",
+    "hybridppo/tools/views/report.html",
 }
 
 

@@ -1,4 +1,4 @@
-"""Metrics as lines of JSON."""
+"""Files of JSON lines, such as `metrics.jsonl`: written, cut and read."""
 
 import contextlib
 import errno
@@ -6,12 +6,71 @@ import io
 import json
 import math
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, RunDirectoryError
+
+
+class Tail:
+    """Reads a file of lines that grows, and that `resume` may cut.
+
+    Args:
+        path: of the file, which need not exist yet.
+        most: how many of the newest lines to keep; None for all.
+    """
+
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        self.lines: deque[dict[str, Any]] = deque(maxlen=most)
+        """The lines read so far, oldest first."""
+        self._path, self._end, self._last = path, 0, b""
+
+    def read(self) -> bool:
+        """Read the new lines that are complete; whether there are any.
+
+        Raises:
+            RunDirectoryError: if a line is no JSON object.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
+                    self.lines.clear()
+                    self._end, self._last = 0, b""
+                    file.seek(0)
+                complete, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return False
+        for line in complete.splitlines():
+            self.lines.append(_object_in(line, self._path))
+        if newline:
+            self._end += len(complete) + len(newline)
+            self._last = complete.rpartition(b"\n")[2] + newline
+        return bool(newline)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a file; none if it does not exist.
+
+    Raises:
+        RunDirectoryError: if a line is no JSON object.
+    """
+    tail = Tail(path)
+    tail.read()
+    return list(tail.lines)
+
+
+def _object_in(line: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RunDirectoryError(f"{path} is damaged: this line is no JSON object: {line[:80]!r}")
+    return found
 
 
 def append(file: io.FileIO, value: dict[str, Any]) -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from hybridppo.errors import HybridPPOError
+from hybridppo.run_directory.lines import Tail
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
-from hybridppo.tools.views.watching import Tail
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.lines import read_lines
 from hybridppo.runs.settings import settings_of_result
 
 logger = logging.getLogger(__name__)
@@ -136,27 +137,6 @@ def policy_of(run: Run, name: str) -> Run:
         for line in run.lines
     ]
     return Run(run.path, {**run.config, "config": run.config["policies"][name]}, lines, name, run.label)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl` that are whole: the last may be under way.
-
-    Raises:
-        RunDirectoryError: where another than the last is damaged.
-    """
-    try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-    except FileNotFoundError:
-        return []
-    found = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            metrics = json.loads(line)
-            assert isinstance(metrics, dict)
-        except (ValueError, AssertionError):
-            raise RunDirectoryError(f"{path} is damaged: line {number} is no object of JSON") from None
-        found.append(metrics)
-    return found
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[Path]:

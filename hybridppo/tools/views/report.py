@@ -6,6 +6,7 @@ hybridppo.write_report("runs/CartPole-v1-20260101-120000-seed0")
 import base64
 import json
 import statistics
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING
 from html import escape
@@ -29,30 +30,8 @@ FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
 NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
 """What is an axis, a count, or told otherwise."""
 
-STYLE = """
-:root { color-scheme: light dark; --text: #1c2024; --soft: #60666d; --back: #fff; --card: #f5f6f8; --line: #d8dce1;
-  --curve: #0072b2; --part0: #0072b2; --part1: #d55e00; --part2: #009e73; --part3: #8a8f96; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e8ea; --soft: #9aa1a9; --back: #15181b; --card: #1f2327;
-  --line: #363c43; --curve: #56b4e9; --part0: #3b94cf; --part1: #e07b2e; --part2: #2fb08a; --part3: #767c84; } }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
-  padding: 24px 16px 64px; max-width: 1120px; }
-h1 { font-size: 1.6em; margin: 0; } h2 { font-size: 1.15em; margin: 2em 0 .6em; } .soft { color: var(--soft); }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin-top: 16px; }
-.card { background: var(--card); border-radius: 8px; padding: 10px 14px; overflow-wrap: anywhere; }
-.card b { display: block; font-size: 1.25em; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: 10px; }
-.charts svg { background: var(--card); border-radius: 8px; width: 100%; height: auto; }
-.wide { overflow-x: auto; } svg.bar, .bar svg { width: 100%; height: auto; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: 3px 14px 3px 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-tr.changed td { font-weight: 600; } video { max-width: 100%; border-radius: 8px; }
-text { fill: var(--text); font: 10px system-ui, sans-serif; } text.title { font-size: 12px; font-weight: 600; }
-text.tick { fill: var(--soft); } text.onbar { fill: #fff; font-size: 13px; } .grid { stroke: var(--line); }
-.curve { fill: none; stroke: var(--curve); stroke-width: 1.6; stroke-linejoin: round; }
-.part0 { fill: var(--part0); } .part1 { fill: var(--part1); }
-.part2 { fill: var(--part2); } .part3 { fill: var(--part3); }
-"""
+TEMPLATE = Path(__file__).with_name("report.html")
+"""The page, with `$names` for what a run fills in."""
 
 
 def write_report(run_dir: str | Path) -> Path:
@@ -83,24 +62,9 @@ def page(run: Run) -> str:
         ("Settings", _settings(run)),
     ]
     body = "\n".join(f"<section>\n<h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<h1>{escape(title)}</h1>
-<div class="soft">{escape(run.path.name)}, hybridppo {escape(str(run.config["versions"]["hybridppo"]))}</div>
-{_cards(run)}
-</header>
-{body}
-</body>
-</html>
-"""
+    subtitle = f"{run.path.name}, hybridppo {run.config['versions']['hybridppo']}"
+    parts = {"title": escape(title), "subtitle": escape(subtitle), "cards": _cards(run), "body": body}
+    return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
 
 def _cards(run: Run) -> str:

@@ -4,17 +4,15 @@ $ hybridppo watch runs/CartPole-v1-20260101-120000-seed0
 """
 
 import itertools
-import json
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.lines import Tail
 from hybridppo.tools.views.curves import names_of
 
 Metrics = dict[str, Any]
@@ -23,46 +21,11 @@ PHASES = ("sampling", "learning", "copying", "other")
 RECENT = 20
 """Iterations over which phases are averaged."""
 MOST_LINES = 2000
-"""Iterations that are kept, for the curves."""
+"""How many iterations the curves show at most."""
 SILENT_SECONDS = 30.0
 """Without a new line after which that is said."""
 BLOCKS, PLAIN = ("▁▂▃▄▅▆▇█", "█", "░"), (".:-=+*#@", "#", ".")
 """For curves, bars, and what of a bar is left; the second where the terminal has no more than ASCII."""
-
-
-class Tail:
-    """The newest lines of a file that grows, and may be cut by a run that is resumed."""
-
-    def __init__(self, path: Path) -> None:
-        self.lines: deque[Metrics] = deque(maxlen=MOST_LINES)
-        self._path, self._end, self._last = path, 0, b""
-
-    def read(self) -> bool:
-        """Read what is new; whether anything is.
-
-        Raises:
-            RunDirectoryError: where a line is no object of JSON.
-        """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._end - len(self._last))
-                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
-                    self.lines.clear()
-                    self._end, self._last = 0, b""
-                    file.seek(0)
-                whole, newline, _ = file.read().rpartition(b"\n")
-        except FileNotFoundError:
-            return False
-        for line in whole.splitlines():
-            try:
-                metrics = json.loads(line)
-            except ValueError as error:
-                raise RunDirectoryError(f"{self._path} is damaged: {error}") from error
-            self.lines.append(metrics)
-        if newline:
-            self._end += len(whole) + len(newline)
-            self._last = whole.rpartition(b"\n")[2] + newline
-        return bool(newline)
 
 
 def watch(
@@ -87,7 +50,7 @@ def watch(
     """
     out = sys.stdout if out is None else out
     directory = RunDirectory.open(run_dir)
-    tail = Tail(directory.path / "metrics.jsonl")
+    tail = Tail(directory.path / "metrics.jsonl", MOST_LINES)
     signs = BLOCKS if _can_encode("".join(BLOCKS), out) else PLAIN
     height, changed_at, was_silent = 0, clock(), False
     while True:

@@ -13,12 +13,12 @@ import pytest
 
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
+from hybridppo.run_directory.lines import read_lines
 from hybridppo.run_directory.lock import wait_until_free
 from hybridppo.tools.experiments.one_run import RunAsked
 from hybridppo.tools.experiments.side_by_side import run_all, run_process
 from hybridppo.tools.experiments.suites import SUITES, cases_of, result_of, table
 from hybridppo.tools.experiments.tuning import tuned_entry
-from hybridppo.tools.views.curves import read_lines
 
 processes = pytest.mark.extras
 """Each starts several, which takes long beside other tests."""

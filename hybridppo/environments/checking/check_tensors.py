@@ -8,8 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.environments.checking.random_steps import STEPS_OF_AN_EPISODE, in_time, judge_sizes, steps_to_repeat
-from hybridppo.environments.checking.report import EnvReport
+from hybridppo.environments.checking.report import (
+    STEPS_OF_AN_EPISODE,
+    EnvReport,
+    in_time,
+    judge_sizes,
+    steps_to_repeat,
+)
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.distributions import distribution_for

@@ -92,12 +92,9 @@ class Logger(Callback):
         self._outage = ThrottledWarning(f"the logger {name_of(function)}")
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        try:
+        # Whatever somebody else's service or library raises.
+        with self._outage.tolerating(Exception, "training goes on with the files in the run directory"):
             self._function(dict(metrics))
-        except Exception as error:  # whatever somebody else's service or library raises
-            self._outage.failed(error, "training goes on with the files in the run directory")
-        else:
-            self._outage.works()
 
 
 class StopAtReturn(Callback):

@@ -13,10 +13,8 @@ A disk that fails while training goes on costs what could not be written, and is
 """
 
 import contextlib
-import io
 import json
 import math
-import os
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -35,6 +33,9 @@ from hybridppo.system.throttling import ThrottledWarning
 
 WhichCheckpoint = Literal["latest", "best"]
 
+CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
+"""What follows if a checkpoint cannot be written."""
+
 
 class RunDirectory:
     """The files of one run; made by `create` or `open`."""
@@ -42,7 +43,6 @@ class RunDirectory:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
         self.config = config
-        self._metrics: io.FileIO | None = None
         self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
         self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
@@ -138,28 +138,19 @@ class RunDirectory:
         self.config = config
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
-        try:
-            if self._metrics is None:
-                self._metrics = io.FileIO(self.path / "metrics.jsonl", "a")  # unbuffered: a line is on disk at once
-            append(self._metrics, metrics)
-        except OSError as error:
-            self._metrics_outage.failed(error, "training goes on; the lines meanwhile are lost")
-        else:
-            self._metrics_outage.works()
+        """Append a line to `metrics.jsonl`; numbers that are not finite become null. A disk error is only logged."""
+        self._append("metrics.jsonl", metrics, self._metrics_outage)
 
     def log_evaluation(self, evaluation: dict[str, Any]) -> None:
-        """Append a line to `evaluations.jsonl`; what the disk will not take is told of, and training goes on."""
-        try:
-            with io.FileIO(self.path / "evaluations.jsonl", "a") as file:
-                append(file, evaluation)
-        except OSError as error:
-            self._evaluations_outage.failed(error, "training goes on; the lines meanwhile are lost")
-        else:
-            self._evaluations_outage.works()
+        """Append a line to `evaluations.jsonl`. A disk error is only logged."""
+        self._append("evaluations.jsonl", evaluation, self._evaluations_outage)
+
+    def _append(self, name: str, line: dict[str, Any], outage: ThrottledWarning) -> None:
+        with outage.tolerating(OSError, "training goes on; the lines meanwhile are lost"):
+            append(self.path / name, line)
 
     def judge(self, number: int, statistics: dict[str, Any]) -> None:
-        """Let a checkpoint be judged by an evaluation's statistics, `return_mean` among them, if it is there."""
+        """Write an evaluation's statistics, `return_mean` among them, into a checkpoint, if it exists."""
         folder = self.checkpoint(number)
         if not (folder.exists() and math.isfinite(statistics["return_mean"])):
             return
@@ -190,16 +181,11 @@ class RunDirectory:
         folder = self.checkpoint(env_steps)
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
             return True
-        try:
-            if self._metrics is not None:
-                os.fsync(self._metrics.fileno())  # the lines of the iterations that the checkpoint counts
+        with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
+            files.sync_file(self.path / "metrics.jsonl")  # the lines of the iterations that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, also)
-        except OSError as error:
-            self.save_failed(error)
-            return folder.exists()
-        self._checkpoint_outage.works()
-        return True
+        return folder.exists()
 
     def appended_rows(self, capacity: int) -> AppendedRows:
         """The files of the replay buffer, of so many rows."""
@@ -207,7 +193,7 @@ class RunDirectory:
 
     def save_failed(self, error: OSError) -> None:
         """Tell that the disk would not take what a checkpoint needs."""
-        self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
+        self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
         """The newest checkpoint that is whole, or the best.
@@ -273,12 +259,9 @@ class RunDirectory:
 
     def _write(self, name: str, value: dict[str, Any], consequence: str) -> bool:
         outage = ThrottledWarning(f"writing {self.path / name}")
-        try:
+        with outage.tolerating(OSError, consequence):
             files.replace_synced(self.path / name, as_json(value).encode())
-        except OSError as error:
-            outage.failed(error, consequence)
-            return False
-        return True
+        return not outage.failures
 
     def discard(self) -> None:
         """Remove what `create` made, as long as nothing has come of the run; and close."""
@@ -295,10 +278,7 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Close the metrics, and let others have the folder; a second call does nothing."""
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
+        """Release the folder; a second call does nothing."""
         if self._lock is not None:
             self._lock.release()
 

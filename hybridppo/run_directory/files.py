@@ -33,6 +33,13 @@ def replace_synced(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file that others have written; nothing if there is none."""
+    if path.exists():
+        with path.open("ab") as file:
+            os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the disk has the folder's list of names."""
     if os.name == "posix":  # Windows has no handle on a folder to flush

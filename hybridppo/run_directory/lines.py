@@ -73,21 +73,22 @@ def _object_in(line: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
-def append(file: io.FileIO, value: dict[str, Any]) -> None:
-    """Write a line to a file that is open for appending, whole or not at all; what is not finite becomes null.
+def append(path: Path, value: dict[str, Any]) -> None:
+    """Append a line to a file, whole or not at all; numbers that are not finite become null.
 
     Raises:
-        OSError: where the disk will not take it.
+        OSError: if the disk does not take it.
     """
     line = as_json(value, indent=None).encode()
-    end = file.seek(0, os.SEEK_END)
-    try:
-        if file.write(line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.truncate(end)  # no half of a line
-        raise
+    with io.FileIO(path, "a") as file:  # unbuffered: the line is in the file at once
+        end = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(end)  # no half of a line
+            raise
 
 
 def cut(path: Path, iteration: int) -> None:

@@ -191,14 +191,10 @@ class Tracking(Callback):
         if self._file is None:
             return
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
-        try:
+        with self._file_outage.tolerating(OSError, "a run that goes on from here may send some rows twice"):
             self._file.parent.mkdir(exist_ok=True)
             temporary.write_text(json.dumps({"run": self._before, **self._sent}, allow_nan=False))
             temporary.replace(self._file)
-        except OSError as error:
-            self._file_outage.failed(error, "a run that goes on from here may tell some rows twice")
-        else:
-            self._file_outage.works()
 
 
 def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tracking]:

@@ -319,7 +319,7 @@ def test_names_are_remembered_and_no_package_is_imported_before_it_is_used() -> 
     # A copy of a process that has imported what trainings import, and no more, sees it as well as another would.
     code = """
 import sys, hybridppo
-from hybridppo import training, resuming
+from hybridppo.training import resume, train
 from hybridppo.reporting.trackers.registry import TRACKERS
 from hybridppo.reporting.trackers import mlflow, tensorboard, trackio, wandb
 print([name for name in TRACKERS if name in sys.modules])

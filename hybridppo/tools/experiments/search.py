@@ -33,8 +33,14 @@ from hybridppo.runs.starting import start_from
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import POLL_SECONDS, RunningRun, run_all
-from hybridppo.tools.experiments.suites import EVALUATION_EPISODES, result_of
+from hybridppo.tools.experiments.side_by_side import (
+    POLL_SECONDS,
+    RunningRun,
+    require_same,
+    result_of,
+    train_missing,
+)
+from hybridppo.tools.experiments.suites import EVALUATION_EPISODES
 from hybridppo.tools.experiments.tuning import Entry, write_entry
 
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -150,7 +156,8 @@ def tune(
     chosen = {**asdict(environment), "start_from": run.start_from, "placement": where.settings()}
     asked = {"env_id": name, "total_steps": total_steps, "fixed": fixed, "seed": seed, **chosen}
     with locked(output):
-        _require_same(output / "search.json", asked)
+        require_same(output / "search.json", asked)
+        (output / "search.json").write_text(as_json(asked), encoding="utf-8")
         study = _study(output, name, seed, optuna, journal)
 
         def asked_for(folder: str, seed: int, config: dict[str, Any], **further: Any) -> RunAsked:
@@ -260,19 +267,6 @@ def _nearest(config: PPOConfig) -> dict[str, Any]:
     return found
 
 
-def _require_same(path: Path, asked: dict[str, Any]) -> None:
-    """A search is gone on with as it was begun."""
-    if path.exists():
-        there = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in asked.items():
-            if name in there and there[name] != json.loads(as_json(value)):
-                raise ConfigurationError(
-                    f"{path.parent} holds a search with {name} {there[name]!r}, not {value!r}: name another output "
-                    "folder"
-                )
-    path.write_text(as_json(asked), encoding="utf-8")
-
-
 def _take_up_again(study: Any, optuna: Any) -> None:
     """Ask anew for what was under way when the search was stopped: the runs are there, and go on."""
     for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
@@ -354,10 +348,8 @@ def _best_trials(study: Any, optuna: Any, output: Path) -> list[Any]:
 
 def _best_of(runs: dict[int, list[RunAsked]], jobs: int, trials: int, progress: bool) -> Entry:
     """Train what is missing of the finalists' runs; the one of the highest mean return."""
-    missing = [run for of_a_trial in runs.values() for run in of_a_trial if result_of(run) is None]
-    total = sum(run.total_steps for run in missing)
-    with tqdm(total=total, unit="step", unit_scale=True, desc="finals", disable=not progress) as bar:
-        run_all(missing, jobs=jobs, told=lambda steps, done: bar.update(min(steps, total) - bar.n))
+    every = [run for of_a_trial in runs.values() for run in of_a_trial]
+    train_missing(every, jobs=jobs, progress=progress, label="finals")
     means = {
         number: sum(float((result_of(run) or {})["evaluation_return_mean"]) for run in of_a_trial) / len(of_a_trial)
         for number, of_a_trial in runs.items()

@@ -4,16 +4,18 @@ Whoever asks for them can be stopped, or die: each run is then saved and ends, a
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import HybridPPOError
-from hybridppo.run_directory.lines import Tail
+from tqdm.auto import tqdm
+
+from hybridppo.errors import ConfigurationError, HybridPPOError, RunDirectoryError, shown
+from hybridppo.run_directory.lines import Tail, as_json
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
 
@@ -88,25 +90,70 @@ class RunningRun:
             self._process.stdin.close()
 
 
-@contextmanager
-def run_process(asked: RunAsked) -> Iterator[RunningRun]:
-    """A run in a process, which is stopped when this is left, however it is."""
-    running = RunningRun(asked)
+def result_of(run: RunAsked) -> dict[str, Any] | None:
+    """The contents of a run's `result.json`; None if the run has not ended.
+
+    Raises:
+        RunDirectoryError: if the file is damaged.
+    """
+    path = Path(run.run_dir) / "result.json"
+    if not path.exists():
+        return None
     try:
-        yield running
-    finally:
-        running.stop()
+        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        has_ended = result["env_steps"] >= run.total_steps and "evaluation_return_mean" in result
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDirectoryError(f"{path} is damaged: {error}") from error
+    return result if has_ended else None
+
+
+def require_same(file: Path, settings: dict[str, Any]) -> None:
+    """Refuse to go on in a folder that was begun with other settings.
+
+    Args:
+        file: JSON with the settings that the folder was begun with; it may not exist yet.
+        settings: those of now.
+
+    Raises:
+        ConfigurationError: if one differs.
+    """
+    if not file.exists():
+        return
+    before = json.loads(file.read_text(encoding="utf-8"))
+    for name, value in settings.items():
+        if name in before and before[name] != json.loads(as_json(value)):
+            raise ConfigurationError(
+                f"{file.parent} was begun with {name} {shown(before[name])}, not {shown(value)}: name another output "
+                "folder, or remove that one"
+            )
+
+
+def train_missing(runs: Sequence[RunAsked], *, jobs: int, progress: bool, label: str | None = None) -> None:
+    """Train the runs that have no result yet, `jobs` at once, under a progress bar.
+
+    Raises:
+        HybridPPOError: if a run ends with an error.
+    """
+    missing = [run for run in runs if result_of(run) is None]
+    total = sum(run.total_steps for run in missing)
+    with tqdm(total=total, unit="step", unit_scale=True, desc=label, disable=not progress) as bar:
+
+        def show(steps: int, done: int) -> None:
+            bar.set_postfix_str(f"{len(runs) - len(missing) + done} of {len(runs)} runs", refresh=False)
+            bar.update(min(steps, total) - bar.n)
+
+        run_all(missing, jobs=jobs, on_progress=show)
 
 
 def run_all(
-    asked: Iterable[RunAsked], *, jobs: int, told: Callable[[int, int], object] = lambda steps, done: None
+    asked: Iterable[RunAsked], *, jobs: int, on_progress: Callable[[int, int], object] = lambda steps, done: None
 ) -> None:
     """Train every run, `jobs` at once.
 
     Args:
         asked: the runs, in the order in which they begin.
         jobs: how many at once.
-        told: called a few times a second with the environment steps of all runs, and how many have ended.
+        on_progress: called a few times a second with the environment steps of all runs, and how many have ended.
 
     Raises:
         HybridPPOError: where one ends in an error. The others are saved, and end.
@@ -123,7 +170,7 @@ def run_all(
                     running.remove(run)
                     steps_done += run.env_steps
                     done += 1
-            told(steps_done + sum(run.env_steps for run in running), done)
+            on_progress(steps_done + sum(run.env_steps for run in running), done)
             if running:
                 time.sleep(POLL_SECONDS)
     finally:

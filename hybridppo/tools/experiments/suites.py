@@ -5,24 +5,23 @@ hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
-from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.system.figures import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import run_all
+from hybridppo.tools.experiments.side_by_side import require_same, result_of, train_missing
 from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 from hybridppo.tools.views.plotting import plot_runs
@@ -118,13 +117,9 @@ def run_benchmark(
     asked = [run for of_a_case in runs.values() for run in of_a_case]
     with locked(output):
         for run in asked:
-            _require_same(run)
-        missing = [run for run in asked if result_of(run) is None]
-        with tqdm(
-            total=sum(run.total_steps for run in missing), unit="step", unit_scale=True, disable=not progress
-        ) as bar:
-            done_before = len(asked) - len(missing)
-            run_all(missing, jobs=jobs, told=_shown_in(bar, done_before, len(asked)))
+            settings = {name: getattr(run, name) for name in ("env_id", "total_steps", "seed", "config")}
+            require_same(Path(run.run_dir) / "config.json", settings)
+        train_missing(asked, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]
         (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
         (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
@@ -195,45 +190,6 @@ def _asked(case: Case, seed: int, output: Path) -> RunAsked:
     folder = output / "runs" / case.name.replace("/", "-").replace(":", "-") / f"seed{seed}"
     options = {**PLACEMENT, "evaluation_episodes": EVALUATION_EPISODES}
     return RunAsked(str(folder), case.env_id, case.total_steps, seed, case.agent, case.config, options)
-
-
-def _require_same(run: RunAsked) -> None:
-    """What is there of a run is of the settings that are asked for, and not of another benchmark."""
-    path = Path(run.run_dir) / "config.json"
-    if not path.exists():
-        return
-    there = json.loads(path.read_text(encoding="utf-8"))
-    expected = {"env_id": run.env_id, "total_steps": run.total_steps, "seed": run.seed, "config": run.config}
-    for name, value in expected.items():
-        if json.loads(as_json(value)) != there.get(name):
-            raise ConfigurationError(
-                f"{run.run_dir} is a run of another {name}: name another output folder, or remove that one"
-            )
-
-
-def result_of(run: RunAsked) -> dict[str, Any] | None:
-    """What a run has reached; None where it has not ended.
-
-    Raises:
-        RunDirectoryError: where what it has left cannot be read.
-    """
-    path = Path(run.run_dir) / "result.json"
-    if not path.exists():
-        return None
-    try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        is_there = result["env_steps"] >= run.total_steps and "evaluation_return_mean" in result
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
-    return result if is_there else None
-
-
-def _shown_in(bar: Any, done_before: int, of: int) -> Callable[[int, int], None]:
-    def show(steps: int, done: int) -> None:
-        bar.set_postfix_str(f"{done_before + done} of {of} runs", refresh=False)
-        bar.update(min(steps, bar.total) - bar.n)
-
-    return show
 
 
 def _row(case: Case, runs: Sequence[RunAsked]) -> Row:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command, shown
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
@@ -116,7 +116,9 @@ class RunDirectory:
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{file} is damaged: it holds no object")
         version = config.get("format_version", FORMAT_VERSION)
-        if isinstance(version, (int, float)) and version > FORMAT_VERSION:
+        if type(version) is not int or version < 1:
+            raise RunDirectoryError(f"{file} is damaged: format_version must be a whole number, got {shown(version)}")
+        if version > FORMAT_VERSION:
             raise RunDirectoryError(
                 f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
                 "update hybridppo"

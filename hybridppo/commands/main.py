@@ -43,7 +43,7 @@ from hybridppo.commands.parsing import (
     plain_warnings,
 )
 from hybridppo.commands.runs import Evaluate, Export, Play, Plot, Report, Watch
-from hybridppo.commands.train import Resume, Train, train_command, tuned_or
+from hybridppo.commands.train import Resume, Train, train_command
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.interruption import as_keyboard_interrupts, flushed
 
@@ -87,7 +87,9 @@ def parse_command(arguments: Sequence[str]) -> Command:
         parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
         return parsed
 
-    command: Command = tuned_or(parse_from)
+    command = parse_from(None)
+    if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
+        return parse_from(command.with_tuned_defaults())  # whose settings the flags change
     return command
 
 

@@ -3,8 +3,8 @@
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
 from hybridppo.auto.auto import Auto
 from hybridppo.auto.named import PlacementName, PlacementOptions
-from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir, parse
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.placements.base import Placement
@@ -64,23 +64,19 @@ class Train(Command):
     """Show a progress bar."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
-    def with_tuned_defaults(self, default: "Train | None" = None) -> "Train":
-        """The command as it is without other flags than `--tuned` and `--tuned-from`.
-
-        Args:
-            default: the command without any flag; None for the library's.
+    def with_tuned_defaults(self) -> "Train":
+        """The command with the tuned settings, and no other flag than `--tuned` and `--tuned-from`.
 
         Raises:
-            ConfigurationError: for an environment without an entry, and for another agent than PPO.
+            ConfigurationError: if the environment has no tuned settings, or the agent is not PPO.
         """
         from hybridppo.tools.experiments.tuning import tuned_entry
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
-        default = Train(self.env_id) if default is None else default
         entry = tuned_entry(self.env_id, self.tuned_from)
-        options = replace(default.options, total_steps=entry.total_steps)
-        return replace(default, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
+        options = RunOptions(total_steps=entry.total_steps)
+        return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
     def run(self) -> int:
         """Train, and say what came of it."""
@@ -118,33 +114,6 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
     made = make_dataclass("Train", fields, bases=(Train,), frozen=True, namespace={"__module__": __name__})
     made.__doc__ = Train.__doc__
     return made
-
-
-def parse_train(arguments: Sequence[str], default: Train, **options: Any) -> Train:
-    """`train` alone, without its name, from `default` and flags; `options` as for `parse`."""
-    kind = train_command(arguments)
-    if kind is not Train:  # whose settings are not those of `default`
-        kept = {
-            each.name: getattr(default, each.name) for each in fields(Train) if each.name not in ("agent", "config")
-        }
-        default = kind(**kept)
-    parsed: Train = tuned_or(
-        lambda tuned: parse(kind, arguments=arguments, default=tuned or default, **options), default
-    )
-    return parsed
-
-
-def tuned_or(parse_from: Callable[["Train | None"], Any], default: Train | None = None) -> Any:
-    """What `parse_from` finds; with `--tuned` or `--tuned-from`, its flags change the tuned settings instead.
-
-    Args:
-        parse_from: parses the arguments, from another command than its own default where one is given.
-        default: the command without any flag; None for the library's.
-    """
-    command = parse_from(None)
-    if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
-        return parse_from(command.with_tuned_defaults(default))
-    return command
 
 
 def _agent_among(arguments: Sequence[str]) -> str:

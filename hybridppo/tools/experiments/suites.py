@@ -117,8 +117,8 @@ def run_benchmark(
     asked = [run for of_a_case in runs.values() for run in of_a_case]
     with locked(output):
         for run in asked:
-            settings = {name: getattr(run, name) for name in ("env_id", "total_steps", "seed", "config")}
-            require_same(Path(run.run_dir) / "config.json", settings)
+            expected = {name: getattr(run, name) for name in ("env_id", "total_steps", "seed", "config")}
+            require_same(Path(run.run_dir) / "config.json", expected)
         train_missing(asked, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]
         (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")

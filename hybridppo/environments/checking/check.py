@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.checking.check_tensors import check_tensor_env
 from hybridppo.environments.checking.report import (
-    STEPS_OF_AN_EPISODE,
     EnvReport,
     Seen,
     global_generators,
     in_time,
-    judge_sizes,
     steps_to_repeat,
     timed,
 )
@@ -203,18 +201,10 @@ class _Check:
         return seen
 
     def _judge(self, seen: Seen) -> None:
-        """What learning often fails on."""
-        report, rewards, largest = self._report, np.asarray(seen.rewards), np.abs(seen.extremes).max(0)
-        seen.report_times(report)
+        report, rewards = self._report, np.asarray(seen.rewards)
         if outside := self._encode.warning_of_extremes(seen.extremes):
             report.add("warning", outside, "give the space the true bounds (-inf and inf where there are none)")
-        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
-            report.add(
-                "warning",
-                f"no episode ended in {report.steps:,} random steps",
-                "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
-            )
-        judge_sizes(report, self._encode.names, largest, rewards)
+        seen.judge(report, "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)")
         if rewards.any() and np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
             report.add(
                 "warning",

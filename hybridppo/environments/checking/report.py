@@ -3,7 +3,7 @@
 import contextlib
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -93,10 +93,28 @@ class Seen:
             np.minimum(least, numbers.min(0), out=least)
             np.maximum(most, numbers.max(0), out=most)
 
-    def report_times(self, report: EnvReport) -> None:
-        """Report the median times of steps and of resets."""
+    def judge(self, report: EnvReport, how_to_limit: str) -> None:
+        """Report the times, and what learning often fails on.
+
+        Args:
+            report: findings are added to it.
+            how_to_limit: how to limit the length of episodes.
+        """
         report.seconds_per_step = float(np.median(self.step_seconds))
         report.seconds_per_reset = float(np.median(self.reset_seconds)) if self.reset_seconds else float("nan")
+        largest, rewards = np.abs(self.extremes).max(0), np.asarray(self.rewards)
+        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
+            report.add("warning", f"no episode ended in {report.steps:,} random steps", how_to_limit)
+        if largest.size and largest.max() > LARGE:
+            name = self._encode.names[int(largest.argmax())]
+            fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
+            report.add("note", f"observation{name} goes up to {largest.max():g}", fix)
+        if np.abs(rewards).max() > LARGE:
+            fix = "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1"
+            report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix)
+        if not rewards.any():
+            fix = "random actions found none: expect a long training"
+            report.add("warning", f"all {len(rewards):,} rewards were 0", fix)
 
 
 def in_time(steps: int, seconds: float, report: EnvReport, *, at_once: int = 1) -> Iterator[int]:
@@ -114,26 +132,6 @@ def in_time(steps: int, seconds: float, report: EnvReport, *, at_once: int = 1) 
 def steps_to_repeat(most: int, report: EnvReport) -> range:
     """A range of `most` steps, or of as many as probably take `SECONDS_TO_REPEAT`."""
     return range(max(1, min(most, int(SECONDS_TO_REPEAT / max(report.seconds_per_step, 1e-9)))))
-
-
-def judge_sizes(report: EnvReport, names: Sequence[str], largest: Array, rewards: Array) -> None:
-    """Report observations and rewards that are hard to learn from.
-
-    Args:
-        report: findings are added to it.
-        names: of the numbers of an observation.
-        largest: the largest absolute value of each of these numbers.
-        rewards: all rewards.
-    """
-    if largest.size and largest.max() > LARGE:
-        fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
-        report.add("note", f"observation{names[int(largest.argmax())]} goes up to {largest.max():g}", fix)
-    if np.abs(rewards).max() > LARGE:
-        fix = "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1"
-        report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix)
-    if not rewards.any():
-        fix = "random actions found none: expect a long training"
-        report.add("warning", f"all {len(rewards):,} rewards were 0", fix)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Placements side by side, on a user's own environment and configuration: each trained under for some moments."""
+"""Trains briefly under every placement, on a user's own environment and configuration, for a table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ LEFT_OUT = "Left out: cuda, migrate and hybrid (no CUDA device here); overlap is
 
 
 def candidates(limits: Limits, num_envs: int) -> list[Candidate]:
-    """All that this machine can run, the simplest first."""
+    """All candidates that this machine can run, the simplest first."""
     threads, found = limits.torch_threads, list[Candidate]()
 
     def workers(least: int, most: int) -> list[int]:
@@ -93,7 +93,7 @@ def compare_placements(
 
 
 def fastest(trials: Sequence[Trial], total_steps: int) -> Trial:
-    """The trial that is through a run first; a simpler one, which comes before it, wins within a margin."""
+    """The trial whose run would end first; an earlier, simpler one wins if it is within the margin."""
     best = trials[0]
     for trial in trials[1:]:
         iterations = max(1, round(total_steps / trial.steps))

@@ -1,15 +1,15 @@
 """A run directory: everything that one training run leaves on disk.
 
-config.json      what was asked for, enough to resume
-placements.json  what `auto` measured and chose, where it did
+config.json      all settings, enough to resume
+placements.json  what `auto` measured and chose
 metrics.jsonl    a line per iteration
 evaluations.jsonl  a line per evaluation during training
 checkpoints/     the newest few and the best, see `hybridppo.run_directory.checkpoints`
-trace.json       of a few iterations, where the run was profiled
+trace.json       a profile of a few iterations, if asked for
 result.json      at the end
-lock             held by the process that trains in it; lock.json says which that is
+lock             locked by the process that trains here, which lock.json names
 
-A disk that fails while training goes on costs what could not be written, and is told of; it never ends the training.
+If the disk fails during training, a warning names what was not written, and the training goes on.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryEr
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
-from hybridppo.run_directory.lines import append, as_json, cut, finite
+from hybridppo.run_directory.lines import append, as_json, finite, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.system.throttling import ThrottledWarning
@@ -51,10 +51,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
-        """A new run directory, which is this process's until it is closed.
+        """Make a run directory, locked until it is closed.
 
         Raises:
-            RunDirectoryError: where there is one already, or a file; nothing is ever overwritten.
+            RunDirectoryError: if the folder is not empty; nothing is ever overwritten.
         """
         path = Path(path)
         directory = cls(path, config)
@@ -80,7 +80,7 @@ class RunDirectory:
 
     @classmethod
     def open_to_train(cls, path: str | Path) -> "RunDirectory":
-        """A run directory that exists, which is this process's until it is closed.
+        """Open an existing run directory, locked until it is closed.
 
         Raises:
             RunDirectoryError: as `open`; and if another process trains in it.
@@ -100,10 +100,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """A run directory that exists.
+        """Open an existing run directory.
 
         Raises:
-            RunDirectoryError: where it is none, or one of a newer format.
+            RunDirectoryError: if it is no run directory, or of a newer format.
         """
         path = Path(path)
         file = path / "config.json"
@@ -126,10 +126,10 @@ class RunDirectory:
         return cls(path, config)
 
     def update_config(self, config: dict[str, Any]) -> None:
-        """Write another `config.json` in place of the one there is.
+        """Replace `config.json`.
 
         Raises:
-            RunDirectoryError: where the disk will not take it; the old one stays.
+            RunDirectoryError: if it cannot be written; the old one stays.
         """
         if config == self.config:
             return
@@ -162,7 +162,7 @@ class RunDirectory:
             self._checkpoint_outage.failed(error, "training goes on; the best checkpoint is chosen without it")
 
     def checkpoint(self, number: int) -> Path:
-        """The folder of a checkpoint, whether or not it is there."""
+        """The folder of a checkpoint, which need not exist."""
         return self.path / "checkpoints" / f"{number:012d}"
 
     def save_checkpoint(
@@ -178,7 +178,7 @@ class RunDirectory:
         """Write a checkpoint named after `env_steps`, then delete all but the newest `keep`, the best, and `also` one.
 
         Returns:
-            Whether it is on the disk. Where the disk will not take it, that is told, and the old ones stay.
+            Whether it is on the disk. If it cannot be written, that is logged, and the old ones stay.
         """
         folder = self.checkpoint(env_steps)
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
@@ -190,23 +190,23 @@ class RunDirectory:
         return folder.exists()
 
     def appended_rows(self, capacity: int) -> AppendedRows:
-        """The files of the replay buffer, of so many rows."""
+        """The files of a replay buffer of this capacity in rows."""
         return AppendedRows(self.path / "replay", capacity)
 
     def save_failed(self, error: OSError) -> None:
-        """Tell that the disk would not take what a checkpoint needs."""
+        """Log that a checkpoint could not be written."""
         self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
         """The newest checkpoint that is whole, or the best.
 
         Args:
-            which: of the two.
-            to_go_on: whether the newest must have its replay buffer, too, which only training needs.
+            which: `latest` or `best`.
+            to_go_on: whether its replay buffer must be whole as well, which only training needs.
 
         Raises:
-            CheckpointError: where none is.
-            ConfigurationError: where `which` is neither.
+            CheckpointError: if none is.
+            ConfigurationError: if `which` is neither.
         """
         if which not in ("latest", "best"):
             raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
@@ -224,25 +224,23 @@ class RunDirectory:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the run ended before anything came of it: no checkpoint, whole or damaged, and no line of metrics."""
+        """Whether the run ended without a checkpoint, whole or damaged, and without a line of metrics."""
         folder, metrics = self.path / "checkpoints", self.path / "metrics.jsonl"
         has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
         return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
 
     def rewind(self, iteration: int, env_steps: int, evaluated: int = 0) -> None:
-        """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run does it anew.
+        """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run writes it again.
 
-        Of the evaluations, those up to iteration `evaluated` stay.
-
-        Lines of metrics go, what a killed process has left behind goes, and checkpoints that are newer and so were
-        found damaged are set aside by name.
+        Evaluations up to iteration `evaluated` stay. Newer checkpoints, which are damaged, are renamed, and temporary
+        files of a killed process are deleted.
 
         Raises:
-            RunDirectoryError: where the disk will not have it.
+            RunDirectoryError: if the disk refuses.
         """
         try:
-            cut(self.path / "metrics.jsonl", iteration)
-            cut(self.path / "evaluations.jsonl", evaluated)
+            truncate_after(self.path / "metrics.jsonl", iteration)
+            truncate_after(self.path / "evaluations.jsonl", evaluated)
             for folder in checkpoints.folders(self.path / "checkpoints"):
                 if int(folder.name) > env_steps:
                     folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
@@ -252,11 +250,11 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
 
     def write_placements(self, table: dict[str, Any]) -> bool:
-        """Write `placements.json`; whether the disk took it."""
+        """Write `placements.json`; whether that worked."""
         return self._write("placements.json", table, "the table is not kept")
 
     def write_result(self, result: dict[str, Any]) -> bool:
-        """Write `result.json`; whether the disk took it."""
+        """Write `result.json`; whether that worked."""
         return self._write("result.json", finite(result), "the result is not kept")
 
     def _write(self, name: str, value: dict[str, Any], consequence: str) -> bool:
@@ -266,7 +264,7 @@ class RunDirectory:
         return not outage.failures
 
     def discard(self) -> None:
-        """Remove what `create` made, as long as nothing has come of the run; and close."""
+        """Close, and remove what `create` made if the run has written nothing else."""
         is_untouched = not ((self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")))
         if self._made and self._lock is not None and is_untouched:
             with contextlib.suppress(OSError):
@@ -286,7 +284,7 @@ class RunDirectory:
 
 
 def _require_empty(path: Path) -> None:
-    """Refuse a folder with anything but what a process that was killed at its start may have left."""
+    """Refuse a folder with other files than those that a process killed at its start leaves."""
     names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
     if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
         raise RunDirectoryError(
@@ -296,7 +294,7 @@ def _require_empty(path: Path) -> None:
 
 
 def fresh_path(env_id: str, seed: int) -> Path:
-    """A folder under `runs/` that does not exist yet, named after the environment, the time and the seed."""
+    """A path under `runs/` that does not exist yet, named after the environment, the time and the seed."""
     stem = f"{env_id.replace('/', '-').replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
     candidates = (Path("runs") / (stem if attempt == 0 else f"{stem}-{attempt}") for attempt in range(10_000))
     return next(path for path in candidates if not path.exists())

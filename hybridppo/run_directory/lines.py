@@ -91,8 +91,8 @@ def append(path: Path, value: dict[str, Any]) -> None:
             raise
 
 
-def cut(path: Path, iteration: int) -> None:
-    """Cut the lines of metrics off that follow the last of `iteration` or before. In place: a full disk allows it."""
+def truncate_after(path: Path, iteration: int) -> None:
+    """Truncate a file of lines after the last line of `iteration` or before; this works on a full disk."""
     if not path.exists():
         return
     end = position = 0
@@ -113,7 +113,7 @@ def _iteration_of(line: bytes) -> float:
 
 
 def finite(value: Any) -> Any:
-    """The value as JSON can hold it: None for every number within that is not finite, NumPy's numbers as Python's."""
+    """The value with None for numbers that are not finite, and Python's numbers for NumPy's."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -126,14 +126,14 @@ def finite(value: Any) -> Any:
 
 
 def as_json(value: Any, indent: int | None = 1) -> str:
-    """As JSON has it, for files and other programs: what is not a finite number becomes null.
+    """JSON for files and other programs; numbers that are not finite become null.
 
     Args:
         value: what JSON can hold.
         indent: for people to read; None for one line.
 
     Raises:
-        ConfigurationError: if lists lie too deep within each other.
+        ConfigurationError: if lists are nested too deeply.
     """
     try:
         return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"

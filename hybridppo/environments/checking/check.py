@@ -3,7 +3,7 @@
     report = hybridppo.check_env("CartPole-v1")
     print(report)
 
-An environment that can be trained in has no errors. Warnings are what learning often fails on; notes are good to know.
+An environment that can be trained in has no errors. Warnings name frequent reasons why learning fails.
 """
 
 import contextlib
@@ -47,26 +47,25 @@ from hybridppo.system.validation import is_seconds, require_whole
 Array = NDArray[Any]
 
 STEPS_TO_REPEAT = 100
-"""How many steps are made twice, to see whether a seed gives the same episode."""
+"""How many steps are repeated, to see whether a seed gives the same episode."""
 SECONDS_WORTH_WORKERS = 100e-6
-"""A step slower than this gains from worker processes, where there are cores for them."""
+"""Worker processes make steps faster that are slower than this, if there are cores for them."""
 SECONDS_TO_STEP = 10.0
-"""A slow environment makes fewer steps than were asked for."""
+"""The time limit for steps."""
 
 
 def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_STEP, seed: int = 0) -> EnvReport:
     """Make an environment, step it with random actions, and report.
 
     Args:
-        env: an environment's id, or a function that makes one; of several agents, or of tensors, too; or an environment
-            of tensors itself.
-        steps: how many to make, or fewer,
-        seconds: where those take longer than this; the report says how many there were.
-        seed: of its resets, and of the actions.
+        env: an environment's id; a function that makes one, also of several agents or of tensors; or an environment of
+            tensors.
+        steps: how many steps to make at most.
+        seconds: stop stepping after this time; the report has the number of steps made.
+        seed: of the resets and of the actions.
 
     Raises:
-        ConfigurationError: for numbers that cannot be; for a function that makes a vector: check one of its
-            environments.
+        ConfigurationError: for invalid numbers, and for a function that makes a vector: check one of its environments.
     """
     steps = require_whole("steps", steps)
     if not is_seconds(seconds):
@@ -138,12 +137,12 @@ class _Check:
     def __init__(self, env: Any, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
         self._env, self._make, self._report, self._seed = env, make, report, seed
         self._spaces: Any = env
-        """What has the spaces that an agent is made for."""
+        """The object that has an agent's spaces."""
         self._saved: object = env
-        """What a checkpoint would save."""
+        """The object whose state a checkpoint saves."""
 
     def run(self, source: EnvSource, steps: int, seconds: float) -> None:
-        """All of it, as far as it goes; `source` is what the environments are made from."""
+        """Run all checks; `source` is what environments are made from."""
         if not self._has_spaces():
             return
         with _reported(self._report, "it fails"):
@@ -219,7 +218,7 @@ class _Check:
             )
 
     def _check_repeats(self) -> None:
-        """Whether a seed gives the same episode, whatever else draws from the global generators."""
+        """Check that a seed gives the same episode, also with other states of the global generators."""
         first = self._trajectory(global_seed=0)
         if not _same(first, self._trajectory(global_seed=0)):
             self._report.add(
@@ -337,7 +336,7 @@ class _AgentsCheck(_Check):
 
 @contextlib.contextmanager
 def _reported(report: EnvReport, what: str) -> Iterator[None]:
-    """Within it, what an environment raises, or returns that cannot be used, is an error in the report."""
+    """Report what an environment raises, and unusable values that it returns, as errors."""
     try:
         yield
     except (ConfigurationError, KeyboardInterrupt):

@@ -18,14 +18,14 @@ MOST_STEPS_TO_REPEAT = 50
 
 
 def check_tensor_env(env: Any, report: EnvReport, *, steps: int, seconds: float, seed: int) -> None:
-    """Step an environment with random actions, and say what was found.
+    """Step an environment with random actions, and add to the report.
 
     Args:
         env: a `TensorEnv`.
-        report: what is found is added to it.
-        steps: to make, of all environments together, or fewer,
-        seconds: where those take longer than this.
-        seed: of its resets, and of the actions.
+        report: findings are added to it.
+        steps: how many steps to make at most, of all environments together.
+        seconds: stop stepping after this time.
+        seed: of the resets and of the actions.
     """
     try:
         environments = TensorEnvironments(env, env.num_envs, owns=False)
@@ -89,7 +89,7 @@ class _TensorCheck:
         seen.judge(report, "limit them, by truncation")
 
     def look_at_repeats(self) -> None:
-        """Whether a seed gives the same steps again, and whether a saved state does."""
+        """Check that a seed and a saved state give the same steps again."""
         environments, report = self._environments, self._report
 
         def begun() -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What is found in an environment that is checked, and what all checks share: random steps, times, sizes."""
+"""The report on an environment, and what all checks share."""
 
 import contextlib
 import random
@@ -41,14 +41,14 @@ class Finding:
 
 @dataclass
 class EnvReport:
-    """What was found, and what was measured."""
+    """The findings and measurements."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
     steps: int = 0
-    """How many were made."""
+    """Steps made."""
     seconds_per_step: float = float("nan")
-    """Median, resets left out."""
+    """Median, without resets."""
     seconds_per_reset: float = float("nan")
     episode_lengths: list[int] = field(default_factory=list)
 

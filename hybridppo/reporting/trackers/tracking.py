@@ -1,8 +1,8 @@
-"""When a tracker is sent what, in a thread of its own, and what happens where that fails.
+"""Sends rows to a tracker, in a thread of its own, and tries again if that fails.
 
-Rows are sent about once a second. What could not be sent is sent later: out of memory, or out of the run directory's
-`metrics.jsonl` and `evaluations.jsonl` where it has been too much, or where the process has ended since. How far a
-tracker has come is in the run directory's folder `trackers/`, so that a resumed run goes on with the same run there.
+Rows are sent about once a second. Rows that could not be sent are sent later: from memory, or from the run
+directory's `metrics.jsonl` and `evaluations.jsonl` if they were too many, or the process has ended since. The run
+directory's folder `trackers/` has how far a tracker has come, so that a resumed run goes on with the same run there.
 """
 
 import json
@@ -26,19 +26,19 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_SENDS = 1.0
 SECONDS_BETWEEN_ATTEMPTS = 15.0
-"""How long what has failed is left alone."""
+"""How long to wait after a failure."""
 SECONDS_AT_THE_END = 60.0
-"""How long the end of a training waits for what is yet to be sent."""
+"""How long the end of a training waits for unsent rows."""
 MOST_IN_MEMORY = 10_000
-"""Rows that wait to be sent; more are read from the run directory again."""
+"""The most rows that wait in memory; more are read from the run directory again."""
 ROWS_AT_ONCE = 32
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl"}
-"""What the kinds of rows are written to."""
+"""The file of each kind of rows."""
 
 
 class _Waiting(NamedTuple):
-    """A row that is yet to be sent."""
+    """A row that has not been sent."""
 
     kind: str
     iteration: int
@@ -47,7 +47,7 @@ class _Waiting(NamedTuple):
 
 
 class Tracking(Callback):
-    """Sends what a training tells to a tracker."""
+    """Sends the metrics and evaluations of a training to a tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
@@ -61,7 +61,7 @@ class Tracking(Callback):
         self._dropped = 0
 
     def on_start(self, run: TrainingRun) -> None:
-        """Begin; where the run was tracked before, with what was not sent then."""
+        """Begin, with the rows that an earlier tracking of the run has not sent."""
         name = run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
         self._run = TrackedRun(name, run.config, run.run_dir)
         self._file = None if run.run_dir is None else run.run_dir / "trackers" / f"{self.tracker.name}.json"
@@ -76,15 +76,15 @@ class Tracking(Callback):
         self._thread.start()
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
-        """Keep a row for the next time that something is sent."""
+        """Keep a row to be sent."""
         self._append("metrics", metrics)
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
-        """Likewise."""
+        """Keep a row to be sent."""
         self._append("evaluations", evaluation)
 
     def on_end(self, run: TrainingRun) -> None:
-        """Send what is left, and wait for that."""
+        """Send the remaining rows, and wait for that."""
         if self._thread is None:
             return
         with self._condition:
@@ -162,7 +162,7 @@ class Tracking(Callback):
             self._dropped = 0
 
     def _next(self) -> list[_Waiting]:
-        """The next rows to send, the oldest first: those that are only in files before those in memory."""
+        """The next rows to send, the oldest first; rows that are only in files come before those in memory."""
         if self._must_replay:
             self._must_replay = False
             self._replay()
@@ -170,7 +170,7 @@ class Tracking(Callback):
             return [self._rows[i] for i in range(min(ROWS_AT_ONCE, len(self._rows)))]
 
     def _replay(self) -> None:
-        """Add to what waits in memory what only the files have and was never sent, the oldest first."""
+        """Add the unsent rows that only the files have to those in memory, the oldest first."""
         assert self._run.run_dir is not None
         found = [
             _row(kind, line)
@@ -187,7 +187,7 @@ class Tracking(Callback):
             self._rows = deque(sorted([*missed, *self._rows], key=lambda row: row.env_steps))
 
     def _write(self) -> None:
-        """Write down how far the tracker has come. Where the disk will not take it, more is sent again than need be."""
+        """Save how far the tracker has come. If that fails, a resumed run sends some rows twice."""
         if self._file is None:
             return
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
@@ -201,7 +201,7 @@ def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tra
     """Callbacks that send to trackers.
 
     Raises:
-        ConfigurationError: where two of them have one name, or one needs a run directory.
+        ConfigurationError: if two of them have one name, or one needs a run directory.
     """
     names = [tracker.name for tracker in trackers]
     for tracker in trackers:
@@ -217,7 +217,7 @@ def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tra
 
 
 def _row(kind: str, line: dict[str, Any]) -> _Waiting:
-    """What of a line is a finite number. What an evaluation has found has rows of its own."""
+    """The finite numbers of a line. Evaluations have rows of their own."""
     left_out = ("iteration", "env_steps") if kind == "metrics" else ("iteration", "env_steps", "seconds", "checkpoint")
     values = {
         name: float(value)
@@ -229,7 +229,7 @@ def _row(kind: str, line: dict[str, Any]) -> _Waiting:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file, as far as they are there."""
+    """The complete lines of a file; none if it does not exist."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -239,7 +239,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read(file: Path | None) -> dict[str, Any]:
-    """How far a tracker has come; nothing where it has not begun, or where that cannot be read."""
+    """How far a tracker has come; empty if it has not begun, or the file cannot be read."""
     if file is None or not file.exists():
         return {}
     try:

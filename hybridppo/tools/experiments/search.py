@@ -125,9 +125,9 @@ def tune(
         function stands for the id.
 
     Raises:
-        ConfigurationError: where optuna is missing, an argument cannot be meant, or `output` is of another search.
-        EnvError: where the environment cannot be made, or not be sent to a process.
-        HybridPPOError: where no trial could be trained.
+        ConfigurationError: if optuna is missing, an argument cannot be meant, or `output` is of another search.
+        EnvError: if the environment cannot be made, or not be sent to a process.
+        HybridPPOError: if no trial could be trained.
     """
     try:
         import optuna
@@ -241,7 +241,7 @@ def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
     """The configuration of what is tried, where the size of minibatches stands for their number.
 
     Raises:
-        ConfigurationError: where what is fixed cannot be.
+        ConfigurationError: if what is fixed cannot be.
     """
     settings = {**parameters, **fixed}
     size = settings.pop("minibatch_size", None)
@@ -338,7 +338,7 @@ def _best_trials(study: Any, optuna: Any, output: Path) -> list[Any]:
     """The finalists, the best first.
 
     Raises:
-        HybridPPOError: where no trial came to its end.
+        HybridPPOError: if no trial came to its end.
     """
     complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not complete:

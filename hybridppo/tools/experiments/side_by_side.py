@@ -61,7 +61,7 @@ class RunningRun:
         """Whether it has ended.
 
         Raises:
-            HybridPPOError: where it ended in an error.
+            HybridPPOError: if it ended in an error.
         """
         code = self._process.poll()
         if code is None:
@@ -156,7 +156,7 @@ def run_all(
         on_progress: called a few times a second with the environment steps of all runs, and how many have ended.
 
     Raises:
-        HybridPPOError: where one ends in an error. The others are saved, and end.
+        HybridPPOError: if one ends in an error. The others are saved, and end.
     """
     waiting = list(reversed(list(asked)))
     running: list[RunningRun] = []

@@ -106,8 +106,8 @@ def run_benchmark(
         A row for each case.
 
     Raises:
-        ConfigurationError: where an argument cannot be meant, or `output` holds runs of other settings.
-        HybridPPOError: where a run ends in an error.
+        ConfigurationError: if an argument cannot be meant, or `output` holds runs of other settings.
+        HybridPPOError: if a run ends in an error.
     """
     seeds = require_whole("seeds", seeds)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
@@ -132,7 +132,7 @@ def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int |
     """The rows of a suite.
 
     Raises:
-        ConfigurationError: where it is none, or has no settings.
+        ConfigurationError: if it is none, or has no settings.
     """
     if settings not in get_args(Settings):
         raise ConfigurationError(f"settings must be one of {', '.join(get_args(Settings))}, got {settings!r}")

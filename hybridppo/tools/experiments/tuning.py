@@ -78,7 +78,7 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
     """The entries of a file, by environment.
 
     Raises:
-        ConfigurationError: where it cannot be read.
+        ConfigurationError: if it cannot be read.
     """
     if file is None:
         return _shipped()

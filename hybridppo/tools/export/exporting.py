@@ -93,7 +93,7 @@ def export(
 
     Raises:
         ConfigurationError: for a policy that has no such form, and where packages are missing.
-        TrainingError: where the file does not give what the agent gives; nothing is written then.
+        TrainingError: if the file does not give what the agent gives; nothing is written then.
     """
     path = Path(file)
     kinds: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy}

@@ -27,7 +27,7 @@ class Policy:
         path: of the `.npz`.
 
     Raises:
-        ValueError: where the file is of another format than this module.
+        ValueError: if the file is of another format than this module.
     """
 
     def __init__(self, path: "str | Path") -> None:
@@ -48,7 +48,7 @@ class Policy:
             state: what the last call gave; None where an episode starts, and always of a policy without a memory.
 
         Raises:
-            ValueError: where an argument is not of the shape that the policy takes.
+            ValueError: if an argument is not of the shape that the policy takes.
         """
         outputs, state = self.outputs(observation, action_mask=action_mask, state=state)
         return self._action(outputs), state

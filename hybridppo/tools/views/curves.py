@@ -105,7 +105,7 @@ def read_run(path: str | Path, label: str = "") -> Run:
     """A run, finished or not.
 
     Raises:
-        RunDirectoryError: where it is none, or has no metrics yet.
+        RunDirectoryError: if it is none, or has no metrics yet.
     """
     directory = RunDirectory.open(path)
     lines = read_lines(directory.path / "metrics.jsonl")
@@ -143,7 +143,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[Path]:
     """The run directories that are named, and those right below a folder that is none itself.
 
     Raises:
-        RunDirectoryError: where there is none.
+        RunDirectoryError: if there is none.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -254,7 +254,7 @@ def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:
     percentile bootstrap over runs; of one run it has no width.
 
     Raises:
-        ConfigurationError: where no run has ended an episode, or there is nowhere that all have been.
+        ConfigurationError: if no run has ended an episode, or there is nowhere that all have been.
     """
     curves = [run.curve(by) for run in group.runs]
     empty = [run.path for run, (at, _) in zip(group.runs, curves, strict=True) if not len(at)]

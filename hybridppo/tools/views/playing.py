@@ -91,8 +91,8 @@ def record_video(
         networks: as for `hybridppo.load`.
 
     Raises:
-        ConfigurationError: where moviepy is not installed, or an argument cannot be meant.
-        EnvError: where the environment draws no pictures.
+        ConfigurationError: if moviepy is not installed, or an argument cannot be meant.
+        EnvError: if the environment draws no pictures.
     """
     directory = RunDirectory.open(run_dir)
     output = Path(output) if output is not None else directory.path / "video.mp4"
@@ -138,7 +138,7 @@ def play(
     `most_steps`, every episode is played to its end.
 
     Raises:
-        EnvError: where the environment has no window.
+        EnvError: if the environment has no window.
     """
     player_of, settings = _players(RunDirectory.open(run_dir), checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "human")

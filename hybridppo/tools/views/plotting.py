@@ -45,8 +45,8 @@ def plot_runs(
         The groups that were drawn.
 
     Raises:
-        ConfigurationError: where matplotlib is not installed, or an argument cannot be meant.
-        RunDirectoryError: where a folder is no run.
+        ConfigurationError: if matplotlib is not installed, or an argument cannot be meant.
+        RunDirectoryError: if a folder is no run.
     """
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:

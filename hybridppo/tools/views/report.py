@@ -38,7 +38,7 @@ def write_report(run_dir: str | Path) -> Path:
     """Write `report.html` into a run directory, of a run that is finished or not; the page's path.
 
     Raises:
-        RunDirectoryError: where it is no run directory, has no metrics yet, or does not take the page.
+        RunDirectoryError: if it is no run directory, has no metrics yet, or does not take the page.
     """
     run = read_run(run_dir)
     path = run.path / NAME

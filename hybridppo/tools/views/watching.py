@@ -46,7 +46,7 @@ def watch(
         clock: seconds since whenever.
 
     Raises:
-        RunDirectoryError: where it is no run directory.
+        RunDirectoryError: if it is no run directory.
     """
     out = sys.stdout if out is None else out
     directory = RunDirectory.open(run_dir)

@@ -1,4 +1,4 @@
-"""Names that other libraries have for settings, and ours: so that an error says which one was meant.
+"""Other libraries' names for settings, so that an error can name ours.
 
 From stable-baselines3, CleanRL, rsl_rl and RLlib. `docs/coming_from.md` has more on each.
 """
@@ -41,7 +41,7 @@ _FIELDS = {
     "target_noise_std": "policy_noise target_policy_noise",
     "target_noise_clip": "noise_clip",
 }
-"""Fields of our configurations, with the names that others have for them."""
+"""Other libraries' names for the fields of our configurations."""
 _ARGUMENTS = {
     "total_steps": "total_timesteps num_timesteps n_timesteps max_iterations",
     "num_workers": "num_env_runners num_rollout_workers",
@@ -56,18 +56,18 @@ _ARGUMENTS = {
     "progress": "progress_bar",
     "callbacks": "callback",
 }
-"""Arguments of `train`, likewise."""
+"""Other libraries' names for the arguments of `train`."""
 
 OF_CONFIGS = {name: ours for ours, names in _FIELDS.items() for name in names.split()}
-"""Our field by another library's name for it."""
+"""The field for each of these names."""
 OF_TRAIN = {name: ours for ours, names in _ARGUMENTS.items() for name in names.split()}
-"""Our argument of `train`, likewise."""
+"""The argument of `train` for each of these names."""
 
 Class = TypeVar("Class", bound=type)
 
 
 def meant_by(name: str, ours: Iterable[str]) -> str | None:
-    """Which of our names somebody meant who wrote another: another library's, or one that is spelled nearly so."""
+    """Which of our names was meant by another library's name, or by a misspelled one; None if unknown."""
     ours = list(ours)
     known = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
     if known is not None:
@@ -76,7 +76,7 @@ def meant_by(name: str, ours: Iterable[str]) -> str | None:
 
 
 def names_what_was_meant(kind: Class) -> Class:
-    """Let a configuration's class say which field was meant by a name that is none."""
+    """Let the errors of a configuration's class suggest the field that was meant."""
     init: Callable[..., None] = kind.__init__  # type: ignore[misc]
 
     @functools.wraps(init)

@@ -1,4 +1,4 @@
-"""Short trainings under every distribution that can run here, side by side.
+"""Compares the speed of short trainings under every distribution that can run here.
 
 comparison = hybridppo.compare_distributions("CartPole-v1", hybridppo.PPOConfig())
 print(comparison["line"])         # the fastest distribution
@@ -107,7 +107,7 @@ def compare_distributions(
 
 
 def _powers(most: int) -> list[int]:
-    """Numbers of learners or workers worth trying: 2, 4, 8 and so on up to `most`, which is the last."""
+    """Numbers of learners or workers to try: 2, 4, 8 and so on up to `most`, and `most` itself."""
     return sorted({2**i for i in range(1, most.bit_length())} | {most})
 
 
@@ -145,7 +145,7 @@ class _Watch(Callback):
 
 @contextlib.contextmanager
 def _ray(address: str | None, left_out: list[str]) -> Iterator[int]:
-    """Within it all trainings share one Ray, whose number of CPUs this is; 0 if there is none."""
+    """Start one Ray for all trainings; its number of CPUs, 0 if there is none."""
     from hybridppo.distribution.cluster import Cluster
 
     try:
@@ -166,7 +166,7 @@ def _ray(address: str | None, left_out: list[str]) -> Iterator[int]:
 
 
 def distributions_as_markdown(comparison: dict[str, Any]) -> str:
-    """The measured speeds as a table with the fastest in bold, and what was left out."""
+    """The measured speeds as a table, with the fastest in bold, and what was left out."""
     rows = []
     for row in comparison["rows"]:
         name = f"**{row['policy']}**" if row["policy"] == comparison["chosen"] else row["policy"]

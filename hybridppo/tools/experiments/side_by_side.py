@@ -1,6 +1,6 @@
-"""Runs side by side, each in a process of its own, as many at once as there are cores.
+"""Runs side by side, each in a process of its own.
 
-Whoever asks for them can be stopped, or die: each run is then saved and ends, and the next time it is gone on with.
+If the parent process is stopped or dies, each run is saved and ends; the next time, it goes on.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
-"""For a run to be saved in; it is killed then, and goes on from its last checkpoint the next time."""
+"""How long a run may take to be saved; then it is killed, and later goes on from its last checkpoint."""
 
 
 class RunningRun:
-    """A run that goes on in a process of its own."""
+    """A run in a process of its own."""
 
     def __init__(self, asked: RunAsked) -> None:
         self.asked = asked
@@ -53,7 +53,7 @@ class RunningRun:
 
     @property
     def env_steps(self) -> int:
-        """How far it has come."""
+        """Environment steps so far."""
         self.metrics.read()
         return int(self.metrics.lines[-1]["env_steps"]) if self.metrics.lines else 0
 
@@ -61,7 +61,7 @@ class RunningRun:
         """Whether it has ended.
 
         Raises:
-            HybridPPOError: if it ended in an error.
+            HybridPPOError: if it ended with an error.
         """
         code = self._process.poll()
         if code is None:
@@ -75,7 +75,7 @@ class RunningRun:
         return True
 
     def stop(self) -> None:
-        """Let it be saved, and wait until it has ended."""
+        """Stop the run, and wait until it is saved and has ended."""
         self.close()
         try:
             self._process.wait(STOP_SECONDS)
@@ -84,7 +84,7 @@ class RunningRun:
             self._process.wait()
 
     def close(self) -> None:
-        """Ask it to end, without waiting for it."""
+        """Ask the run to stop, without waiting."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # what was not read by a process that has ended
             self._process.stdin.close()
@@ -156,7 +156,7 @@ def run_all(
         on_progress: called a few times a second with the environment steps of all runs, and how many have ended.
 
     Raises:
-        HybridPPOError: if one ends in an error. The others are saved, and end.
+        HybridPPOError: if a run ends with an error. The others are saved and end.
     """
     waiting = list(reversed(list(asked)))
     running: list[RunningRun] = []

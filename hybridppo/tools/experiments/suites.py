@@ -1,4 +1,4 @@
-"""Suites of environments, trained on several seeds side by side, that end in a table and a picture.
+"""Trains suites of environments on several seeds side by side, and makes a table and a picture.
 
 hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 """
@@ -41,10 +41,10 @@ SUITES: dict[str, tuple[str, ...]] = {
         "InvertedPendulum-v5",
     ),
 }
-"""By name."""
+"""The environments of each suite."""
 EVALUATION_EPISODES = 20
 PLACEMENT = {"placement": "cpu"}
-"""Runs share the cores among them, so that each is to have one."""
+"""Runs share the cores, one for each."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,23 @@ class Case:
     agent: str
     config: dict[str, Any]
     published: float | None = None
-    """The return that whoever the settings are from has published."""
+    """The return that the source of the settings has published."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a case has reached."""
+    """The results of a case."""
 
     case: Case
     returns: list[float]
-    """Of each seed, the mean of the episodes after training, with the most probable actions."""
+    """The mean return after training with the most probable actions, for each seed."""
     seconds: list[float]
-    """Of training, for each seed."""
+    """Seconds of training, for each seed."""
     middle: float
     """The interquartile mean of `returns`."""
     low: float
     high: float
-    """Between which it lies with a confidence of 95 %, by bootstrap over the seeds."""
+    """The bounds of its 95 % confidence interval, by bootstrap over the seeds."""
 
 
 def run_benchmark(
@@ -86,11 +86,11 @@ def run_benchmark(
     jobs: int | None = None,
     progress: bool = True,
 ) -> list[Row]:
-    """Train every environment of a suite on several seeds, and say what was reached.
+    """Train every environment of a suite on several seeds.
 
-    Every run is a process and a run directory below `output`. What is finished there is not run again, and what was
-    stopped is gone on with, so a benchmark may be stopped at any time and asked for anew. It leaves `benchmark.json`,
-    `benchmark.md` and, where matplotlib is installed, `curves.png`.
+    Every run is a process and a run directory below `output`. A benchmark may be stopped at any time: the same call
+    goes on with the runs that are not finished. It writes `benchmark.json`, `benchmark.md` and, if matplotlib is
+    installed, `curves.png`.
 
     Args:
         suite: the name of one (`classic`, `box2d`, `mujoco`), environment ids with commas between, or a JSON file that
@@ -129,10 +129,10 @@ def run_benchmark(
 
 
 def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int | None = None) -> list[Case]:
-    """The rows of a suite.
+    """The cases of a suite.
 
     Raises:
-        ConfigurationError: if it is none, or has no settings.
+        ConfigurationError: if there is no such suite, or it has no settings.
     """
     if settings not in get_args(Settings):
         raise ConfigurationError(f"settings must be one of {', '.join(get_args(Settings))}, got {settings!r}")
@@ -202,7 +202,7 @@ def _row(case: Case, runs: Sequence[RunAsked]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: a line for each case."""
+    """A table in Markdown, with a line for each case."""
     heads = ("environment", "steps", "seeds", "return", "95 %", "lowest", "highest", "published", "seconds a run")
     lines = []
     for row in rows:

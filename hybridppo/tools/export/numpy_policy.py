@@ -34,7 +34,7 @@ class Policy:
         with np.load(path, allow_pickle=False) as file:
             self._arrays = {name: file[name] for name in file.files}
         self.about: dict[str, Any] = json.loads(self._arrays.pop("about").tobytes().decode())
-        """What it is: the parts of an observation and of an action, by name and in order, with their spaces; layers."""
+        """The parts of an observation and of an action, by name and in order, with their spaces; and the layers."""
         if self.about["format"] != FORMAT:
             raise ValueError(f"{path} has format {self.about['format']}, and this module reads {FORMAT}: take its own")
 
@@ -54,7 +54,7 @@ class Policy:
         return self._action(outputs), state
 
     def outputs(self, observation: Any, *, action_mask: Any = None, state: Any = None) -> "tuple[Any, Any]":
-        """What the network gives: logits, or means and log standard deviations; and the next state."""
+        """The outputs of the network (logits, or means and log standard deviations), and the next state."""
         about = self.about
         row = self._numbers("observation", observation, about["observation_size"])
         mask = None

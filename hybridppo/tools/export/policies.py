@@ -1,4 +1,4 @@
-"""A policy by itself: from an observation to the most probable action, without the agent that trained it."""
+"""A policy without its agent: from an observation to the most probable action."""
 
 from typing import Any
 
@@ -131,7 +131,7 @@ class TorchPolicy(nn.Module):
         return *self._action(outputs[0]), outputs[0], states[0]
 
     def _action(self, outputs: Tensor) -> list[Tensor]:
-        """The most probable, a part each, `[B, *space]`: choices of int64, numbers of float32."""
+        """The parts of the most probable action, `[B, *space]`: choices are int64, numbers float32."""
         return [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
 
     def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class TorchPolicy(nn.Module):
         return torch.minimum(torch.maximum(mean, bounds["low"]), bounds["high"])
 
     def about(self) -> dict[str, Any]:
-        """What the inputs and outputs mean, as JSON can hold it: by name and in order, the parts of each."""
+        """A description of the inputs and outputs as JSON: their parts, by name and in order."""
         observation = []
         for leaf, at in self.encode.parts:
             is_input = leaf.image is not None
@@ -178,10 +178,10 @@ class TorchPolicy(nn.Module):
 
 
 def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
-    """What `numpy_policy.py` needs: what it is, and its arrays.
+    """The description and the arrays that `numpy_policy.py` reads.
 
     Raises:
-        ConfigurationError: for networks that it has no form of.
+        ConfigurationError: for networks that it cannot compute.
     """
     arrays: dict[str, Array] = {}
     about: dict[str, Any] = {**policy.about(), "memory": None, "memory_size": 0, "state_size": policy.state_size}
@@ -229,7 +229,7 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _factors(distribution: Distribution) -> list[Factor]:
-    """The independent parts of a distribution; itself if it has none."""
+    """The independent parts of a distribution; the distribution itself if it has none."""
     if isinstance(distribution, JointDistribution):
         return distribution.factors
     end = distribution.output_size - distribution.free_size
@@ -237,7 +237,7 @@ def _factors(distribution: Distribution) -> list[Factor]:
 
 
 def _bounds_of(distribution: Distribution) -> dict[str, Array]:
-    """What clips and squashes actions that are numbers."""
+    """The arrays that clip and squash actions that are numbers."""
     names = ("low", "high", "half_width", "center")
     return {name: getattr(distribution, name) for name in names if hasattr(distribution, name)}
 

@@ -1,4 +1,4 @@
-"""Episodes of a run's agent to look at: in a video, or in a window.
+"""Shows episodes of a run's agent in a video or a window.
 
     hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
 
@@ -151,7 +151,7 @@ def play(
 def _players(
     directory: RunDirectory, checkpoint: WhichCheckpoint, agent: type[AnyAgent] | None, networks: Networks | None
 ) -> "tuple[Callable[[str], AnyAgent], Settings]":
-    """Whose policy an agent has, by its name, and the settings of the run (those of any policy of several)."""
+    """A function from an agent's name to its policy, and the settings of the run (of any of its policies)."""
     if "policies" in directory.config:
         from hybridppo.training.policies_of_run import load_policies
 

@@ -14,9 +14,9 @@ from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, g
 
 SUFFIXES = (".png", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Which people who see few colours can tell apart: Okabe and Ito, "Color universal design", 2008."""
+"""Colours that colour-blind people can distinguish: Okabe and Ito, "Color universal design", 2008."""
 LINES = ("-", "--", "-.", ":")
-"""When the colours are used up."""
+"""Line styles; the next one is used when the colours are used up."""
 
 
 def plot_runs(
@@ -27,11 +27,11 @@ def plot_runs(
     confidence: float = 0.95,
     labels: Sequence[str] = (),
 ) -> list[Group]:
-    """Draw the returns of runs, a panel for each environment and a line for each group of seeds.
+    """Draw the returns of runs: a panel for each environment, and a line for each group of seeds.
 
-    Runs of one environment that differ in nothing that can change a result but in their seeds are a group: a line at
-    their interquartile mean, and a bootstrap band around it. Groups are labelled by the settings in which they differ.
-    Of runs that have the same seed, too, the one that has come farthest is drawn, and the others are warned of.
+    Runs of one environment are a group if they differ only in their seeds and in settings that change no result. A line
+    shows a group's interquartile mean, with a bootstrap band around it. Groups are labelled by the settings in which
+    they differ. If runs of a group have the same seed, the one with the most steps is drawn, with a warning.
 
     Args:
         run_dirs: run directories, or folders of such.

@@ -1,4 +1,4 @@
-"""A run as one page of HTML, which needs nothing but itself: no network, no script, light and dark.
+"""Writes a run as one HTML page that needs no other file, no network and no script, light and dark.
 
 hybridppo.write_report("runs/CartPole-v1-20260101-120000-seed0")
 """
@@ -23,22 +23,22 @@ from hybridppo.tools.views.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
 LARGEST_VIDEO = 20 * 2**20
-"""Bytes; a larger one is linked to, not held."""
+"""Bytes; the page links to a larger video."""
 PHASES = ("sampling", "learning", "copying", "other")
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
-"""Curves that come before the others."""
+"""The first curves."""
 NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
-"""What is an axis, a count, or told otherwise."""
+"""Metrics without a curve: axes, counts, and those shown elsewhere."""
 
 TEMPLATE = Path(__file__).with_name("report.html")
 """The page, with `$names` for what a run fills in."""
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Write `report.html` into a run directory, of a run that is finished or not; the page's path.
+    """Write `report.html` into the run directory of a run, finished or not; the page's path.
 
     Raises:
-        RunDirectoryError: if it is no run directory, has no metrics yet, or does not take the page.
+        RunDirectoryError: if it is no run directory, has no metrics yet, or cannot be written to.
     """
     run = read_run(run_dir)
     path = run.path / NAME
@@ -100,7 +100,7 @@ def _curves(run: Run) -> str:
 
 
 def _place(name: str) -> int:
-    """Where a metric's curve belongs; that of a policy is named after it."""
+    """The place of a metric's curve; a policy's metric is `policy/metric`."""
     last = name.rpartition("/")[2]
     return FIRST.index(last) if last in FIRST else len(FIRST)
 
@@ -165,14 +165,14 @@ def _environment(run: Run) -> str:
 
 
 def _space(space: dict[str, Any]) -> str:
-    """A space in a line: bounds of many numbers are left out."""
+    """A space in one line, without long bounds."""
     parts = {name: value for name, value in space.items() if name != "type"}
     said = ", ".join(f"{name} {value}" for name, value in parts.items() if len(str(value)) <= 120)
     return f"{space.get('type', '')} {said}".strip()
 
 
 def _settings(run: Run) -> str:
-    """What can change the result, by which `plot` tells runs apart, of each policy; then all other options."""
+    """Tables of the settings of each policy that can change the result, then of all other options."""
     of_policies = [policy_of(run, name) for name in names_of(run.config)] or [run]
     deciding = [settings_of_result(each.config) for each in of_policies]
     tables = []
@@ -188,7 +188,7 @@ def _settings(run: Run) -> str:
 
 
 def _with_defaults(settings: dict[str, Any]) -> str:
-    """A table of settings, those other than their defaults in bold."""
+    """A table of settings; those that differ from their defaults are bold."""
     kind = AGENTS[settings["agent"]].config
     default = {
         name: _plain(option.default)

@@ -1,4 +1,4 @@
-"""A run in the terminal while it goes on, out of its files: on this machine, or on a disk that both see.
+"""Shows a run in the terminal while it trains, from its files, on this machine or on a shared disk.
 
 $ hybridppo watch runs/CartPole-v1-20260101-120000-seed0
 """
@@ -23,9 +23,9 @@ RECENT = 20
 MOST_LINES = 2000
 """How many iterations the curves show at most."""
 SILENT_SECONDS = 30.0
-"""Without a new line after which that is said."""
+"""Silence of the run after which that is shown."""
 BLOCKS, PLAIN = ("▁▂▃▄▅▆▇█", "█", "░"), (".:-=+*#@", "#", ".")
-"""For curves, bars, and what of a bar is left; the second where the terminal has no more than ASCII."""
+"""Characters for curves, bars and the rest of a bar; the second for terminals with ASCII only."""
 
 
 def watch(
@@ -36,14 +36,14 @@ def watch(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Show a run until it ends; a frame in place of the one before where the output is a terminal.
+    """Show a run until it ends. In a terminal, each frame replaces the one before.
 
     Args:
         run_dir: of the run.
         seconds: between two looks at its files.
-        out: where to; None for the standard output.
+        out: the stream to write to; None for the standard output.
         wait: waits for so many seconds.
-        clock: seconds since whenever.
+        clock: a monotonic clock in seconds.
 
     Raises:
         RunDirectoryError: if it is no run directory.
@@ -74,7 +74,7 @@ def watch(
 
 
 def _has_ended(path: Path) -> bool:
-    """Whether the run has written its result after its last line; an older result is that of a run that goes on."""
+    """Whether the run has a result that is newer than its last line; a resumed run has an older one."""
     result, metrics = path / "result.json", path / "metrics.jsonl"
     if not result.exists():
         return False
@@ -96,14 +96,14 @@ def frame(
     signs: tuple[str, str, str] = BLOCKS,
     silence: float | None = None,
 ) -> list[str]:
-    """What is shown, line by line, none wider than `width`.
+    """The lines to show, none wider than `width`.
 
     Args:
         config: of the run, as in `config.json`.
         lines: of its metrics, oldest first.
         width: of the terminal.
         signs: for curves and bars.
-        silence: seconds without a new line, where that is worth saying.
+        silence: seconds without a new line; None if they are few.
     """
     placement = " ".join(str(value) for value in config["placement"].values())
     shown = [f"{config['env_id']}, seed {config['seed']}, placement {placement}"]
@@ -153,7 +153,7 @@ def _bar(share: float, room: int, signs: tuple[str, str, str]) -> str:
 
 
 def _curve(values: Sequence[float], room: int, signs: str) -> str:
-    """Means of neighbours, as high as they are between the lowest and the highest."""
+    """A curve of means of neighbours, scaled between the lowest and the highest."""
     if not values:
         return ""
     count = min(room, len(values))

@@ -1,7 +1,7 @@
 """Mutation testing: small mistakes put into the core rooms, one at a time, and which of them no test sees.
 
     python scripts/mutants.py --sample 150 --seed 0          # some of all: a quarter of an hour
-    python scripts/mutants.py --files agents/ppo/losses.py   # all of some files or folders
+    python scripts/mutants.py --files agents/ppo/loss.py   # all of some files or folders
     python scripts/mutants.py --survivors                    # those again that have survived before
 
 A mutant is killed by a test that fails, or by tests that take far longer than without it. Results are kept: a run that

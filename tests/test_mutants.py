@@ -35,7 +35,7 @@ def test_what_is_changed(source: str, expected: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["agents/ppo/losses.py", "runners/samplers/under_way.py", "hybridppo/rollouts/advantages.py"]
+    "path", ["agents/ppo/loss.py", "runners/samplers/under_way.py", "hybridppo/rollouts/advantages.py"]
 )
 def test_each_is_python_and_another_than_the_file(path: str) -> None:
     source = (ROOT / path).read_bytes()

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"errors", "names", "_lazy", "_version"},
     {"system", "spaces"},
-    {"compiled", "networks", "rollouts"},
+    {"compiled", "networks", "rollouts", "run_directory"},
     {"interfaces", "environments"},
-    {"placements", "reporting", "run_directory", "tensors"},
+    {"placements", "reporting", "tensors"},
     {"agents"},
     {"runners"},
     {"auto", "runs"},

@@ -44,8 +44,7 @@ class Tail:
                 complete, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
             return False
-        for line in complete.splitlines():
-            self.lines.append(_object_in(line, self._path))
+        self.lines.extend([_object_in(line, self._path) for line in complete.splitlines()])
         if newline:
             self._end += len(complete) + len(newline)
             self._last = complete.rpartition(b"\n")[2] + newline

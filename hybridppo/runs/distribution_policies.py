@@ -65,6 +65,13 @@ class Environments(Distribution):
     name = "environments"
 
 
+def _require_equal_shards(learners: int | None, shards: int | None) -> None:
+    if learners is not None and shards is not None and shards % learners:
+        raise ConfigurationError(
+            f"shards must be a multiple of learners = {learners}, got {shards}: each takes as many"
+        )
+
+
 @dataclass(frozen=True)
 class MultiLearner(Distribution):
     """Learners that each step a share of the environments, and share the gradient of every minibatch.
@@ -81,10 +88,7 @@ class MultiLearner(Distribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.learners is not None and self.shards is not None and self.shards % self.learners:
-            raise ConfigurationError(
-                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
-            )
+        _require_equal_shards(self.learners, self.shards)
         if self.learners is None and self.shards is not None:
             raise ConfigurationError("shards cannot be given without learners: MultiLearner(learners, shards)")
 
@@ -105,10 +109,7 @@ class GPUOnly(Distribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shards is not None and self.shards % self.learners:
-            raise ConfigurationError(
-                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
-            )
+        _require_equal_shards(self.learners, self.shards)
 
     def part_in_result(self) -> str:  # noqa: D102 - as in the base
         return f"gpu, {self.shards or self.learners} shards"

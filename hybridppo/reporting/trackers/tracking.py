@@ -1,17 +1,18 @@
 """Sends rows to a tracker, in a thread of its own, and tries again if that fails.
 
-Rows are sent about once a second. Rows that could not be sent are sent later: from memory, or from the run
-directory's `metrics.jsonl` and `evaluations.jsonl` if they were too many, or the process has ended since. The run
-directory's folder `trackers/` has how far a tracker has come, so that a resumed run goes on with the same run there.
+Rows are sent about once a second: those of the run directory's `metrics.jsonl` and `evaluations.jsonl`, or, without a
+run directory, those in memory. The run directory's folder `trackers/` has how far a tracker has come, so that a resumed
+run goes on with the same run there, and sends what was not sent before.
 """
 
+import itertools
 import json
 import logging
 import math
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
+from hybridppo.run_directory.lines import Tail
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import whole
 
@@ -30,7 +32,7 @@ SECONDS_BETWEEN_ATTEMPTS = 15.0
 SECONDS_AT_THE_END = 60.0
 """How long the end of a training waits for unsent rows."""
 MOST_IN_MEMORY = 10_000
-"""The most rows that wait in memory; more are read from the run directory again."""
+"""The most rows that wait in memory without a run directory; older ones are dropped."""
 ROWS_AT_ONCE = 32
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl"}
@@ -57,7 +59,6 @@ class Tracking(Callback):
         self._is_ending = False
         self._is_open = False
         self._thread: threading.Thread | None = None
-        self._must_replay = False
         self._dropped = 0
 
     def on_start(self, run: TrainingRun) -> None:
@@ -70,18 +71,19 @@ class Tracking(Callback):
         self._before: str | None = state.get("run")
         # What a process that was killed had sent of iterations that are made again is sent again.
         self._sent = {kind: min(state.get(kind, 0), run.iteration) for kind in FILES}
-        self._must_replay = run.run_dir is not None and run.iteration > 0
-        self._replayed = dict.fromkeys(FILES, 0)
+        self._tails = (
+            {kind: Tail(run.run_dir / file) for kind, file in FILES.items()} if run.run_dir is not None else {}
+        )
         self._thread = threading.Thread(target=self._work, name=f"hybridppo-{self.tracker.name}", daemon=True)
         self._thread.start()
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
-        """Keep a row to be sent."""
-        self._append("metrics", metrics)
+        """Keep the metrics to be sent."""
+        self._keep("metrics", metrics)
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
-        """Keep a row to be sent."""
-        self._append("evaluations", evaluation)
+        """Keep the evaluation to be sent."""
+        self._keep("evaluations", evaluation)
 
     def on_end(self, run: TrainingRun) -> None:
         """Send the remaining rows, and wait for that."""
@@ -96,19 +98,15 @@ class Tracking(Callback):
                 "the tracker %s is not done after %g s, and is left to itself", self.tracker.name, SECONDS_AT_THE_END
             )
 
-    def _append(self, kind: str, line: dict[str, Any]) -> None:
-        row = _row(kind, line)
+    def _keep(self, kind: str, line: dict[str, Any]) -> None:
+        """Keep a row in memory if no file has it."""
+        if self._tails:
+            return
         with self._condition:
-            if row.iteration <= self._replayed[kind]:  # read from its file before it came here
-                return
             if len(self._rows) >= MOST_IN_MEMORY:
-                if self._run.run_dir is not None:
-                    self._rows.clear()
-                    self._must_replay = True
-                    return
                 self._rows.popleft()
                 self._dropped += 1
-            self._rows.append(row)
+            self._rows.append(_row(kind, line))
 
     def _work(self) -> None:
         """Send, until the training has ended."""
@@ -162,29 +160,17 @@ class Tracking(Callback):
             self._dropped = 0
 
     def _next(self) -> list[_Waiting]:
-        """The next rows to send, the oldest first; rows that are only in files come before those in memory."""
-        if self._must_replay:
-            self._must_replay = False
-            self._replay()
+        """The next rows to send, the oldest first."""
+        if not self._rows:  # during an outage, further rows stay in their files
+            for kind, tail in self._tails.items():
+                tail.read()
+                rows = (_row(kind, line) for line in tail.lines)
+                self._rows.extend(row for row in rows if row.iteration > self._sent[kind])
+                tail.lines.clear()
+            if self._tails:
+                self._rows = deque(sorted(self._rows, key=lambda row: row.env_steps))
         with self._condition:
-            return [self._rows[i] for i in range(min(ROWS_AT_ONCE, len(self._rows)))]
-
-    def _replay(self) -> None:
-        """Add the unsent rows that only the files have to those in memory, the oldest first."""
-        assert self._run.run_dir is not None
-        found = [
-            _row(kind, line)
-            for kind, file in FILES.items()
-            for line in _lines(self._run.run_dir / file)  # while the training goes on, and may write another
-            if line["iteration"] > self._sent[kind]
-        ]
-        with self._condition:
-            in_memory = {(row.kind, row.iteration) for row in self._rows}
-            missed = [row for row in found if (row.kind, row.iteration) not in in_memory]
-            for row in missed:
-                self._replayed[row.kind] = max(self._replayed[row.kind], row.iteration)
-            # A line is in its file before its row is in memory: what is missed may be older than what waits, or newer.
-            self._rows = deque(sorted([*missed, *self._rows], key=lambda row: row.env_steps))
+            return list(itertools.islice(self._rows, ROWS_AT_ONCE))
 
     def _write(self) -> None:
         """Save how far the tracker has come. If that fails, a resumed run sends some rows twice."""
@@ -226,16 +212,6 @@ def _row(kind: str, line: dict[str, Any]) -> _Waiting:
         if kind == "evaluations" or not name.startswith("evaluation_")
     }
     return _Waiting(kind, int(line["iteration"]), int(line["env_steps"]), values)
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete lines of a file; none if it does not exist."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
 
 
 def _read(file: Path | None) -> dict[str, Any]:

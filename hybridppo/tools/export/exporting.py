@@ -149,7 +149,7 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
 
     batch = torch.export.Dim("batch")
     inputs = policy.example(2)
-    with _silent("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+    with _only_errors_logged(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         torch.onnx.export(
             policy,
@@ -194,16 +194,14 @@ def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
 
 
 @contextlib.contextmanager
-def _silent(*names: str) -> Iterator[None]:
-    """Within it, these loggers log errors alone."""
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
+def _only_errors_logged() -> Iterator[None]:
+    """Let no logger log warnings, as the exporter does about itself."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)
 
 
 def _experiences(run_dir: str | Path, env: EnvSource | None, agent: PPO, policy: TorchPolicy) -> Experiences:

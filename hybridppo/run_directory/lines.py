@@ -1,4 +1,4 @@
-"""Files of JSON lines, such as `metrics.jsonl`: written, cut and read."""
+"""Files of JSON, and of lines of JSON such as `metrics.jsonl`: written, truncated and read."""
 
 import contextlib
 import errno
@@ -62,13 +62,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return list(tail.lines)
 
 
-def _object_in(line: bytes, path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file does not exist.
+
+    Raises:
+        RunDirectoryError: if the file is damaged.
+    """
     try:
-        found = json.loads(line)
+        return _object_in(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+
+
+def _object_in(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise RunDirectoryError(f"{path} is damaged: this line is no JSON object: {line[:80]!r}")
+        raise RunDirectoryError(f"{path} is damaged: no JSON object: {text[:80]!r}")
     return found
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from hybridppo.errors import ConfigurationError, HybridPPOError, RunDirectoryError, shown
-from hybridppo.run_directory.lines import Tail, as_json
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown
+from hybridppo.run_directory.lines import Tail, as_json, read_object
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
 
@@ -96,15 +96,9 @@ def result_of(run: RunAsked) -> dict[str, Any] | None:
     Raises:
         RunDirectoryError: if the file is damaged.
     """
-    path = Path(run.run_dir) / "result.json"
-    if not path.exists():
-        return None
-    try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        has_ended = result["env_steps"] >= run.total_steps and "evaluation_return_mean" in result
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
-    return result if has_ended else None
+    result = read_object(Path(run.run_dir) / "result.json")
+    has_ended = result is not None and result.get("env_steps", 0) >= run.total_steps
+    return result if result is not None and has_ended and "evaluation_return_mean" in result else None
 
 
 def require_same(file: Path, settings: dict[str, Any]) -> None:
@@ -117,9 +111,7 @@ def require_same(file: Path, settings: dict[str, Any]) -> None:
     Raises:
         ConfigurationError: if one differs.
     """
-    if not file.exists():
-        return
-    before = json.loads(file.read_text(encoding="utf-8"))
+    before = read_object(file) or {}
     for name, value in settings.items():
         if name in before and before[name] != json.loads(as_json(value)):
             raise ConfigurationError(

@@ -4,7 +4,6 @@ hybridppo.write_report("runs/CartPole-v1-20260101-120000-seed0")
 """
 
 import base64
-import json
 import statistics
 import string
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.tools.views.curves import Run, names_of, policy_of, read_run
@@ -69,7 +69,7 @@ def page(run: Run) -> str:
 
 def _cards(run: Run) -> str:
     last = run.lines[-1]
-    result = _read(run.path / "result.json")
+    result = read_object(run.path / "result.json")
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
@@ -124,7 +124,7 @@ def _phases(run: Run) -> str:
 def _placement(run: Run) -> str:
     placement = ", ".join(f"{name} {value}" for name, value in run.config["placement"].items())
     text = f"<p>{escape(placement)}</p>"
-    table = _read(run.path / "placements.json")
+    table = read_object(run.path / "placements.json")
     if not table:
         return text
     line = table.get("line", table["chosen"])  # which earlier releases left out if nothing was measured
@@ -154,7 +154,7 @@ def _video(run: Run) -> str:
 
 
 def _result(run: Run) -> str:
-    result = _read(run.path / "result.json")
+    result = read_object(run.path / "result.json")
     return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
 
 
@@ -239,13 +239,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, hours = seconds / 60, seconds / 3600
     return f"{minutes:.1f} min" if hours < 2 else f"{hours:.1f} h"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
-    return found if isinstance(found, dict) else None

@@ -1,8 +1,9 @@
 """The agents that there are, by name: the type of a configuration chooses one. A further agent is one line here."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -10,14 +11,15 @@ import gymnasium as gym
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
 from hybridppo.agents.ddpg.memory import explaining_memory as explaining_memory_of_ddpg
+from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.agents.ppo.config import BEFORE_ITS_FIELD, PPOConfig
 from hybridppo.agents.ppo.memory import explaining_memory as explaining_memory_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import ConfigurationError, shown
 
-AnyAgent = PPO | DDPG
+AnyAgent = PPO | DDPG | Policies
 """Every agent; TD3 is a DDPG."""
-AnyConfig = PPOConfig | DDPGConfig
+AnyConfig = PPOConfig | DDPGConfig | PoliciesConfig
 """Every configuration; TD3's is a DDPG's."""
 
 
@@ -45,13 +47,27 @@ AGENTS: dict[str, AgentKind] = {
 """By the name that `config.json` and the command line have for them."""
 
 
+@contextlib.contextmanager
+def _explaining_memory_of_policies(
+    config: PoliciesConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for of_policy in config.policies.values():
+            stack.enter_context(explaining_memory_of_ppo(of_policy, observation_space, action_space))
+        yield
+
+
+_KINDS = {**AGENTS, Policies.name: AgentKind(Policies, PoliciesConfig, _explaining_memory_of_policies)}
+"""With the agent of several policies, which nobody asks for by its name."""
+
+
 def name_of(config: AnyConfig) -> str:
     """The name of the agent that a configuration is for.
 
     Raises:
         ConfigurationError: where it is a configuration of none.
     """
-    for name, kind in AGENTS.items():
+    for name, kind in _KINDS.items():
         if type(config) is kind.config:
             return name
     kinds = ", ".join(kind.config.__name__ for kind in AGENTS.values())
@@ -60,7 +76,7 @@ def name_of(config: AnyConfig) -> str:
 
 def agent_class(config: AnyConfig) -> type[AnyAgent]:
     """The agent that a configuration is for."""
-    found: type[AnyAgent] = AGENTS[name_of(config)].agent
+    found: type[AnyAgent] = _KINDS[name_of(config)].agent
     return found
 
 
@@ -91,7 +107,7 @@ def make_agent(
     name = name_of(config)
     given = {part: value for part, value in parts.items() if value is not None}
     for part in given:
-        if part not in AGENTS[name].parts:
+        if part not in _KINDS[name].parts:
             raise ConfigurationError(f"{part}=... is for other agents than {name}: leave it out")
     make: Callable[..., AnyAgent] = kind
     return make(observation_space, action_space, config, seed=seed, **given)
@@ -101,7 +117,7 @@ def explaining_memory(
     config: AnyConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> AbstractContextManager[None]:
     """Within it, the want of memory is an error that says which field of the configuration to lower."""
-    return AGENTS[name_of(config)].explaining_memory(config, observation_space, action_space)
+    return _KINDS[name_of(config)].explaining_memory(config, observation_space, action_space)
 
 
 def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
@@ -111,10 +127,26 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
         KeyError: where there is no such agent.
         ConfigurationError: where a field cannot be what it is.
     """
+    if agent == Policies.name:
+        policies = {name: PPOConfig(**each) for name, each in settings["policies"].items()}
+        return PoliciesConfig(policies, settings["agents"])
     made: AnyConfig = AGENTS[agent].config(**settings)
     return made
 
 
 def config_of_run(agent: str, settings: dict[str, Any]) -> AnyConfig:
     """As `config_from_json`, of a run or a saved agent, which may have begun before there were all of the fields."""
+    if agent == Policies.name:
+        policies = {name: {**BEFORE_ITS_FIELD, **each} for name, each in settings["policies"].items()}
+        return config_from_json(agent, {"agents": {}, **settings, "policies": policies})
     return config_from_json(agent, {**AGENTS[agent].before_its_field, **settings})
+
+
+def replaced(config: AnyConfig, **changes: Any) -> AnyConfig:
+    """The configuration with other values for some fields; of several policies, of each of theirs."""
+    return config.replaced(**changes) if isinstance(config, PoliciesConfig) else replace(config, **changes)
+
+
+def agents_by_policy(agent: AnyAgent, name: str = "policy") -> dict[str, Any]:
+    """An agent by the name of its policy; of several policies, all agents."""
+    return dict(agent.agents) if isinstance(agent, Policies) else {name: agent}

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hybridppo.runs.distribution_policies import SingleLearnerCoarse as SingleLearnerCoarse
     from hybridppo.runs.distribution_policies import SingleLearnerFine as SingleLearnerFine
     from hybridppo.runs.loading import load as load
+    from hybridppo.runs.loading import load_policies as load_policies
     from hybridppo.tools.diagnosis.comparing import compare_distributions as compare_distributions
     from hybridppo.tools.diagnosis.doctor import diagnose as diagnose
     from hybridppo.tools.experiments.search import tune as tune
@@ -58,10 +59,8 @@ if TYPE_CHECKING:
     from hybridppo.tools.views.report import write_report as write_report
     from hybridppo.training.evaluate import evaluate as evaluate
     from hybridppo.training.evaluate import evaluate_agent as evaluate_agent
-    from hybridppo.training.policies_of_run import evaluate_policies as evaluate_policies
-    from hybridppo.training.policies_of_run import load_policies as load_policies
+    from hybridppo.training.evaluate import evaluate_policies as evaluate_policies
     from hybridppo.training.resume import resume as resume
-    from hybridppo.training.several_policies import PoliciesResult as PoliciesResult
     from hybridppo.training.train import TrainResult as TrainResult
     from hybridppo.training.train import train as train
 
@@ -87,7 +86,7 @@ _NAMES = {
     "hybridppo.runs.distribution_policies": (
         "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
     ),
-    "hybridppo.runs.loading": "load",
+    "hybridppo.runs.loading": "load load_policies",
     "hybridppo.tools.diagnosis.comparing": "compare_distributions",
     "hybridppo.tools.diagnosis.doctor": "diagnose",
     "hybridppo.tools.experiments.search": "tune",
@@ -97,10 +96,8 @@ _NAMES = {
     "hybridppo.tools.views.playing": "play record_video",
     "hybridppo.tools.views.plotting": "plot_runs",
     "hybridppo.tools.views.report": "write_report",
-    "hybridppo.training.evaluate": "evaluate evaluate_agent",
-    "hybridppo.training.policies_of_run": "evaluate_policies load_policies",
+    "hybridppo.training.evaluate": "evaluate evaluate_agent evaluate_policies",
     "hybridppo.training.resume": "resume",
-    "hybridppo.training.several_policies": "PoliciesResult",
     "hybridppo.training.train": "TrainResult train",
 }
 """The public names by the module that has them, which is imported when one is first used."""

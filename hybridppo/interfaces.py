@@ -1,7 +1,7 @@
 """What the parts ask of each other, so that neither agent nor placement knows who calls it."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeGuard, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeGuard, TypeVar, cast
 
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -55,14 +55,12 @@ class Optimizer(Protocol):
 
 
 class Agent(Protocol):
-    """An algorithm: its networks, its optimizer, `update(rollout) -> metrics`."""
+    """What is trained, by one policy or several: `update(rollout) -> metrics`."""
 
     observation_space: Any
     action_space: Any
     actor: nn.Module
-    critic: nn.Module
     distribution: Distribution
-    parameters: FlatParameters
     version: int
     """How many updates the parameters have had."""
     memory: MemoryLayout | None
@@ -71,16 +69,6 @@ class Agent(Protocol):
     """Asked in the course of an update, so that a long one can be broken off."""
     records_graphs: bool
     """Whether what a CUDA device is to do again and again is recorded (`cuda_graphs`)."""
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """All modules that have tensors, actor and critic among them."""
-        ...
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Steps `parameters`."""
-        ...
 
     def anneal(self, progress: float) -> None:
         """Set what is scheduled; `progress` goes from 0 at the start of training to 1 at its end."""
@@ -103,6 +91,51 @@ class Agent(Protocol):
         ...
 
 
+class AgentOfOnePolicy(Agent, Protocol):
+    """An algorithm: its networks, its optimizer, and the rest of an agent."""
+
+    critic: nn.Module
+    parameters: FlatParameters
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """All modules that have tensors, actor and critic among them."""
+        ...
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Steps `parameters`."""
+        ...
+
+
+class AgentOfPolicies(Agent, Protocol):
+    """An agent for each of several policies, which are sampled together."""
+
+    @property
+    def agents(self) -> Mapping[str, AgentOfOnePolicy]:
+        """By the names of the policies."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Sequence[int]]:
+        """Of each policy, which agents of an environment are its own."""
+        ...
+
+    def names_of(self, policy: str) -> list[str]:
+        """The names of the agents of an environment that have a policy."""
+        ...
+
+
+def has_policies(agent: Agent) -> TypeGuard[AgentOfPolicies]:
+    """Whether an agent is of several policies, by what it has."""
+    return hasattr(agent, "agents")
+
+
+def agents_of(agent: Agent) -> list[AgentOfOnePolicy]:
+    """The agents of several policies; or the agent itself, if it is of one."""
+    return list(agent.agents.values()) if has_policies(agent) else [cast(AgentOfOnePolicy, agent)]
+
+
 class ReplaySettings(Protocol):
     """What of an off-policy agent's configuration its runner obeys."""
 
@@ -117,7 +150,7 @@ class ReplaySettings(Protocol):
         ...
 
 
-class OffPolicyAgent(Agent, Protocol):
+class OffPolicyAgent(AgentOfOnePolicy, Protocol):
     """An algorithm that learns from a replay buffer, whose runner is `runners/off_policy.py`."""
 
     @property

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -10,19 +9,16 @@ import numpy as np
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.registration import has_all_in_its_state
 from hybridppo.errors import ConfigurationError
-from hybridppo.interfaces import Agent, learns_from_replay
-from hybridppo.networks.forms import numpy_form
+from hybridppo.interfaces import Agent, has_policies, learns_from_replay
+from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
 from hybridppo.runners.off_policy import OffPolicyRunner
-from hybridppo.runners.overlapping import OverlappingRunner
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.episodes import EpisodeSampler
 from hybridppo.runners.samplers.in_process import Sampler
-from hybridppo.runners.workers.meanwhile import Meanwhile
 from hybridppo.runners.workers.processes import Processes
 from hybridppo.runners.workers.sampler import WorkerSampler
 from hybridppo.runners.workers.transport import Transport, Work
@@ -31,16 +27,23 @@ from hybridppo.system.recording import GraphRecorder
 
 if TYPE_CHECKING:
     from hybridppo.environments.compiled import CompiledEnvironments
-    from hybridppo.environments.compiled_agents import CompiledAgents
     from hybridppo.environments.tensors import TensorEnvironments
     from hybridppo.runners.samplers.fused_actor import FusedDistribution
-    from hybridppo.runners.samplers.on_device import DeviceSampler
-    from hybridppo.runners.samplers.together import PolicySampler
 
 logger = logging.getLogger(__name__)
 
 
 def make_sampler(
+    source: EnvSource, environments: Environments, agent: Agent, placement: Placement, **options: Any
+) -> BaseSampler:
+    """What samples for an agent, as `_make_sampler`, which counts what each policy does if there are several."""
+    sampler = _make_sampler(source, environments, agent, placement, **options)
+    if has_policies(agent):
+        sampler.count_by_policy(agent.columns)
+    return sampler
+
+
+def _make_sampler(
     source: EnvSource,
     environments: Environments,
     agent: Agent,
@@ -83,7 +86,7 @@ def make_sampler(
     may_be_on_device = environments.is_compiled and not samples_on_cpu and not num_workers
     if may_be_on_device and _fits_device(agent, placement, num_episodes):
         compiled = cast("CompiledEnvironments", environments)
-        return _on_device(compiled, agent, placement, num_steps, env_seed)(0, noise)
+        return _on_device(compiled, agent, placement, num_steps, env_seed, noise)
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:
@@ -102,18 +105,12 @@ def make_sampler(
             in_thread=overlaps,
             memory=agent.memory,
         )
-    begins_here = False
     if num_workers is None:
-        num_workers = int(overlaps and samples_on_cpu and numpy_form(agent.actor) is not None)
-        if transport is Processes and pin_for is None and _may_move(source, environments, options):
-            # Nobody has asked for environments apart from this process, so they may begin here.
-            begins_here = True
-            transport = partial(Meanwhile, environments=environments)
+        num_workers = int(overlaps and samples_on_cpu and actor_form(agent.actor) is not None)
     if num_workers > 0:
         if not samples_on_cpu:
             raise ConfigurationError(f"num_workers={num_workers} needs a placement that samples on the CPU")
-        if not begins_here:
-            environments.close()
+        environments.close()
         return WorkerSampler(
             source,
             environments,
@@ -157,11 +154,6 @@ def _on_tensors(
     )
 
 
-def _may_move(source: EnvSource, environments: Environments, options: EnvironmentOptions) -> bool:
-    """Whether environments may begin in this process and go on in another."""
-    return not (options.restarts or environments.is_compiled) and has_all_in_its_state(source)
-
-
 def _require_turns_there(
     environments: "TensorEnvironments",
     agent: Agent,
@@ -195,39 +187,14 @@ def _require_turns_there(
             )
 
 
-PolicySamplers = Callable[[int, np.random.Generator], "PolicySampler | DeviceSampler"]
-"""Makes the sampler of a policy, by its number, with the owner of its actions' randomness."""
-
-
-def policy_samplers(
-    environments: "CompiledAgents", agent: Agent, placement: Placement, *, num_steps: int, env_seed: int
-) -> PolicySamplers:
-    """The samplers of several policies, one for each kind of agents.
-
-    Args:
-        environments: with kinds of agents.
-        agent: of one of the policies; all have its action space.
-        placement: of each.
-        num_steps: of each environment per rollout.
-        env_seed: the `i`-th environment starts from `env_seed + i`.
-    """
-    from hybridppo.runners.samplers.together import PolicySampler, Together
-
-    if _fits_device(agent, placement, None):
-        return _on_device(environments, agent, placement, num_steps, env_seed, apart=True)
-    together = Together(environments, agent.distribution, env_seed, bytearray(1))
-    return lambda policy, noise: PolicySampler(together, policy, num_steps=num_steps, noise=noise)
-
-
 def _on_device(
     environments: "CompiledEnvironments",
     agent: Agent,
     placement: Placement,
     num_steps: int,
     env_seed: int,
-    *,
-    apart: bool = False,
-) -> "Callable[[int, np.random.Generator], DeviceSampler]":
+    noise: np.random.Generator,
+) -> BaseSampler:
     from hybridppo.runners.samplers.on_device import DeviceSampler
     from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 
@@ -239,10 +206,9 @@ def _on_device(
         num_steps=num_steps,
         env_seed=env_seed,
         stop=bytearray(1),
-        apart=apart,
         record=GraphRecorder(accelerator) if agent.records_graphs and accelerator.is_asynchronous else None,
     )
-    return lambda policy, noise: DeviceSampler(rows, policy, noise=noise)
+    return DeviceSampler(rows, noise=noise)
 
 
 def _fits_device(agent: Agent, placement: Placement, num_episodes: int | None) -> bool:
@@ -280,8 +246,7 @@ def _one_by_itself(source: EnvSource, environments: Environments, options: Envir
 
 
 def make_runner(agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
-    """The loop for the agent: by turns, or overlapping, or with a replay buffer. `options` as for `Runner`."""
+    """The loop for the agent, with a replay buffer or without. `options` as for `Runner`."""
     if learns_from_replay(agent):
         return OffPolicyRunner(agent, sampler, placement, **options)
-    kind = OverlappingRunner if placement.max_lag > 0 else Runner
-    return kind(agent, sampler, placement, **options)
+    return Runner(agent, sampler, placement, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,12 @@ class Evaluation:
     lengths: tuple[int, ...]
     agents: tuple[str, ...] = ()
     """Whose each of them was, where environments have several agents."""
+
+    def of_agents(self, names: Collection[str]) -> Evaluation:
+        """What it says of some agents, of which there is one at least."""
+        rows = zip(self.returns, self.lengths, self.agents, strict=True)
+        returns, lengths, agents = zip(*(row for row in rows if row[2] in names), strict=True)
+        return Evaluation(returns, lengths, agents)
 
     @property
     def return_mean(self) -> float:

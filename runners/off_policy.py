@@ -8,9 +8,8 @@ allows lag, the next turn is sampled while the agent learns from the last.
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -22,80 +21,6 @@ from hybridppo.run_directory.appended import AppendedRows
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.system.validation import whole
-
-
-class Turns(Protocol):
-    """How the rollout of a turn is come by."""
-
-    seconds_overlapped: float
-    """What the sampler spent on the last one while the agent learned."""
-
-    def copying(self) -> float:
-        """Seconds of copying that are no part of sampling, so far."""
-        ...
-
-    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
-        """The rollout of the next turn, or the rest of it where it was broken off; `is_last` is asked once it is there.
-
-        Returns:
-            The rollout, and how often environments had been restarted when it ended, before another one begins.
-
-        Raises:
-            Stopped: where a stop was requested; the next call goes on from there.
-        """
-        ...
-
-
-class ByTurns:
-    """Sample, then learn."""
-
-    seconds_overlapped = 0.0
-
-    def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement) -> None:
-        self._agent, self._sampler, self._placement = agent, sampler, placement
-
-    def copying(self) -> float:
-        """All of it."""
-        return self._placement.counters.seconds_copying
-
-    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
-        """Sampled now."""
-        placement = self._placement
-        # One that was broken off is ended by the parameters that began it.
-        acting = placement.resuming if self._sampler.is_under_way else placement.sampling
-        with acting(self._agent) as actor:
-            return self._sampler.collect(actor), self._sampler.env_restarts
-
-
-class Ahead:
-    """Always one rollout ahead: the next is begun before the agent learns from this one."""
-
-    def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement) -> None:
-        self._agent, self._sampler, self._placement = agent, sampler, placement
-        self.seconds_overlapped = 0.0
-
-    def copying(self) -> float:
-        """What is copied step by step is part of the sampler's own time, which is spent elsewhere."""
-        return self._placement.counters.seconds_between_rollouts
-
-    def next(self, is_last: Callable[[], bool]) -> tuple[Rollout, int]:
-        """Begun by the last call, and waited for now."""
-        sampler, start, copying = self._sampler, time.perf_counter(), self.copying()
-        if sampler.is_paused:
-            with self._placement.resuming(self._agent) as actor:
-                sampler.go_on(actor)
-        if not sampler.is_under_way:
-            self._start()
-        rollout, restarts = sampler.finish(), sampler.env_restarts
-        waited = time.perf_counter() - start - (self.copying() - copying)
-        self.seconds_overlapped = max(0.0, sampler.seconds_filling - waited)
-        if not is_last():
-            self._start()
-        return rollout, restarts
-
-    def _start(self) -> None:
-        with self._placement.sampling(self._agent) as actor:
-            self._sampler.start(actor)
 
 
 @dataclass
@@ -127,7 +52,6 @@ class OffPolicyRunner(Runner):
 
     def __init__(self, agent: OffPolicyAgent, sampler: BaseSampler, placement: Placement, **options: Any) -> None:
         super().__init__(agent, sampler, placement, **options)
-        self._turns: Turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
         self.replay = agent.new_replay()
         if self.replay.num_envs != sampler.num_envs:
             raise ConfigurationError(
@@ -165,7 +89,7 @@ class OffPolicyRunner(Runner):
         self._so_far = _SoFar()
         learned |= {"replay_size": self.replay.num_valid}
         metrics = self._completed(learned, so_far.lag, start, end, so_far.seconds)
-        if isinstance(self._turns, Ahead):
+        if self._turns.seconds_overlapped() is not None:
             metrics["seconds_overlapped"] = so_far.overlapped
         return metrics
 
@@ -183,7 +107,7 @@ class OffPolicyRunner(Runner):
             except EnvError:
                 agent.require_finite()  # or the environment is blamed for actions that are no numbers
                 raise
-            so_far.overlapped += self._turns.seconds_overlapped
+            so_far.overlapped += self._turns.seconds_overlapped() or 0.0
             so_far.lag = max(so_far.lag, agent.version - rollout.version)
             begun, copying = self._add_seconds("seconds_sampling", begun, copying)
             self._remember(rollout, restarts)

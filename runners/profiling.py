@@ -59,9 +59,8 @@ class Profiler:
     def _begin(self) -> None:
         runner = self._runner
         regions = [
-            (runner.sampler, "collect", "sampling"),
-            (runner.sampler, "start", "sampling: begin"),
-            (runner.sampler, "finish", "sampling: finish"),
+            (runner.sampler, "sample_async", "sampling: begin"),
+            (runner.sampler, "sample_wait", "sampling: finish"),
             (self._environments, "step", "environment step"),
             (runner.agent.distribution, "sample", "choice of actions"),
             (runner.agent, "update", "learning"),

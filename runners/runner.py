@@ -17,6 +17,7 @@ from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.turns import Ahead, ByTurns
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """Drives sampler and agent by turns, as the placement says.
+    """Drives sampler and agent by turns, or the sampler one rollout ahead, as the placement says.
 
     An iteration lasts from the end of the one before to its own. Its metrics account for all of it: `seconds_sampling`,
     `seconds_learning`, `seconds_copying`, and `seconds_other`, which the loop spent since the iteration before on
-    logging, checkpoints, the progress bar and callbacks. `seconds` is their sum over all iterations.
+    logging, checkpoints, the progress bar and callbacks. `seconds` is their sum over all iterations. If the sampler is
+    ahead, `seconds_sampling` is the time spent waiting for it and setting it to work, `seconds_overlapped` what else it
+    spent sampling while the agent learned, and what it copies step by step is part of its own time.
 
     What is asked to stop is broken off where it is: a rollout between two steps, to be gone on with; an update
     between two minibatches, to be made anew from the rollout. A checkpoint holds what was under way.
@@ -70,6 +73,7 @@ class Runner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
+        self._turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
         self.total_steps, self.total_episodes = total_steps, total_episodes
         self.iteration = 0
         self.seconds = 0.0
@@ -198,26 +202,26 @@ class Runner:
         Raises:
             Stopped: where a stop was requested; the next call goes on from there.
         """
-        agent, placement, counters = self.agent, self.placement, self.placement.counters
-        start, copying_start = time.perf_counter(), counters.seconds_copying
+        agent, placement, turns = self.agent, self.placement, self._turns
+        start, copying_start = time.perf_counter(), turns.copying()
         agent.anneal(self.share_done)
+        turns.go_on()
         if self._rollout is None:
-            # One that was broken off is ended by the parameters that began it.
-            acting = placement.resuming if self.sampler.is_under_way else placement.sampling
-            with acting(agent) as actor:
-                self._rollout = self.sampler.collect(actor)
+            self._rollout, _ = turns.next(lambda: self.share_sampled >= 1.0)
         rollout = self._rollout
-        sampled, copying_sampled = time.perf_counter(), counters.seconds_copying
+        sampled, copying_sampled = time.perf_counter(), turns.copying()
         with placement.learning(agent):
             lag = agent.version - rollout.version
             learned = agent.update(placement.to_learner(rollout))
-        end, copying_end = time.perf_counter(), counters.seconds_copying
+        end, copying_end = time.perf_counter(), turns.copying()
         seconds = {
             "seconds_sampling": sampled - start - (copying_sampled - copying_start),
             "seconds_learning": end - sampled - (copying_end - copying_sampled),
             "seconds_copying": copying_end - copying_start,
         }
-        return self._completed(learned, lag, start, end, seconds)
+        metrics = self._completed(learned, lag, start, end, seconds)
+        overlapped = turns.seconds_overlapped()
+        return metrics if overlapped is None else {**metrics, "seconds_overlapped": overlapped}
 
     def _completed(self, learned: Metrics, lag: int, start: float, end: float, seconds: Metrics) -> Metrics:
         """Count an iteration; all its metrics. `seconds` are its parts, which add up to `end - start`."""
@@ -237,6 +241,7 @@ class Runner:
             "episode_return_mean": statistics.return_mean,
             "episode_length_mean": statistics.length_mean,
             "env_restarts": self.sampler.env_restarts,
+            **self._by_policy(),
             **learned,
             "policy_lag": lag,
             **seconds,
@@ -244,6 +249,17 @@ class Runner:
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
         }
+
+    def _by_policy(self) -> Metrics:
+        """What each of several policies did, and all of them; nothing if there is one."""
+        found: Metrics = {}
+        for name, policy in self.sampler.by_policy.items():
+            found["agent_steps"] = found.get("agent_steps", 0) + policy.agent_steps
+            found[f"{name}/agent_steps"] = policy.agent_steps
+            found[f"{name}/episodes"] = policy.statistics.episodes
+            found[f"{name}/episode_return_mean"] = policy.statistics.return_mean
+            found[f"{name}/episode_length_mean"] = policy.statistics.length_mean
+        return found
 
     def save(self) -> None:
         """Write a checkpoint, where there is a run directory. A rollout under way is paused, and saved as it is."""

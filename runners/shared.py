@@ -10,7 +10,7 @@ from hybridppo.runners.runner import Runner
 GO_ON, SAVE, STOP = "go on", "save", "stop: "
 
 
-class Turns(Protocol):
+class Commands(Protocol):
     """How the first says what all do next."""
 
     def tell(self, what: str) -> None:
@@ -31,12 +31,12 @@ class SharedRunner(Runner):
     Args:
         *arguments: as for `Runner`.
         is_first: whether this one has the callbacks, the evaluation and the run directory.
-        turns: between the first and the others.
+        commands: from the first to the others.
         **options: as for `Runner`.
     """
 
-    def __init__(self, *arguments: Any, is_first: bool, turns: Turns, **options: Any) -> None:
-        self._is_first, self._turns = is_first, turns
+    def __init__(self, *arguments: Any, is_first: bool, commands: Commands, **options: Any) -> None:
+        self._is_first, self._commands = is_first, commands
         self._is_apart = self._is_over = False
         super().__init__(*arguments, **options)
         self.is_rescued = not is_first  # an error of another goes to the first
@@ -56,9 +56,9 @@ class SharedRunner(Runner):
         finally:
             self._is_apart = False
         if self._is_first:
-            self._turns.tell(GO_ON if self.stopped_by is None else STOP + self.stopped_by)
+            self._commands.tell(GO_ON if self.stopped_by is None else STOP + self.stopped_by)
             return
-        while (told := self._turns.hear()) == SAVE:
+        while (told := self._commands.hear()) == SAVE:
             super().save()
         if told.startswith(STOP):
             self._callbacks.run.stop(told.removeprefix(STOP))
@@ -77,7 +77,7 @@ class SharedRunner(Runner):
             super().save()
             return
         if self._is_apart:
-            self._turns.tell(SAVE)
+            self._commands.tell(SAVE)
             super().save()
             return
         with self._apart():  # writing, and who is told of it, takes the first alone its time

@@ -362,7 +362,8 @@ class Run:
             if passed_over - self.damaged:  # the damaged stay until a trainer lives long enough to set them aside
                 raise FailureError(f"{passed_over - self.damaged} is damaged, and nobody damaged it")
             iteration = checkpoint.state["runner"]["iteration"]
-            if code in (0, 130) and iteration != self.last_iteration():
+            # A trainer that was interrupted before it set damaged ones aside has left everything as it was.
+            if code in (0, 130) and not passed_over and iteration != self.last_iteration():
                 raise FailureError(
                     f"said to be saved, but at iteration {iteration} of {self.last_iteration()}\n{trainer.said}"
                 )

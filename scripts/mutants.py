@@ -114,8 +114,12 @@ class Tree:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        ignored = shutil.ignore_patterns(".?*", "__pycache__", "build", "results", "runs")
-        shutil.copytree(ROOT, path, symlinks=True, ignore=ignored)
+        ignored = shutil.ignore_patterns(".?*", "__pycache__", "build", "results")
+
+        def left_out(folder: str, names: list[str]) -> set[str]:
+            return {*ignored(folder, names), *(["runs"] if Path(folder) == ROOT else [])}  # of whoever trains here
+
+        shutil.copytree(ROOT, path, symlinks=True, ignore=left_out)
 
     def start(self, tests: tuple[str, ...], mutant: Mutant | None, seconds: float) -> None:
         """Begin to run tests, with a mutant in place."""

@@ -37,7 +37,6 @@ from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.replay import Replay, Transitions
 from hybridppo.spaces.deterministic import (
-    DeterministicActions,
     GaussianExploration,
     OrnsteinUhlenbeckExploration,
     deterministic_actions,
@@ -97,6 +96,8 @@ class DDPG:
 
     name: ClassVar[str] = "ddpg"
     """What files call it."""
+    steps: ClassVar[type[AutogradSteps]] = AutogradSteps
+    """What it learns by; others are forms of it."""
 
     def __init__(
         self,
@@ -108,21 +109,17 @@ class DDPG:
     ) -> None:
         self.config = config = config if config is not None else self._default_config()
         self.observation_space, self.action_space = observation_space, action_space
-        actions = deterministic_actions(action_space, std=config.exploration_std)
-        self.distribution: Distribution = actions
-        self.exploration: GaussianExploration = _exploration(config, actions)
-        self._num_actions = actions.size
+        self.exploration = self.made_exploration()
+        self.distribution: Distribution = self.exploration.actions
+        self._num_actions = self.exploration.size
         self._encode = ObservationEncoder(observation_space)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order, self._noise_seed = np.random.default_rng(order), order
         self._depends_on_training = False
         # Their bits depend on the number of threads, and threads take longer to start than the work to do.
         with limit_threads(1):
-            generator = torch.Generator().manual_seed(initial)
-            made = actor_and_critics(observation_space, actions.size, config, config.num_critics, generator)
-        self.actor: nn.Module = made[0]
-        self.critic: nn.Module = made[1]
-        self.critics: Critics = made[1]
+            self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(initial))
+        self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         critic_rate = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
         self.optimizer = PartAdam(self.parameters, {"actor": config.learning_rate, "critic": critic_rate})
@@ -147,6 +144,21 @@ class DDPG:
     def _default_config() -> DDPGConfig:
         return DDPGConfig()
 
+    def made_exploration(self) -> GaussianExploration:
+        """What a sampler draws actions by, made once; a subclass may have another."""
+        config, actions = self.config, deterministic_actions(self.action_space, std=self.config.exploration_std)
+        if config.exploration == "ou":
+            return OrnsteinUhlenbeckExploration(actions, config.learning_starts, config.ou_theta)
+        return GaussianExploration(actions, config.learning_starts)
+
+    def made_networks(self, generator: torch.Generator) -> tuple[nn.Module, Critics]:
+        """Actor and critics, made once; a subclass may have others."""
+        config = self.config
+        num_outputs = self.distribution.output_size
+        return actor_and_critics(
+            self.observation_space, self._num_actions, config, config.num_critics, generator, num_outputs
+        )
+
     @property
     def modules(self) -> list[nn.Module]:
         """All modules that have tensors; the target networks are one tensor of the optimizer's."""
@@ -154,8 +166,8 @@ class DDPG:
 
     @property
     def own(self) -> dict[str, object]:
-        """What it has that is not the library's, and only Python can make again: `agent`."""
-        return {"agent": type(self)} if type(self) not in (DDPG, TD3) else {}
+        """What only Python can make again: `agent`, if its class has no name of its own for files."""
+        return {} if "name" in vars(type(self)) else {"agent": type(self)}
 
     def like(self, config: DDPGConfig, *, seed: int = 0) -> "DDPG":
         """A fresh agent of the same kind and spaces."""
@@ -292,12 +304,12 @@ class DDPG:
         config = self.config
         if config.cuda_graphs and accelerator_of(self.parameters.values.device).is_asynchronous:
             return CapturedSteps
-        if config.fast_updates and config.compiled_updates:
+        if config.fast_updates and config.compiled_updates and self.steps is AutogradSteps:
             from hybridppo.agents.ddpg.compiled_steps import CompiledSteps
 
             if CompiledSteps.supports(self):
                 return CompiledSteps
-        return AutogradSteps
+        return self.steps
 
     def take_metrics(self) -> Metrics:
         """Means over what was learned since the last call; not a number where nothing was. Waits for the device.
@@ -385,12 +397,6 @@ class TD3(DDPG):
     @staticmethod
     def _default_config() -> DDPGConfig:
         return TD3Config()
-
-
-def _exploration(config: DDPGConfig, actions: DeterministicActions) -> GaussianExploration:
-    if config.exploration == "ou":
-        return OrnsteinUhlenbeckExploration(actions, config.learning_starts, config.ou_theta)
-    return GaussianExploration(actions, config.learning_starts)
 
 
 def _never() -> bool:

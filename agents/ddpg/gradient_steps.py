@@ -39,6 +39,11 @@ class Learner(Protocol):
     optimizer: PartAdam
     """Beside its moments, it has the target networks' parameters, and the sums of `STATISTICS`."""
 
+    @property
+    def steps(self) -> "type[AutogradSteps]":
+        """What it learns by."""
+        ...
+
     def learned_buffers(self) -> list[Tensor]:
         """The buffers that steps change."""
         ...
@@ -138,7 +143,7 @@ class CapturedSteps:
     """
 
     def __init__(self, agent: Learner, record: Record | None = None) -> None:
-        self._agent, self._plain = agent, AutogradSteps(agent)
+        self._agent, self._plain = agent, agent.steps(agent)
         self._parameters, self._optimizer = agent.parameters, agent.optimizer
         device = agent.parameters.values.device
         self._record = record if record is not None else GraphRecorder(accelerator_of(device))

@@ -40,6 +40,7 @@ def actor_and_critics(
     config: DDPGConfig,
     num_critics: int,
     generator: torch.Generator,
+    num_outputs: int,
 ) -> tuple[MLP, Critics]:
     """Multilayer perceptrons.
 
@@ -49,6 +50,7 @@ def actor_and_critics(
         config: hidden layers and their activation.
         num_critics: how many critics.
         generator: of the initial weights.
+        num_outputs: of the actor.
 
     Raises:
         EnvError: for observations that are images or stacks of frames, and for action masks.
@@ -73,5 +75,5 @@ def actor_and_critics(
             inputs, config.hidden_sizes, outputs, activation=config.activation, output_gain=gain, generator=generator
         )
 
-    actor = mlp(encode.size, num_actions, ACTOR_GAIN)
+    actor = mlp(encode.size, num_outputs, ACTOR_GAIN)
     return actor, Critics([mlp(encode.size + num_actions, 1, CRITIC_GAIN) for _ in range(num_critics)])

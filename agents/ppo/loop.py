@@ -109,6 +109,7 @@ class Backend:
             return self._gradient(minibatch, clip_range)
 
     def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
+        minibatch = minibatch.made()
         with self._rounding():
             outputs, values = (tensor.float() for tensor in self._forward(minibatch))
         steps = minibatch.steps()
@@ -116,6 +117,9 @@ class Backend:
         log_ratio = log_prob - steps.log_probs
         clip_range = steps.clip_range(clip_range)
         inputs = LossInputs(
+            observations=steps.observations,
+            actions=steps.actions,
+            outputs=outputs,
             log_ratio=log_ratio,
             advantages=steps.advantages,
             entropy=entropy,

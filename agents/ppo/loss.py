@@ -27,8 +27,14 @@ STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fractio
 
 @dataclass(frozen=True)
 class LossInputs:
-    """What a loss is made of: a minibatch as actor and critic see it now. All are `[B]`."""
+    """What a loss is made of: a minibatch as actor and critic see it now. All are `[B]`, if nothing else is said."""
 
+    observations: Tensor
+    """As the networks see them, `[B, *row]`."""
+    actions: Tensor
+    """`[B, *action]`."""
+    outputs: Tensor
+    """The actor's, now, `[B, outputs]`: what the distribution is made of."""
     log_ratio: Tensor
     """The log-probability of the action now, less that when it was taken."""
     advantages: Tensor

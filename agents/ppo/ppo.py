@@ -151,6 +151,14 @@ class PPO:
         """What an optimizer step descends on a minibatch; a subclass may have another."""
         return self._loss(inputs, self.config, clip_range)
 
+    def advantages(self, **steps: Any) -> Tensor:
+        """Estimates `[T, N]`, by generalised advantage estimation; a subclass may have others.
+
+        Args:
+            **steps: as `hybridppo.rollouts.advantages.gae` takes them.
+        """
+        return gae(**steps)
+
     def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
         """A fresh agent of the same kind, spaces, loss and networks."""
         return type(self)(
@@ -350,7 +358,7 @@ class PPO:
         }
         log_probs, weights, shares = rollout.log_probs.flatten(), None, None
         if share is None:
-            advantages = gae(**estimated)
+            advantages = self.advantages(**estimated)
             returns = advantages + values[:-1]
         else:
             acted, log_probs = log_probs, loop.log_probs(rows, actions)

@@ -141,6 +141,10 @@ class SequenceBatch:
                 self.valid[:, part],
             )
 
+    def made(self) -> "SequenceBatch":
+        """As `Batch.made`: rows with a memory are no stacks."""
+        return self
+
     def steps(self) -> Batch:
         """The rows that count, `[B, ...]`."""
         return self.rows.map(self.only_steps)

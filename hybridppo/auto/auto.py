@@ -19,7 +19,7 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import ConfigurationError
-from hybridppo.networks.forms import numpy_form
+from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
 from hybridppo.system.accelerator import num_cuda_devices
@@ -123,9 +123,7 @@ class Auto:
             table["line"] = f"within {within.label}, {table['line']}"
         spent = f" (measured in {table['seconds']:.2g} s)" if search.trials else ""
         logger.info("placement auto: %s%s", table["line"], spent)
-        # Overlap has a worker by itself, which need not be waited for.
-        is_its_own = num_workers is None and chosen.max_lag > 0 and chosen.num_workers == 1
-        workers = 0 if within is not None else None if is_its_own else chosen.num_workers
+        workers = 0 if within is not None else chosen.num_workers
         return Choice(chosen.placement, workers, chosen.torch_threads, table)
 
     def limits(
@@ -148,7 +146,7 @@ class Auto:
             num_workers=num_workers if within is None else within.num_workers,
             # Single copies are seeded one by one; an environment's own vectorised form has one generator for all.
             splits=isinstance(environments, (SyncEnvironments, ManyAgents)),
-            has_workers=agent is None or numpy_form(actor) is not None,
+            has_workers=agent is None or actor_form(actor) is not None,
             draws_on_device=environments.is_compiled,
             max_lag=self.max_lag,
             any_threads=config.torch_threads is None,

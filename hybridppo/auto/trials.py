@@ -13,8 +13,9 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, make_agent
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, make_agent, replaced
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.interfaces import Metrics
@@ -128,9 +129,10 @@ class Training:
     def optimizer_steps(self, env_steps: int, *, learns: bool = False) -> int:
         """Optimizer steps in a run of so many environment steps; with `learns`, counted after learning has begun."""
         config = self.config
+        if isinstance(config, PoliciesConfig):
+            return sum(_optimizer_steps(each, env_steps) for each in config.policies.values())
         if isinstance(config, PPOConfig):
-            iterations = -(-env_steps // config.batch_size)
-            return iterations * config.num_epochs * config.minibatches_of(config.batch_size)
+            return _optimizer_steps(config, env_steps)
         left = env_steps if learns else max(0, env_steps - config.learning_starts)
         return left // (config.train_frequency * config.num_envs) * config.steps_per_update
 
@@ -145,10 +147,9 @@ class Training:
         Raises:
             HybridPPOError, RuntimeError, MemoryError: what training under the candidate would raise.
         """
-        config = replace(self.config, torch_threads=candidate.torch_threads, **dict(candidate.changes))
+        config = replaced(self.config, torch_threads=candidate.torch_threads, **dict(candidate.changes))
         small, times = shortened(config, share)
-        # With a pool, an update takes its usual time once the pool is full.
-        warmup, fewest = (small.pool_size, 1) if isinstance(small, PPOConfig) else (WARMUP_TURNS, FEWEST_TURNS)
+        warmup, fewest = _iterations(small)
         placement = candidate.placement
         with generators_untouched(), limit_threads(candidate.torch_threads), contextlib.ExitStack() as stack:
             devices = placement.sampling_device, placement.learning_device
@@ -195,12 +196,27 @@ class Training:
         return made
 
 
+def _optimizer_steps(config: PPOConfig, env_steps: int) -> int:
+    iterations = -(-env_steps // config.batch_size)
+    return iterations * config.num_epochs * config.minibatches_of(config.batch_size)
+
+
+def _iterations(config: AnyConfig) -> tuple[int, int]:
+    """How many iterations of a trial are not counted, and how many are at least."""
+    if isinstance(config, PoliciesConfig):
+        return max(each.pool_size for each in config.policies.values()), 1
+    # With a pool, an update takes its usual time once the pool is full.
+    return (config.pool_size, 1) if isinstance(config, PPOConfig) else (WARMUP_TURNS, FEWEST_TURNS)
+
+
 def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
     """A configuration with shorter iterations, and how many of these make a configured iteration.
 
     PPO's minibatches stay as large as they are. An agent that learns from a replay buffer learns from its first turn
-    on, and each turn is an iteration.
+    on, and each turn is an iteration. Of several policies, iterations stay as long as they are.
     """
+    if isinstance(config, PoliciesConfig):
+        return config, 1.0
     if isinstance(config, PPOConfig):
         whole = config.minibatches_of(config.batch_size)
         unit = config.sequence_length if config.recurrent is not None else 1

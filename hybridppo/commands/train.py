@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -26,9 +26,6 @@ from hybridppo.system.figures import shown_return
 from hybridppo.system.seeds import fresh_seed
 from hybridppo.training.resume import resume
 from hybridppo.training.train import TrainResult, train
-
-if TYPE_CHECKING:
-    from hybridppo.training.several_policies import PoliciesResult
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 
@@ -184,7 +181,7 @@ class Resume(Command):
         return PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()
 
 
-def report(result: "TrainResult | PoliciesResult") -> int:
+def report(result: TrainResult) -> int:
     """Print what came of a training and where its run directory is; the exit code."""
     if result.run_dir is None:  # one of several learners that torchrun has started: only the first reports
         return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
@@ -199,13 +196,12 @@ def report(result: "TrainResult | PoliciesResult") -> int:
         print(f"interrupted; go on with: {command('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
         return EXIT_INTERRUPTED
     print(summary(result))
-    if isinstance(result, TrainResult):
-        _report_one_policy(result)
+    _report_evaluation(result)
     print(f"run directory: {result.run_dir}")
     return EXIT_DONE
 
 
-def _report_one_policy(result: TrainResult) -> None:
+def _report_evaluation(result: TrainResult) -> None:
     if result.stopped_by is not None:
         print(f"stopped before its goal: {result.stopped_by}")
     if result.evaluation is not None:
@@ -217,16 +213,15 @@ def _report_one_policy(result: TrainResult) -> None:
         print(f"note: {sentence}")
 
 
-def summary(result: "TrainResult | PoliciesResult") -> str:
+def summary(result: TrainResult) -> str:
     """Returns, steps, seconds and speed of a training, in one line."""
     metrics = result.metrics
     if not metrics:  # resumed, and there was nothing left to do
         return "training: nothing was left to do"
     steps, seconds = metrics["env_steps"], metrics["seconds"]
-    if isinstance(result, TrainResult):
-        returns = _return(metrics["episode_return_mean"])
-    else:
-        returns = ", ".join(f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in result.agents)
+    of_policies = [name for name in result.agents if f"{name}/episode_return_mean" in metrics]
+    means = [f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in of_policies]
+    returns = ", ".join(means) or _return(metrics["episode_return_mean"])
     return f"training: {returns}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
 
 

@@ -3,7 +3,7 @@
 `phase`, `reset`, `reward`, `end` and `observe` stand for the environment's own, and `phases` is written out with a
 loop for each of its phases. Agents are numbered through all kinds, and each kind has a block of rows of its own:
 `[T, E, A_k, ...]` for its `A_k` agents in each of `E` environments. Blocks come in tuples, one for each kind, and do
-not tell whether kinds share a policy: then they are views of one rollout, and else the rollouts of several policies.
+not tell whether kinds share a policy. They are views of one rollout.
 
 What is written of an environment depends on nothing but its own state, noise, and the parameters.
 

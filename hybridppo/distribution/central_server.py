@@ -431,10 +431,10 @@ class Learners(BaseSampler):
         self._pool.close()
         self._arrays.close()
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> NoReturn:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> NoReturn:
         raise AssertionError("learners sample for themselves")
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         raise AssertionError("learners sample for themselves")
 
     def _stepper_state(self) -> StepperState:

@@ -239,7 +239,7 @@ class Link:
         return everything
 
     def tell(self, what: str) -> None:
-        """Say what all do next; called by the first alone, which may have taken its time (`Turns`)."""
+        """Say what all do next; called by the first alone, which may have taken its time (`Commands`)."""
         self._turn += 1
         self._on_store(lambda: self._store.set(f"turn/{self._turn}", what))
         if self._turn > TURNS_KEPT:

@@ -14,7 +14,7 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.networks.forms import numpy_form
+from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.runners.assembly import make_sampler
 from hybridppo.runners.samplers.base import BaseSampler
@@ -115,7 +115,7 @@ class Coarse(OverRay):
         """One whose workers are Ray's."""
         from hybridppo.distribution.ray_samplers import RaySamplers  # which loads Ray
 
-        if numpy_form(agent.actor) is None:
+        if actor_form(agent.actor) is None:
             raise ConfigurationError(
                 "samplers act in NumPy, with the library's own networks of tanh or relu only, without layer_norm and "
                 f"impala convolutions: choose such a network, or distribution='environments:{self._count}', whose "

@@ -266,8 +266,8 @@ class Team(LocalTeam):
     def runner(self, agent: Agent, sampler: BaseSampler, placement: Placement, **options: Any) -> Runner:
         """One that stops, and saves, when all do."""
         options |= {"interruption": self._agreed, "clock": lambda: self._seconds}
-        turns = self.link if self.link is not None else NobodyElse()
-        return SharedRunner(agent, sampler, placement, is_first=self.rank == 0, turns=turns, **options)
+        commands = self.link if self.link is not None else NobodyElse()
+        return SharedRunner(agent, sampler, placement, is_first=self.rank == 0, commands=commands, **options)
 
     def regrouped(self, job: Job, lost: LearnerLostError) -> Job:
         """All but the first are ended, and others started; they take over the last checkpoint with it."""

@@ -56,11 +56,6 @@ class CompiledAgents(CompiledEnvironments):
         return self._num
 
     @property
-    def columns_of_kinds(self) -> list[Array]:
-        """Of each kind, the columns of its agents, `[E * A_k]`."""
-        return [columns.ravel() for columns in self.by_kind(np.arange(self.num_envs)[None])]
-
-    @property
     def world(self) -> tuple[Any, ...]:
         """What every loop takes first, see `compiled/agent_kernels.py`."""
         return self.states, self.randoms, self.lengths, self.present, self.kinds, self.definition.episode_length

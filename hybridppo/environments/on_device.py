@@ -68,27 +68,21 @@ def has_launcher(device: torch.device) -> bool:
     return device.type in LAUNCHERS
 
 
-def bytes_needed(
-    environments: CompiledEnvironments, num_steps: int, num_outputs: int, *, apart: bool = False
-) -> dict[str, int]:
+def bytes_needed(environments: CompiledEnvironments, num_steps: int, num_outputs: int) -> dict[str, int]:
     """Bytes of a device by what needs them, each named with the fields to lower; without the learner's.
 
     Args:
         environments: on the host.
         num_steps: `T`.
         num_outputs: of the actor.
-        apart: whether each kind of agents has a policy, and with it a copy of its columns.
     """
     layout = DeviceRollout.layout(num_steps, environments, num_outputs)
     sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for name, (shape, dtype) in layout.items()}
-    rollout = sum(sizes.values())
-    if apart:
-        rollout += sum(sizes[name] for name in ("observations", "actions", "rewards", "terminated", "truncated"))
     # Returns and lengths as they grow, with what finds the episodes that end: float64 and int64.
     counting = 6 * 8 * num_steps * environments.num_envs
     return {
         "the environments (num_envs)": environments.states.nbytes + environments.randoms.nbytes,
-        "a rollout (num_envs * num_steps)": rollout,
+        "a rollout (num_envs * num_steps)": sum(sizes.values()),
         "counting its episodes (num_envs * num_steps)": counting,
     }
 
@@ -105,7 +99,6 @@ class EnvironmentsOnDevice:
         num_scales: log standard deviations among the outputs, the last of them.
         low: the first number of each choice, or the lower bounds of numbers.
         high: among how many each choice is, or the upper bounds.
-        apart: whether each kind of agents has a policy of its own: its columns then lie side by side.
 
     Raises:
         DeviceError: where kernels cannot be compiled for the device.
@@ -123,14 +116,9 @@ class EnvironmentsOnDevice:
         num_scales: int,
         low: Array,
         high: Array,
-        apart: bool = False,
     ) -> None:
         definition = environments.definition
         self._host = environments
-        self.order: Array = np.arange(environments.num_envs)
-        """`[N]`: of each column here, which it is on the host."""
-        if apart and isinstance(environments, CompiledAgents):
-            self.order = np.concatenate(environments.columns_of_kinds)
         self._launcher = launcher = launcher_of(definition, device)
         self._shape = shape_of(definition)
         layout = DeviceRollout.layout(num_steps, environments, num_outputs)
@@ -154,7 +142,7 @@ class EnvironmentsOnDevice:
         results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
         if isinstance(environments, CompiledAgents):
             self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
-            groups = torch.from_numpy(environments.kinds if apart else environments.kinds[[0, -1]])
+            groups = torch.from_numpy(environments.kinds[[0, -1]])
             self._groups = groups.to(device)
             own += [launcher.array(self._present), launcher.array(self._groups)]
             results.append(held["absent"])
@@ -175,7 +163,7 @@ class EnvironmentsOnDevice:
         """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
         observations = self._host.reset(seed)
         self.put()
-        self.rollout.observations[0].copy_(torch.from_numpy(observations[self.order]))
+        self.rollout.observations[0].copy_(torch.from_numpy(observations))
 
     def put(self) -> None:
         """Go on from the state of the host's environments."""

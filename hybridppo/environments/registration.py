@@ -12,8 +12,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from hybridppo.errors import EnvError
 
-IN_PLAIN_PYTHON = ("gymnasium.envs.classic_control", "gymnasium.envs.toy_text")
-
 
 def import_modules(names: str) -> None:
     """Import modules, with commas between their names, for the environments that they register.
@@ -44,18 +42,6 @@ def spec_of(env_id: str) -> EnvSpec:
     except EnvError as error:
         raise EnvError(f"environment {env_id!r} cannot be made: {error}") from error.__cause__
     return gym.spec(name)
-
-
-def has_all_in_its_state(source: Any) -> bool:
-    """Whether a saved state is known to be all there is of an environment: of gymnasium's own in plain Python.
-
-    Another may keep something where nobody looks for it, such as in a global variable.
-    """
-    spec = gym.registry.get(source) if isinstance(source, str) else None
-    if spec is None or spec.additional_wrappers:
-        return False
-    entries = filter(None, (spec.entry_point, spec.vector_entry_point))
-    return all(isinstance(entry, str) and entry.startswith(IN_PLAIN_PYTHON) for entry in entries)
 
 
 def source_here(source: Any, imports: str) -> Any:

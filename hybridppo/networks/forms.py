@@ -12,8 +12,9 @@ from hybridppo.networks.mlp import MLP
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.numpy_forms.actor import NumpyActivation
 from hybridppo.networks.numpy_forms.encoders import EncodedForm
-from hybridppo.networks.numpy_forms.form import NumpyForm
+from hybridppo.networks.numpy_forms.form import NumpyForm, PoliciesForm
 from hybridppo.networks.numpy_forms.recurrent import CellForm
+from hybridppo.networks.of_policies import PoliciesActor
 from hybridppo.networks.recurrent import GRU, LSTM, Recurrent, RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.rows import RowLayout
@@ -24,6 +25,17 @@ def linears(network: nn.Module) -> list[nn.Linear]:
     found = _mlp_and_layout(network)
     assert found is not None
     return [layer for layer in found[0] if isinstance(layer, nn.Linear)]
+
+
+def actor_form(network: nn.Module) -> NumpyForm | PoliciesForm | None:
+    """As `numpy_form`, also of the actors of several policies."""
+    if type(network) is not PoliciesActor:
+        return numpy_form(network)
+    forms = [numpy_form(actor) for actor in network.actors]
+    known = tuple(form for form in forms if form is not None)
+    if len(known) < len(forms) or has_hooks(network):
+        return None
+    return PoliciesForm(known, tuple(len(arrays_of(actor)) for actor in network.actors), network.agents)
 
 
 def numpy_form(network: nn.Module) -> NumpyForm | None:
@@ -102,6 +114,8 @@ def has_hooks(network: nn.Module) -> bool:
 
 def arrays_of(network: nn.Module) -> list[Tensor]:
     """What its form in NumPy is made of: its parameters, and the moments that it normalises by."""
+    if type(network) is PoliciesActor:
+        return [array for actor in network.actors for array in arrays_of(actor)]
     parameters: list[Tensor] = [parameter.detach() for parameter in network.parameters()]
     if type(network) is NormalizedNetwork:
         moments = network.normalizer.moments

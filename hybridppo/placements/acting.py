@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
-from hybridppo.networks.forms import arrays_of, cell_of, numpy_form
+from hybridppo.networks.forms import actor_form, arrays_of, cell_of
 
 if TYPE_CHECKING:
     from hybridppo.placements.crossing import Crossing
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> SamplingActor:
     """The fastest form of an actor, with the parameters it has now, where they are now."""
-    form = numpy_form(network) if not crossing.takes_tensors else None
+    form = actor_form(network) if not crossing.takes_tensors else None
     if form is not None:
         arrays = arrays_of(network)
         if all(array.device.type == "cpu" for array in arrays):

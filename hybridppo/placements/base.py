@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hybridppo.interfaces import Agent, SamplingActor, SomeExperience
+from hybridppo.interfaces import Agent, SamplingActor, SomeExperience, agents_of
 from hybridppo.placements.crossing import CopyTimer, Counters, Crossing, available_device, moved, wait_for
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.validation import real, whole
@@ -41,15 +41,17 @@ class Placement(ABC):
 
     def prepare(self, agent: Agent) -> None:
         """Put the agent where it learns. Once, before the first `sampling`."""
-        parameters = agent.parameters
-        laid_out = parameters.align(accelerator_of(self.learning_device).alignment)
-        parameters.rebind(parameters.values.data.to(self.learning_device))
-        for module in agent.modules:
-            module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
-        for slots in agent.optimizer.state.values():
-            for name, slot in slots.items():
-                if isinstance(slot, Tensor):
-                    slots[name] = laid_out(slot).to(self.learning_device)
+        for each in agents_of(agent):
+            parameters = each.parameters
+            laid_out = parameters.align(accelerator_of(self.learning_device).alignment)
+            parameters.rebind(parameters.values.data.to(self.learning_device))
+            for module in each.modules:
+                module.to(self.learning_device)  # what is left: buffers, which no flat tensor holds
+            for slots in each.optimizer.state.values():
+                for name, slot in slots.items():
+                    if isinstance(slot, Tensor):
+                        slots[name] = laid_out(slot).to(self.learning_device)
+        agent.actor.to(self.learning_device)  # that of several policies has buffers of its own
 
     def act_on_tensors(self) -> None:
         """From now on, actors are modules on the sampling device, which take its tensors (`TorchActor.on_device`)."""

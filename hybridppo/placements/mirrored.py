@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hybridppo.errors import ConfigurationError, DeviceError
-from hybridppo.interfaces import Agent, SamplingActor
+from hybridppo.interfaces import Agent, SamplingActor, agents_of
+from hybridppo.networks.of_policies import actors_of
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.base import Placement
@@ -92,29 +93,33 @@ class Mirrored(Placement):
         tensors, state = super().state()
         if self._is_alias:
             return tensors, state
-        return {f"replica.{i}": self._values.dense(tensor) for i, tensor in enumerate(self._mirrored())}, {
-            **state,
-            "published": self._published,
-        }
+        replicas = {f"replica.{i}": flat.dense(tensor) for i, (flat, tensor) in enumerate(self._mirrored())}
+        return replicas, {**state, "published": self._published}
 
     def _load(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         if self._is_alias:
             return
-        for i, ours in enumerate(self._mirrored()):
-            theirs = self._values.spread(tensors[f"replica.{i}"])
+        for i, (flat, ours) in enumerate(self._mirrored()):
+            theirs = flat.spread(tensors[f"replica.{i}"])
             if theirs.shape != ours.shape:
                 raise ValueError(f"replica.{i} is of shape {list(theirs.shape)}, not {list(ours.shape)}")
             ours.copy_(theirs)
         self._published = whole(state, "published")
 
-    def _mirrored(self) -> list[Tensor]:
-        return [self._values.values.data, *self._replica.buffers()]
+    def _mirrored(self) -> list[tuple[FlatParameters, Tensor]]:
+        """All tensors of the replica, each with the flat parameters that it is; any other with some that let it be."""
+        buffers = [(self._flat[0], buffer) for buffer in self._replica.buffers()]
+        return [*((flat, flat.values.data) for flat in self._flat), *buffers]
 
     def _make_replica(self, agent: Agent) -> torch.nn.Module:
         replica = copy.deepcopy(agent.actor).to(self.sampling_device)
-        self._values = FlatParameters({"actor": replica}, agent.parameters.alignment)  # as it is copied, gaps and all
+        self._flat = [  # as it is copied, gaps and all
+            FlatParameters({"actor": actor}, each.parameters.alignment)
+            for actor, each in zip(actors_of(replica), agents_of(agent), strict=True)
+        ]
         if self.sampling_device.type == "cpu":
-            self._values.rebind(accelerator_of(self.learning_device).page_locked(self._values.values.data))
+            for flat in self._flat:
+                flat.rebind(accelerator_of(self.learning_device).page_locked(flat.values.data))
         return replica
 
     def _publish(self, agent: Agent) -> None:
@@ -140,8 +145,8 @@ class Mirrored(Placement):
                 )
 
     def _pairs(self, agent: Agent) -> list[tuple[Tensor, Tensor]]:
-        theirs = [agent.parameters.of("actor"), *agent.actor.buffers()]
-        return list(zip(self._mirrored(), theirs, strict=True))
+        theirs = [*(each.parameters.of("actor") for each in agents_of(agent)), *agent.actor.buffers()]
+        return list(zip((tensor for _, tensor in self._mirrored()), theirs, strict=True))
 
     def settings(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         options = {name: getattr(self, name) for name in ("publish_every", "max_lag", "verify", "force_copy")}

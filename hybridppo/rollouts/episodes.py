@@ -64,7 +64,7 @@ class EpisodeStatistics:
         self._lengths.extend(lengths)
         self.episodes += number
 
-    def drop_running(self, envs: slice = slice(None)) -> None:
+    def drop_running(self, envs: slice | Array = slice(None)) -> None:
         """Forget the unfinished episodes, because their environments were started anew."""
         self._running_return[envs] = 0.0
         self._running_length[envs] = 0

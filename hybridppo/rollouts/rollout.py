@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -47,6 +48,34 @@ class Rollout:
         """The rollout with `function` applied to each of its tensors."""
         changes: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}
         return replace(self, **changes)
+
+    def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
+        """The rows of some of the `A` agents of each environment, whose columns are neighbours; copied.
+
+        Args:
+            own: `[a]` int64, which of the agents.
+            num_agents: `A`.
+        """
+        num_columns = self.rewards.shape[1]
+        first = torch.arange(0, num_columns, num_agents, device=own.device)
+        columns = (first[:, None] + own).flatten()
+        place = torch.full((num_columns,), -1, dtype=torch.int64, device=own.device)
+        place[columns] = torch.arange(len(columns), device=own.device)
+
+        def moved(rows: Tensor) -> tuple[Tensor, Tensor]:
+            """Which flat indices are of these columns, and what they are among these alone."""
+            places = place[rows % num_columns]
+            kept = places >= 0
+            return kept, (rows // num_columns * len(columns) + places)[kept]
+
+        _, valid_rows = moved(self.valid_rows)
+        kept, final_rows = moved(self.final_rows)
+        of_rows = ("valid_rows", "final_rows", "final_observations")
+        changes: dict[str, Any] = {
+            name: tensor.index_select(1, columns) for name, tensor in self.tensors().items() if name not in of_rows
+        }
+        finals = self.final_observations[kept]
+        return replace(self, valid_rows=valid_rows, final_rows=final_rows, final_observations=finals, **changes)
 
     @property
     def num_bytes(self) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.rollouts.episodes import EpisodeStatistics
@@ -65,9 +66,10 @@ class TensorStatistics(EpisodeStatistics):
         self.latest = returns, [int(length) for length in lengths], num_ended
         self.add_ended(*self.latest)
 
-    def drop_running(self, envs: slice = slice(None)) -> None:  # noqa: D102 - as in the base
-        self._sums[envs] = 0.0
-        self._counts[envs] = 0
+    def drop_running(self, envs: slice | NDArray[Any] = slice(None)) -> None:  # noqa: D102 - as in the base
+        columns = envs if isinstance(envs, slice) else torch.tensor(envs, device=self._sums.device)
+        self._sums[columns] = 0.0
+        self._counts[columns] = 0
 
     def state(self) -> dict[str, Any]:  # noqa: D102 - as in the base
         self._running_return = np.array(self._sums.tolist())

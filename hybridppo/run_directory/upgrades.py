@@ -3,7 +3,8 @@
 And what settings of earlier runs are called now, for `config.json`, whose format version is the same.
 
 1: the first. 2: with a score. 3: the arrays of a rollout under way are its buffer, and what is restarted is a
-sub-environment. 4: with a memory, other numbers of minibatches if nobody said how many.
+sub-environment. 4: with a memory, other numbers of minibatches if nobody said how many. 5: several policies are sampled
+by one sampler.
 """
 
 import logging
@@ -14,7 +15,7 @@ from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 """Of what is written now."""
 
 Header = dict[str, Any]
@@ -49,11 +50,16 @@ def upgraded_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by the names that they have now."""
-    return {_name_of(name): tensor for name, tensor in tensors.items()}
+    """Tensors by the names that they have now, without those that nobody takes any more."""
+    return {now: tensor for name, tensor in tensors.items() if (now := _name_of(name)) is not None}
 
 
-def _name_of(name: str) -> str:
+def _name_of(name: str) -> str | None:
+    first, part, rest = (*name.split(".", 2), "", "")[:3]
+    if part == "agent":  # of one of several policies
+        return f"policies.{first}.{rest}"
+    if part in ("sampler", "rollout", "placement"):
+        return None
     if not name.startswith(_BUFFER_OF_2):
         return name
     array = name.removeprefix(_BUFFER_OF_2)
@@ -91,9 +97,46 @@ def _with_minibatches_of_3(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "num_minibatches": count} if num_samples % count == 0 else config
 
 
+def _with_one_sampler(header: Header) -> Header:
+    """Several policies as one agent has them. Each had a sampler: what that had under way cannot go on."""
+    state = header["state"]
+    if "policies" not in state:
+        return header
+    policies, runner = state["policies"], dict(state["runner"])
+    runner.pop("has_sampled")
+    samplers = {name: of_policy["sampler"] for name, of_policy in policies.items()}
+    statistics = [sampler["statistics"] for sampler in samplers.values()]
+    num_columns = sum(len(each["running_return"]) for each in statistics)
+    sampler = {
+        "env_steps": runner["metrics"].get("env_steps", 0),
+        "noise": next(iter(samplers.values()))["noise"],
+        "statistics": {
+            "episodes": sum(each["episodes"] for each in statistics),
+            "running_return": [0.0] * num_columns,
+            "running_length": [0] * num_columns,
+            "returns": [value for each in statistics for value in each["returns"]][-100:],
+            "lengths": [value for each in statistics for value in each["lengths"]][-100:],
+        },
+        "by_policy": {
+            name: {"agent_steps": each["env_steps"], "statistics": each["statistics"]}
+            for name, each in samplers.items()
+        },
+        "environments": {"not_saved": "an earlier release saved those of several policies otherwise"},
+    }
+    agents = {name: of_policy["agent"] for name, of_policy in policies.items()}
+    version = max(agent["version"] for agent in agents.values())
+    agent = {"version": version, "policies": agents, "learned": {}}
+    return {**header, "state": {"agent": agent, "sampler": sampler, "runner": runner}}
+
+
 def _as_it_is(header: Header) -> Header:
     return header
 
 
-_STEPS: dict[int, Callable[[Header], Header]] = {1: _with_score, 2: _with_sub_environments, 3: _as_it_is}
+_STEPS: dict[int, Callable[[Header], Header]] = {
+    1: _with_score,
+    2: _with_sub_environments,
+    3: _as_it_is,
+    4: _with_one_sampler,
+}
 """For every earlier format version, the step to the next."""

@@ -1,10 +1,11 @@
 """`compiled=True`: compiles environments and updates, as far as both can be."""
 
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.registry import AnyConfig, replaced
 from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import compiled_definition
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
@@ -14,13 +15,13 @@ logger = logging.getLogger(__name__)
 
 
 def compiled_options(
-    env: EnvSource, config: Any, options: EnvironmentOptions, *, has_own_parts: bool = False
-) -> tuple[Any, EnvironmentOptions]:
+    env: EnvSource, config: AnyConfig, options: EnvironmentOptions, *, has_own_parts: bool = False
+) -> tuple[AnyConfig, EnvironmentOptions]:
     """The settings of an agent and of environments with everything compiled that can be.
 
     Args:
         env: the environment to train in.
-        config: the agent's settings, or a mapping of policies to such.
+        config: the agent's settings. Of several policies, the updates of all are compiled, or none.
         options: how environments are made. An explicit `vectorization` stays as it is.
         has_own_parts: whether the loss, the networks or the agent are not made from `config` by the library.
 
@@ -32,13 +33,9 @@ def compiled_options(
             f"compiled=True needs Numba, which is not installed: {pip_install('compiled')}, or leave it out"
         )
     options, why_no_environments = _compiled_environments(env, options)
-    policies = config if isinstance(config, Mapping) else {"": config}
-    reasons = {name: _why_no_updates(each, has_own_parts) for name, each in policies.items()}
-    compiled = {
-        name: each if reasons[name] else replace(each, compiled_updates=True) for name, each in policies.items()
-    }
-    why_no_updates = next((reason for reason in reasons.values() if reason), None)
-    if why_no_environments and all(reasons.values()):
+    each = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
+    why_no_updates = next((why for of_policy in each if (why := _why_no_updates(of_policy, has_own_parts))), None)
+    if why_no_environments and why_no_updates:
         raise ConfigurationError(
             f"compiled=True: neither environments nor updates can be compiled, so leave it out: {why_no_environments}; "
             f"{why_no_updates}"
@@ -46,7 +43,12 @@ def compiled_options(
     for what, why in (("environments", why_no_environments), ("updates", why_no_updates)):
         if why:
             logger.info("compiled=True: %s are not compiled: %s", what, why)
-    return compiled if isinstance(config, Mapping) else compiled[""], options
+    return config if why_no_updates else replaced(config, compiled_updates=True), options
+
+
+def compiled_if_possible(env: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:
+    """The options for environments that are compiled, if they have a compiled form and Numba is installed."""
+    return _compiled_environments(env, options)[0] if has_numba() else options
 
 
 def _compiled_environments(env: EnvSource, options: EnvironmentOptions) -> tuple[EnvironmentOptions, str | None]:

@@ -10,7 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.registry import AnyAgent, agent_class, config_of_run, explaining_memory, make_agent
+from hybridppo.agents.registry import (
+    AnyAgent,
+    agent_class,
+    agents_by_policy,
+    config_of_run,
+    explaining_memory,
+    make_agent,
+)
 from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.agent_file import read_agent_file
@@ -36,6 +43,8 @@ def load(
 ) -> AnyAgent:
     """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
 
+    Of several policies, it is what holds their agents (`agents`), and acts for all (`act`).
+
     Args:
         run_dir: of the run, or a file written by `agent.save`.
         checkpoint: of a run, the `latest` or the `best`: of the checkpoints that were evaluated during training
@@ -54,6 +63,16 @@ def load(
     settings = Settings.read(directory)
     settings.require_own(networks=networks)
     return agent_of(settings, directory.load_checkpoint(checkpoint), agent=agent, networks=networks)
+
+
+def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
+    """The agents of a run, as `load` gives them, by the names of their policies.
+
+    Raises:
+        CheckpointError: if no checkpoint is whole.
+        RunDirectoryError: if `run_dir` is no run directory.
+    """
+    return agents_by_policy(load(run_dir, checkpoint))
 
 
 def agent_of(

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from hybridppo._version import __version__
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AGENTS, AnyConfig, config_of_run, name_of
 from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
@@ -70,9 +71,8 @@ class Settings:
             "format_version": FORMAT_VERSION,
             "env_id": self.env_id,
             "env_is_registered": self.env_is_registered,
-            "agent": name_of(self.config),
+            **self._agent_to_json(),
             "placement": self.placement,
-            "config": self.config.to_json(),
             **asdict(self.run),
             **self._environment_to_json(),
             "observation_space": space_to_json(self.observation_space),
@@ -87,6 +87,12 @@ class Settings:
                 "kernels": kernels_taken(),
             },
         }
+
+    def _agent_to_json(self) -> dict[str, Any]:
+        """The agent's name and configuration; of several policies, the configuration of each, and whose it is."""
+        if isinstance(self.config, PoliciesConfig):
+            return self.config.to_json()
+        return {"agent": name_of(self.config), "config": self.config.to_json()}
 
     def _environment_to_json(self) -> dict[str, Any]:
         kwargs, not_saved = self.environment.env_kwargs, self.env_kwargs_not_saved
@@ -103,16 +109,16 @@ class Settings:
             RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
         """
         file, found = directory.path / "config.json", upgraded_config(directory.config)
-        if "policies" in found:
-            raise RunDirectoryError(
-                f"{directory.path} is a run of several policies, and this takes one: hybridppo.load_policies gives "
-                "their agents, hybridppo.evaluate_policies evaluates them, and hybridppo.resume goes on with them"
-            )
         read = partial(_read, file, found)
+        if "policies" in found:
+            agent = "policies"
+            config = {"policies": read("policies", dict), "agents": read("agents", dict, {})}
+        else:
+            agent, config = read("agent", str, "ppo"), read("config", dict)
         return cls(
             env_id=read("env_id", str),
             env_is_registered=read("env_is_registered", bool),
-            config=_attempt(file, "config", partial(config_of_run, read("agent", str, "ppo"), read("config", dict))),
+            config=_attempt(file, "config", partial(config_of_run, agent, config)),
             environment=_group(EnvironmentOptions, file, found),
             run=_with_seed(_group(RunOptions, file, found), file),
             placement=read("placement", dict),

@@ -41,8 +41,8 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
     except CheckpointError as error:
         raise CheckpointError(f"a training cannot start from {path}: {error}") from None
     mine, state = agent.state()
-    theirs = {name: tensor for name, tensor in found.items() if name.partition(".")[0] in PARTS}
-    ours = {name: tensor for name, tensor in mine.items() if name.partition(".")[0] in PARTS}
+    theirs = {name: tensor for name, tensor in found.items() if _is_of_network(name)}
+    ours = {name: tensor for name, tensor in mine.items() if _is_of_network(name)}
     differences = [
         f"{name} is {_shape(theirs, name)} there and {_shape(ours, name)} here"
         for name in sorted(theirs.keys() | ours.keys())
@@ -54,6 +54,12 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
             "the same environment, hidden_sizes and networks"
         )
     agent.load_state(theirs, state)
+
+
+def _is_of_network(name: str) -> bool:
+    """Whether a tensor of an agent is of its networks. Of several policies, names begin with `policies.NAME.`."""
+    parts = name.split(".")
+    return parts[2 if parts[0] == "policies" else 0] in PARTS
 
 
 def _shape(tensors: dict[str, Tensor], name: str) -> str:

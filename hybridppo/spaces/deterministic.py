@@ -91,9 +91,13 @@ class GaussianExploration(DeterministicActions):
 
     def __init__(self, actions: DeterministicActions, warmup: int) -> None:
         super().__init__(actions.low, actions.high, actions.dtype, std=actions.std)
+        self.actions, self.output_size = actions, actions.output_size
         self.drawn = 0
         """Steps, of all environments together, that noise was drawn for."""
         self._warmup = warmup
+
+    def sample(self, outputs: Array, noise: Array) -> Array:  # noqa: D102 - as for the actions
+        return self.actions.sample(outputs, noise)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """The next block of `[T, N]` steps, `[T, N, d + 1]`."""

@@ -1,6 +1,9 @@
 """Which agent is to be trained, from what `train` was given of it."""
 
+from collections.abc import Mapping
+
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
@@ -13,12 +16,22 @@ from hybridppo.placements.base import Placement
 from hybridppo.runs.settings import name_of_source
 
 
-def config_asked_for(config: AnyConfig | None, agent: object, loss: object, networks: object) -> AnyConfig:
-    """The configuration of what is to be trained.
+def config_asked_for(
+    config: AnyConfig | Mapping[str, PPOConfig] | None, agent: object, loss: object, networks: object
+) -> AnyConfig:
+    """The configuration of what is to be trained; a mapping is of several policies.
 
     Raises:
         ConfigurationError: where the arguments contradict one another, or one is none.
     """
+    if isinstance(config, Mapping):
+        policies = PoliciesConfig(config)
+        for what, value in {"agent": agent, "loss": loss, "networks": networks}.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"{what} cannot be had with several policies (config is a mapping): leave it out"
+                )
+        return policies if len(config) > 1 else next(iter(config.values()))
     if isinstance(agent, AnyAgent):
         if config not in (None, agent.config):
             raise ConfigurationError("an agent that there is already has a config of its own: leave config=... out")
@@ -64,7 +77,12 @@ def require_memory_for_agents(config: AnyConfig, environments: Environments, pla
     Raises:
         OutOfMemoryError: with what is needed, and the fields to lower.
     """
-    if environments.agents and isinstance(config, PPOConfig):
-        spaces = environments.observation_space, environments.action_space
-        on_host = isinstance(placement, Placement) and placement.learning_device.type == "cpu"
-        require_memory({"": (config, environments.num_agents)}, *spaces, learns_on_host=on_host)
+    if isinstance(config, PoliciesConfig):
+        policies = {name: (config.policies[name], len(own)) for name, own in config.columns.items()}
+    elif environments.agents and isinstance(config, PPOConfig):
+        policies = {"": (config, environments.num_agents)}
+    else:
+        return
+    spaces = environments.observation_space, environments.action_space
+    on_host = isinstance(placement, Placement) and placement.learning_device.type == "cpu"
+    require_memory(policies, *spaces, learns_on_host=on_host)

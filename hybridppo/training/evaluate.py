@@ -1,12 +1,19 @@
 """Evaluation: whole episodes with an agent, or with a checkpoint of a run."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hybridppo.agents.policies import PolicyOf, columns_of, policies_of
+from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent
+from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
+from hybridppo.interfaces import agents_of
 from hybridppo.networks.making import Networks
+from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
@@ -15,8 +22,10 @@ from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runners.evaluation import Evaluation, made_for
 from hybridppo.runners.evaluation import evaluate as run_episodes
 from hybridppo.runners.evaluators.making import num_envs_of
+from hybridppo.runs.compiling import compiled_if_possible
 from hybridppo.runs.loading import load
 from hybridppo.runs.settings import Settings
+from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.seeds import seed_of
@@ -42,7 +51,7 @@ def evaluate_agent(
     """Run whole episodes with an agent, in environments made for it and closed again.
 
     Args:
-        agent: what to evaluate.
+        agent: what to evaluate; of several policies, all act together.
         env: an environment's id, a function that makes one, a vector or one of tensors, or an environment of tensors.
             Vectors and environments of tensors may have any number of environments.
         episodes: how many; up to 32 run side by side. Where there are several agents, each has a return of its own.
@@ -62,7 +71,7 @@ def evaluate_agent(
     """
     episodes, seed = require_whole("episodes", episodes), require_whole("seed", seed, 0, below=2**128)
     if placement is None:
-        placement = SingleDevice(agent.parameters.values.device)
+        placement = SingleDevice(agents_of(agent)[0].parameters.values.device)
         placement.prepare(agent)
     num_envs = num_envs_of(env, agent.config.num_envs, episodes)
     options = EnvironmentOptions(
@@ -125,3 +134,56 @@ def evaluate(
         vectorization=settings.environment.vectorization_of_evaluation,
         progress=progress,
     )
+
+
+def evaluate_policies(
+    agents: Mapping[str, Any],
+    env: EnvSource,
+    *,
+    episodes: int = 20,
+    num_envs: int = 10,
+    seed: int = 0,
+    deterministic: bool = False,
+    policy_of: PolicyOf | None = None,
+) -> dict[str, Evaluation]:
+    """Whole episodes with an agent for each policy: the returns of the agents of each.
+
+    Args:
+        agents: by the names of the policies; an agent, or a function of observations `[n, obs]` that gives the outputs
+            `[n, outputs]` of an actor, as a scripted policy can.
+        env: an environment of several agents.
+        episodes: of the environment.
+        num_envs: environments side by side.
+        seed: of the environments, and of the actions.
+        deterministic: take the most probable action instead of a random one.
+        policy_of: as for `train`.
+
+    Raises:
+        ConfigurationError: if the policies are not those of the environment's agents.
+        EnvError: if the environment has other spaces than an agent.
+    """
+    environments = make_environments(env, min(num_envs, episodes), compiled_if_possible(env, EnvironmentOptions()))
+    try:
+        whose = policies_of(environments.agents, agents, policy_of)
+        distribution = distribution_for(environments.action_space)
+        with contextlib.ExitStack() as stack:
+            actors: list[Any] = []
+            for agent in agents.values():
+                if isinstance(agent, PPO):
+                    require_spaces_of(agent, environments)
+                    placement, distribution = SingleDevice(agent.parameters.values.device), agent.distribution
+                    placement.prepare(agent)
+                    stack.enter_context(float32_products(agent.config.precision, placement.sampling_device))
+                    agent = stack.enter_context(placement.evaluating(agent))
+                actors.append(agent)
+            found = run_episodes(
+                NumpyPoliciesActor(actors, list(columns_of(whose, agents).values())),
+                distribution,
+                environments,
+                episodes=episodes,
+                seed=seed_of(seed, "evaluation"),
+                deterministic=deterministic,
+            )
+    finally:
+        environments.close()
+    return {policy: found.of_agents([name for name in whose if whose[name] == policy]) for policy in agents}

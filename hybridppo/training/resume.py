@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.auto.auto import Auto
@@ -54,7 +55,7 @@ def resume(
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Unpack[ResumeKeywords],
-) -> TrainResult | Any:
+) -> TrainResult:
     """Go on with a run from its newest checkpoint.
 
     Networks, optimizer, schedules, counters, random generators and what was under way go on exactly, and so do the
@@ -77,7 +78,7 @@ def resume(
         **options: replaced by those that a run may change. None keeps the run's own.
 
     Returns:
-        As `train`: of a run of several policies a `PoliciesResult`, which only the run directory can tell, and no type.
+        As `train`.
 
     Raises:
         CheckpointError: where no checkpoint is whole, or the environment is not the one that was trained in. (A run
@@ -86,15 +87,6 @@ def resume(
     """
     given, trackers = named_trackers({**options})
     with contextlib.closing(run_directory_of(run_dir, given.get("distribution"))) as directory:
-        if "policies" in directory.config:
-            from hybridppo.training.several_policies import resume_policies
-
-            names = {"placement": placement, "agent": agent, "loss": loss, "networks": networks, "callbacks": callbacks}
-            reporting = Reporting.of(
-                run_dir, "", [], progress=progress, on_iteration=on_iteration, loggers=loggers, callbacks=(),
-                on_interrupt=on_interrupt,
-            )  # fmt: skip
-            return resume_policies(directory, given, env=env, reporting=reporting, **names, track=trackers)
         before = Settings.read(directory)
         settings = before.with_options(given)
         reporting = Reporting.of(
@@ -120,6 +112,7 @@ def resume(
             interruption = stack.enter_context(Interruption())
             environments = _environments(settings, env, team)
             stack.callback(environments.close)
+            settings = _with_agents(settings, environments)
             trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
             if isinstance(meant, Auto):
                 resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
@@ -211,6 +204,25 @@ def _chosen_anew(
         options=settings.environment,
         agent=agent,
     ).placement
+
+
+def _with_agents(settings: Settings, environments: Environments) -> Settings:
+    """The settings with whose policy each agent has, if there are several policies.
+
+    Raises:
+        CheckpointError: if the agents are not those that the run was trained with.
+    """
+    config = settings.config
+    if not isinstance(config, PoliciesConfig):
+        return settings
+    if not config.agents:  # which earlier releases did not write
+        return replace(settings, config=config.with_agents(environments.agents))
+    if [*config.agents] != [*environments.agents]:
+        raise CheckpointError(
+            f"the environment is not the one that was trained in: its agents were {', '.join(config.agents)} and are "
+            f"{', '.join(environments.agents)}"
+        )
+    return settings
 
 
 def _environments(settings: Settings, env: EnvSource, team: LocalTeam) -> Environments:

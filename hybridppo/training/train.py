@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any
 
 import numpy as np
 from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of
 from hybridppo.agents.ppo.loss import LossFunction
-from hybridppo.agents.registry import AnyAgent, AnyConfig, explaining_memory
+from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
@@ -33,12 +34,12 @@ from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, StopAtReturn, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of
+from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
 from hybridppo.runners.evaluators.making import make_evaluator
 from hybridppo.runners.profiling import Profiler
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.runner import Runner
-from hybridppo.runs.compiling import compiled_options
+from hybridppo.runs.compiling import compiled_if_possible, compiled_options
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
 from hybridppo.runs.loading import go_on
@@ -51,9 +52,6 @@ from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
 from hybridppo.training.agent_arguments import agent_asked_for, config_asked_for, require_memory_for_agents
 from hybridppo.training.evaluate import evaluate_agent
-
-if TYPE_CHECKING:
-    from hybridppo.training.several_policies import PoliciesResult
 
 
 @dataclass(frozen=True)
@@ -78,34 +76,15 @@ class TrainResult:
     stopped_by: str | None = None
     """Why the training ended before its goal, where a callback or `target_return` ended it."""
 
+    policy: str = "policy"
+    """The name of the policy, if there is one; that which it has in `config`, if that is a mapping."""
 
-@overload
-def train(
-    env: EnvSource,
-    *,
-    placement: PlacementChoice = "auto",
-    config: AnyConfig | None = None,
-    agent: type[AnyAgent] | AnyAgent | None = None,
-    loss: LossFunction | None = None,
-    networks: Networks | None = None,
-    run_dir: str | Path | None = None,
-    compiled: bool = False,
-    profile: bool = False,
-    progress: bool = True,
-    on_iteration: Callable[[Metrics], object] | None = None,
-    loggers: Loggers = (),
-    callbacks: Sequence[Callback] | Callback = (),
-    on_interrupt: OnInterrupt = "raise",
-    **options: Unpack[TrainKeywords],
-) -> TrainResult: ...
-@overload
-def train(
-    env: EnvSource,
-    *,
-    config: Mapping[str, PPOConfig],
-    placement: PlacementChoice = "auto",
-    **options: Unpack[TrainKeywords],
-) -> "PoliciesResult": ...
+    @property
+    def agents(self) -> dict[str, AnyAgent]:
+        """The trained agents, by the names of their policies."""
+        return agents_by_policy(self.agent, self.policy)
+
+
 @takes_options(fields_of(*GROUPS))
 def train(
     env: EnvSource,
@@ -115,6 +94,7 @@ def train(
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
+    policy_of: PolicyOf | None = None,
     run_dir: str | Path | None = None,
     compiled: bool = False,
     profile: bool = False,
@@ -124,8 +104,8 @@ def train(
     callbacks: Sequence[Callback] | Callback = (),
     on_interrupt: OnInterrupt = "raise",
     **options: Unpack[TrainKeywords],
-) -> "TrainResult | PoliciesResult":
-    """Train an agent; or, where `config` is a mapping, an agent for each kind of agents.
+) -> TrainResult:
+    """Train an agent; or, if `config` is a mapping, an agent for each of several policies.
 
     Args:
         env: an environment's id, or a function that makes an environment (or a vector of `num_envs`, or one of several
@@ -133,10 +113,13 @@ def train(
         placement: where to sample and where to learn: a name of the command line's, or a placement. `auto` measures,
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
         config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
-            trains a policy for each kind of agents of a compiled environment.
+            from names to `PPOConfig` trains a policy of each name in an environment of several agents. A mapping of one
+            is that one.
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
+        policy_of: says which policy an agent has, by the agent's name, if there are several policies; None for the
+            agent's name without its number, `tagger` of `tagger_3`.
         run_dir: a folder to make and write to; None writes nothing.
         compiled: whether Numba is to compile the environments, if they have a compiled form, and the updates, if they
             are of multilayer perceptrons on a CPU: `vectorization="compiled"` and `compiled_updates=True` in one.
@@ -155,7 +138,7 @@ def train(
     `track` also takes trackers that there are already, in a list with names or alone (`hybridppo.reporting.trackers`).
 
     Returns:
-        The trained agent, and what came of the training; of several policies, a `PoliciesResult` with their agents.
+        The trained agent, or agents, and what came of the training.
 
     Raises:
         HybridPPOError: whatever is wrong with the arguments or the environment, in one clear message.
@@ -174,19 +157,15 @@ def train(
     )
     given["seed"] = fresh_seed() if given.get("seed") is None else given["seed"]
     run, environment_options = made(RunOptions, given), made(EnvironmentOptions, given)
-    if compiled:
-        asked = config if isinstance(config, Mapping) else config_asked_for(config, agent, loss, networks)
-        has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
-        config, environment_options = compiled_options(env, asked, environment_options, has_own_parts=has_own_parts)
-    if isinstance(config, Mapping):
-        from hybridppo.training.several_policies import train_policies
-
-        others: dict[str, object] = {"agent": agent, "loss": loss, "networks": networks, "profile": profile}
-        others |= {"callbacks": callbacks, "track": trackers}
-        return train_policies(env, config, run, environment_options, placement, run_dir, reporting, **others)
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
+    names = tuple(config) if isinstance(config, Mapping) else ()
     config = config_asked_for(config, agent, loss, networks)
+    if compiled:
+        has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
+        config, environment_options = compiled_options(env, config, environment_options, has_own_parts=has_own_parts)
+    elif isinstance(config, PoliciesConfig):
+        environment_options = compiled_if_possible(env, environment_options)
     team = team_of(run, environment_options.worker_timeout)
     team.check(config, environment_options, run)
     environment_options = team.dividing(env, environment_options)
@@ -200,6 +179,9 @@ def train(
         environments = team.environments_to_begin(env, config.num_envs, environment_options, run.num_workers)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
+        whose = policies_of(environments.agents, names, policy_of) if names else {}
+        if isinstance(config, PoliciesConfig):
+            config = replace(config, agents=whose)
         require_memory_for_agents(config, environments, meant)
         spaces = environments.observation_space, environments.action_space
         with explaining_memory(config, *spaces):
@@ -218,7 +200,7 @@ def train(
                 )
             else:
                 choice = Choice(meant, run.num_workers, config.torch_threads or 1, table={})
-        trained.config = replace(trained.config, torch_threads=choice.torch_threads)
+        trained.config = replaced(trained.config, torch_threads=choice.torch_threads)
         run = replace(run, num_workers=choice.num_workers)
         if run.start_from is not None:
             start_from(trained, run.start_from)
@@ -235,8 +217,10 @@ def train(
         )
         job = Job(env, settings, environments, trained, choice.placement, interruption, reporting=reporting)
         if run_dir is None or team.rank > 0:
-            return run_by_groups(job, team)
-        return _run_in(run_dir, replace(job, profile=profile), team, choice.table)
+            result = run_by_groups(job, team)
+        else:
+            result = _run_in(run_dir, replace(job, profile=profile), team, choice.table)
+        return replace(result, policy=names[0]) if len(names) == 1 else result
 
 
 def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
@@ -387,10 +371,13 @@ def _result(settings: Settings, runner: Runner, evaluation: Evaluation | None, p
         "placement": placement.settings(),
         "episode_return_mean": runner.sampler.statistics.return_mean,
     }
+    by_policy = runner.sampler.by_policy.items()
+    result |= {f"{name}/episode_return_mean": policy.statistics.return_mean for name, policy in by_policy}
     if evaluation is not None:
         result |= {
             "evaluation_return_mean": evaluation.return_mean,
             "evaluation_return_std": evaluation.return_std,
             "evaluation_episodes": len(evaluation.returns),
+            **returns_by_policy(runner.agent, evaluation),
         }
     return result

@@ -8,7 +8,7 @@ from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
 from hybridppo.errors import EnvError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
+from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, OwnActor, PoliciesForm
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.runners.evaluation import Evaluation
@@ -45,7 +45,7 @@ class Beside:
         options: EnvironmentOptions,
         spaces: SimpleNamespace,
         distribution: Distribution,
-        form: NumpyForm,
+        form: NumpyForm | PoliciesForm,
         *,
         episodes: int,
         seed: int,
@@ -85,7 +85,7 @@ class Beside:
     def begin(self, actor: SamplingActor) -> None:
         """As in `Evaluator`."""
         # What there is of such a network on the CPU.
-        assert isinstance(actor, OwnActor | NormalizingActor)
+        assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
         if not self._is_ready:
             try:
                 self._pool.wait_until_ready([0])

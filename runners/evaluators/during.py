@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hybridppo.errors import CheckpointError
-from hybridppo.interfaces import Metrics, SamplingActor
+from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
 from hybridppo.placements.snapshot import snapshot
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
@@ -119,7 +119,7 @@ class EvaluationDuringTraining:
                 self._results.append((None, self._evaluator.result()))
         except Stopped:
             return {}  # what is not done is due still, when the training is resumed
-        return _summary(self._results, runner.steps_learned)
+        return _summary(self._results, runner)
 
     def settle(self, runner: Runner) -> None:
         """When the metrics are written: write and tell what came of it, and begin the next beside the training."""
@@ -134,7 +134,7 @@ class EvaluationDuringTraining:
             self._pending = here
         if begins or not self._evaluator.is_beside:
             self._env_steps = here.env_steps
-        lines = [_line(moment, evaluation) for moment, evaluation in told]
+        lines = [_line(moment, evaluation, runner.agent) for moment, evaluation in told]
         for moment, _ in told:
             self._told = moment.iteration
         if self._directory is not None:
@@ -170,7 +170,7 @@ class EvaluationDuringTraining:
             Stopped: where a stop was requested meanwhile; it begins again when the training is resumed.
         """
         self._await()
-        metrics = _summary(self._results, runner.steps_learned)
+        metrics = _summary(self._results, runner)
         self.settle(runner)
         return metrics
 
@@ -200,7 +200,9 @@ class EvaluationDuringTraining:
 
 def line_of(runner: Runner, evaluation: Evaluation) -> dict[str, Any]:
     """What callbacks are told of an evaluation of the agent of now."""
-    return _line(Moment(runner.iteration, runner.steps_learned, runner.seconds, runner.number), evaluation)
+    return _line(
+        Moment(runner.iteration, runner.steps_learned, runner.seconds, runner.number), evaluation, runner.agent
+    )
 
 
 def _statistics(evaluation: Evaluation) -> dict[str, Any]:
@@ -213,7 +215,7 @@ def _statistics(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _line(moment: Moment, evaluation: Evaluation) -> dict[str, Any]:
+def _line(moment: Moment, evaluation: Evaluation, agent: Agent) -> dict[str, Any]:
     """A line of `evaluations.jsonl`."""
     statistics = _statistics(evaluation)
     return {
@@ -224,16 +226,28 @@ def _line(moment: Moment, evaluation: Evaluation) -> dict[str, Any]:
         **{f"evaluation_{name}": statistics[name] for name in ("return_mean", "return_std", "length_mean")},
         "returns": list(evaluation.returns),
         "lengths": list(evaluation.lengths),
+        **returns_by_policy(agent, evaluation),
     }
 
 
-def _summary(results: list[tuple[Moment | None, Evaluation]], env_steps: int) -> Metrics:
-    """What is added to the metrics of an iteration that ends at `env_steps`."""
+def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Runner) -> Metrics:
+    """What is added to the metrics of an iteration."""
     if not results:
         return {}
     moment, evaluation = results[-1]
     return {
         "evaluation_return_mean": evaluation.return_mean,
         "evaluation_return_std": evaluation.return_std,
-        "evaluation_env_steps": env_steps if moment is None else moment.env_steps,
+        "evaluation_env_steps": runner.steps_learned if moment is None else moment.env_steps,
+        **returns_by_policy(runner.agent, evaluation),
+    }
+
+
+def returns_by_policy(agent: Agent, evaluation: Evaluation) -> Metrics:
+    """The mean return of each of several policies, by name; nothing if there is one."""
+    if not has_policies(agent):
+        return {}
+    return {
+        f"{policy}/evaluation_return_mean": evaluation.of_agents(agent.names_of(policy)).return_mean
+        for policy in agent.agents
     }

@@ -7,7 +7,7 @@ from hybridppo.environments.making import is_tensor_env
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import Agent
-from hybridppo.networks.forms import numpy_form
+from hybridppo.networks.forms import actor_form
 from hybridppo.placements.base import Placement
 from hybridppo.runners.evaluators.beside import Beside
 from hybridppo.runners.evaluators.in_between import InBetween
@@ -53,7 +53,7 @@ def make_evaluator(
     num_envs = num_envs_of(source, num_envs, episodes)
     options = replace(options, episodic_life=False)  # which is for learning alone
     device = placement.sampling_device
-    form = numpy_form(agent.actor) if device.type == "cpu" else None
+    form = actor_form(agent.actor) if device.type == "cpu" else None
     if beside and form is None:
         has = "networks that NumPy has not (one's own, or with layer_norm, a3c or impala convolutions)"
         why = f"it has {has}" if device.type == "cpu" else f"it samples on {device}"

@@ -7,6 +7,8 @@ One long file: what a rollout under way is while it is sampled, and what of it i
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,33 @@ logger = logging.getLogger(__name__)
 
 ROLLOUTS_LOST_IN_A_ROW = 3
 """How many rollouts in a row may be lost to environments that were restarted."""
+
+
+@dataclass
+class PolicyCounts:
+    """What one of several policies has done."""
+
+    columns: Array
+    """Its own, of the columns of a rollout."""
+    statistics: EpisodeStatistics
+    agent_steps: int = 0
+
+    def add(self, rewards: Array, ended: Array, valid: Array, broken_off: Array | None) -> None:
+        """Count rows `[T, N]`, as `EpisodeStatistics.add`."""
+        own = self.columns
+        self.statistics.add(
+            rewards[:, own], ended[:, own], valid[:, own], None if broken_off is None else broken_off[:, own]
+        )
+        self.agent_steps += int(valid[:, own].sum())
+
+    def state(self) -> dict[str, Any]:
+        """What `load_state` takes."""
+        return {"agent_steps": self.agent_steps, "statistics": self.statistics.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self.agent_steps = whole(state, "agent_steps")
+        self.statistics.load_state(state["statistics"])
 
 
 class BaseSampler(ABC):
@@ -87,29 +116,54 @@ class BaseSampler(ABC):
         self._under_way: RolloutUnderWay | None = None
         self.failure: str | None = None
         """Why the environments were given up, if they were."""
+        self.by_policy: dict[str, PolicyCounts] = {}
+        """What each policy did, if there are several."""
+
+    def count_by_policy(self, columns: Mapping[str, Sequence[int]]) -> None:
+        """Count what each of several policies does, from the start; steps are then those of environments.
+
+        Args:
+            columns: of each policy, which agents of an environment are its own.
+        """
+        first = np.arange(0, self.num_envs, self._num_agents)[:, None]
+        for name, own in columns.items():
+            self.by_policy[name] = self._counts_of((first + np.asarray(own)).ravel())
+
+    def _counts_of(self, columns: Array) -> "PolicyCounts":
+        return PolicyCounts(columns, EpisodeStatistics(len(columns)))
+
+    def drop_running(self, columns: slice = slice(None)) -> None:
+        """Forget the unfinished episodes of some columns, because their environments were started anew."""
+        self.statistics.drop_running(columns)
+        lost = np.arange(self.num_envs)[columns]
+        for policy in self.by_policy.values():
+            policy.statistics.drop_running(np.isin(policy.columns, lost))
+
+    def _num_steps_in(self, valid: Array) -> int:
+        """How many steps rows `[T, N]` are: of agents; of environments, if policies are counted each by itself."""
+        if not self.by_policy:
+            return int(valid.sum())
+        return int(valid.reshape(len(valid), self.num_envs // self._num_agents, self._num_agents).any(2).sum())
 
     def collect(self, actor: SamplingActor) -> Rollout:
-        """The next `T` steps of every environment, or what is left of them where they are under way."""
-        if self.is_under_way:
-            self.go_on(actor)
-        else:
-            self.start(actor)
-        return self.finish()
+        """The next `T` steps of every environment, or what is left of them if they are under way."""
+        self.sample_async(actor)
+        return self.sample_wait()
 
-    def start(self, actor: SamplingActor) -> None:
-        """Begin the next rollout. The actor's parameters must stay as they are until `finish`."""
-        assert not self.is_under_way, "a rollout is under way: finish it first"
-        buffer = self._next_buffer()
-        self._draw_noise(buffer)
-        self._under_way = RolloutUnderWay(buffer, actor.version)
-        self.go_on(actor)
+    def sample_async(self, actor: SamplingActor) -> None:
+        """Begin the next rollout, or go on with the one that is paused, with an actor of the same parameters.
 
-    def go_on(self, actor: SamplingActor) -> None:
-        """Go on with the rollout under way where it is paused, with an actor of the same parameters."""
-        under_way = self._rollout_under_way()
+        The actor's parameters must stay as they are until `sample_wait`.
+        """
+        if self._under_way is None:
+            buffer = self._next_buffer()
+            self._draw_noise(buffer)
+            self._under_way = RolloutUnderWay(buffer, actor.version)
+        under_way = self._under_way
+        assert not under_way.is_running, "a rollout is being sampled: wait for it first"
         under_way.actor = actor
-        if self.is_paused and not self._is_complete(under_way.filled):
-            self._begin(under_way.buffer, actor, under_way.filled)
+        if not self._is_complete(under_way.filled):
+            self._fill_async(under_way.buffer, actor, under_way.filled)
             under_way.is_running = True
 
     def request_stop(self) -> None:
@@ -129,7 +183,7 @@ class BaseSampler(ABC):
         """Drop the rollout under way: the environments have failed, and their state is not saved any more."""
         self._under_way, self.failure = None, f"they had failed: {reason}"
 
-    def finish(self) -> Rollout:
+    def sample_wait(self) -> Rollout:
         """Wait for the rollout that was begun.
 
         Raises:
@@ -149,7 +203,9 @@ class BaseSampler(ABC):
             self._resetting = ended[-1].copy()
         broken_off = self._break_off(buffer, ended, valid)
         self.statistics.add(buffer.rewards, ended & valid, valid, broken_off)
-        self.env_steps += int(valid.sum())
+        self.env_steps += self._num_steps_in(valid)
+        for policy in self.by_policy.values():
+            policy.add(buffer.rewards, ended & valid, valid, broken_off)
         # From a single step that restarts have left, nothing can be learned.
         self._lost = self._lost + 1 if broken_off is not None and valid.sum() < 2 else 0
         if self._lost > ROLLOUTS_LOST_IN_A_ROW:
@@ -176,7 +232,7 @@ class BaseSampler(ABC):
             return self.env_steps
         buffer, filled = self._under_way.buffer, self._under_way.filled
         ended = (buffer.terminated | buffer.truncated)[:filled]
-        return self.env_steps + int(self._valid_rows(ended, buffer.absent[:filled]).sum())
+        return self.env_steps + self._num_steps_in(self._valid_rows(ended, buffer.absent[:filled]))
 
     @property
     @abstractmethod
@@ -214,11 +270,11 @@ class BaseSampler(ABC):
         return filled == len(self._buffers[0].rewards)
 
     @abstractmethod
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         """Begin to fill the buffer from row `first` on."""
 
     @abstractmethod
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         """Wait until it is filled, or the flag was seen: how many rows are, and final observations of the new ones."""
 
     @abstractmethod
@@ -243,13 +299,13 @@ class BaseSampler(ABC):
         return buffer
 
     def _rollout_under_way(self) -> "RolloutUnderWay":
-        assert self._under_way is not None, "no rollout is under way: start one first"
+        assert self._under_way is not None, "no rollout is under way: begin one first"
         return self._under_way
 
     def _wait_for(self, under_way: "RolloutUnderWay") -> None:
         if under_way.is_running:
             under_way.is_running = False
-            under_way.filled, finals = self._end()
+            under_way.filled, finals = self._fill_wait()
             under_way.finals += finals
 
     def _valid_rows(self, ended: Array, absent: Array) -> Array:
@@ -303,6 +359,7 @@ class BaseSampler(ABC):
             "rollouts_lost": self._lost,
             "noise": self._noise.bit_generator.state,
             "statistics": self.statistics.state(),
+            "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": self._resetting.tolist(),
         }
         try:
@@ -338,6 +395,8 @@ class BaseSampler(ABC):
         self._lost = whole(state, "rollouts_lost")
         self._noise.bit_generator.state = state["noise"]
         self.statistics.load_state(state["statistics"])
+        for name, policy in self.by_policy.items():
+            policy.load_state(state["by_policy"][name])
         reason = self._load_environments(tensors, state)
         if reason is None:
             resetting = state["resetting"]
@@ -347,7 +406,7 @@ class BaseSampler(ABC):
             if state["under_way"] is not None:
                 self._load_under_way(tensors, state["under_way"])
             return None
-        self.statistics.drop_running()
+        self.drop_running()
         self._resetting[:] = False
         self.restart(env_seed)
         return reason

@@ -103,13 +103,13 @@ class EpisodeSampler(BaseSampler):
         # How much is needed shows on the way: it comes from a generator that is this rollout's own.
         self._noise_seed = int(self._noise.integers(2**63))
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         self._rollout_noise = np.random.default_rng(self._noise_seed)
         # As many episodes have begun as have ended and been counted: each ends in the rollout in which it begins.
         self._work = buffer, actor, self._env_seed + self.statistics.episodes
         self._filling = None if self._thread is None else self._thread.submit(self._fill, *self._work)
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         filled = self._fill(*self._work) if self._filling is None else self._filling.result()
         self._filled_buffer, self._num_rows, finals = filled
         return self._num_rows, finals

@@ -22,7 +22,7 @@ from hybridppo.runners.samplers.fused_actor import (
     can_be_fused,
     is_drawn,
 )
-from hybridppo.runners.samplers.fused_agents import FusedTogether
+from hybridppo.runners.samplers.fused_agents import FusedAgents, actors_of_kinds
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -89,16 +89,15 @@ class Fused:
         return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]
 
 
-Slices = Fused | FusedTogether
+Slices = Fused | FusedAgents
 """What fills a rollout slice by slice."""
 
 
 def fused(environments: Environments, distribution: Distribution, actor: Any) -> Slices | None:
     """The compiled form of a rollout; None where it has none, and steps are taken one by one."""
-    if not isinstance(environments, CompiledEnvironments) or not can_be_fused(actor):
-        return None
-    if not is_drawn(distribution):
+    if not isinstance(environments, CompiledEnvironments) or not is_drawn(distribution):
         return None
     if isinstance(environments, CompiledAgents):
-        return FusedTogether(environments, distribution, actor)
-    return Fused(environments, distribution, actor)
+        actors = actors_of_kinds(environments, actor)
+        return FusedAgents(environments, distribution, actors) if actors is not None else None
+    return Fused(environments, distribution, actor) if can_be_fused(actor) else None

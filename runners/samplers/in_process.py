@@ -71,14 +71,14 @@ class Sampler(BaseSampler):
         """Write there, as its first number, how many rows of a rollout are filled: whether it goes on."""
         self._stepper.heartbeat = heartbeat
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         fill = partial(self._stepper.fill, buffer, actor, self._stop, first)
         if self._thread is None:
             self._wait = partial(on_one_thread, fill)
         else:
             self._wait = self._thread.submit(fill).result
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         return self._wait()
 
     def _stepper_state(self) -> StepperState:

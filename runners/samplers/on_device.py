@@ -1,6 +1,6 @@
 """Sampling compiled environments where the actor is: state, rollout and actor stay on one device.
 
-Rows are filled by `rows_on_device.py`, for all policies. Nothing comes to the host before a rollout is filled, and then
+Rows are filled by `rows_on_device.py`. Nothing comes to the host before a rollout is filled, and then
 numbers of episodes alone. Whoever asks to stop is heard between two rows.
 
 The noise of actions is drawn on the device, by counting from a seed of each rollout: a run samples other actions than
@@ -8,6 +8,8 @@ the same one on the CPU, and the same on any device. Environments start alike.
 """
 
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +23,7 @@ from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.rollouts.tensor_episodes import TensorStatistics
-from hybridppo.runners.samplers.base import BaseSampler
+from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
 from hybridppo.runners.samplers.rows_on_device import ActorOnDevice, RowsOnDevice
 from hybridppo.runners.samplers.stepping import StepperState
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
@@ -34,19 +36,16 @@ WORD = 2**32
 
 
 class DeviceSampler(BaseSampler):
-    """What one policy samples on a device; one rollout, which is good until the next begins.
+    """Samples on a device; one rollout, which is good until the next begins.
 
     Args:
-        rows: fills the rollouts of all policies; its environments are closed with any of its samplers.
-        policy: the number of the policy.
-        noise: owner of the actions' randomness, which the seed of each rollout's is drawn from; the first policy's is
-            that of all.
+        rows: fills rollouts; its environments are closed with the sampler.
+        noise: owner of the actions' randomness, which the seed of each rollout's is drawn from.
     """
 
-    def __init__(self, rows: RowsOnDevice, policy: int = 0, *, noise: np.random.Generator) -> None:
+    def __init__(self, rows: RowsOnDevice, *, noise: np.random.Generator) -> None:
         environments, distribution = rows.environments, rows.distribution
-        self._columns = rows.columns[policy]
-        num_columns = self._columns.stop - self._columns.start
+        num_columns = environments.num_envs
         layout = RolloutBuffer.layout(rows.num_steps, num_columns, environments.encode, distribution)
         # The host has the shapes of a rollout, and none of its numbers.
         arrays = {name: np.broadcast_to(np.zeros((), dtype), shape) for name, (shape, dtype) in layout.items()}
@@ -54,7 +53,7 @@ class DeviceSampler(BaseSampler):
             rows.stop, [RolloutBuffer(**arrays)], distribution, environments.encode, skips_row_after_end=False,
             noise=noise, num_agents=environments.num_agents, clips_rewards=environments.clips_rewards,
         )  # fmt: skip
-        self._rows, self._policy, self._accelerator = rows, policy, rows.accelerator
+        self._rows, self._accelerator, self._block = rows, rows.accelerator, rows.on_device.rollout
         self._statistics = TensorStatistics(num_columns, rows.device)
         self.statistics = self._statistics
         self._noise_seed = [0, 0]
@@ -62,19 +61,16 @@ class DeviceSampler(BaseSampler):
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         self._noise_seed = self._noise.integers(WORD, size=2).tolist()
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
-        self._rows.begin(self._policy, cast(ActorOnDevice, actor), first, self._noise_seed)
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+        self._fill = partial(self._rows.fill, cast(ActorOnDevice, actor), first, self._noise_seed)
 
-    def _end(self) -> tuple[int, FinalObservations]:
-        return self._rows.end(self._policy), []
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
+        return self._fill(), []
 
-    @property
-    def _block(self) -> DeviceRollout:
-        """This policy's columns of the rollout."""
-        block = self._rows.on_device.rollout
-        return DeviceRollout(**{name: tensor[:, self._columns] for name, tensor in vars(block).items()})
+    def _counts_of(self, columns: Array) -> PolicyCounts:
+        return PolicyCounts(columns, TensorStatistics(len(columns), self._rows.device))
 
-    def finish(self) -> Rollout:
+    def sample_wait(self) -> Rollout:
         """As in the base; of all that was sampled, the host gets numbers of episodes, and how many rows there are."""
         under_way = self._rollout_under_way()
         self._wait_for(under_way)
@@ -84,15 +80,15 @@ class DeviceSampler(BaseSampler):
         block = self._block
         with self._accelerator.selected(), torch.no_grad():
             valid = ~block.absent
-            told = self._statistics.measured(block.rewards, (block.terminated | block.truncated) & valid, valid)
+            counted = self._counted(block, valid)
             valid_rows = valid.flatten().nonzero().squeeze(-1)
             final_rows = (block.truncated & ~block.terminated).flatten().nonzero().squeeze(-1)
             # Where no episode is truncated, there is none to index.
             final_observations = block.finals.flatten(0, 1)[final_rows]
             sums = [numbers.sum(dtype=torch.float64) for numbers in (block.observations, block.rewards)]
             sums.append(final_observations.sum(dtype=torch.float64))
-            told = torch.cat((torch.isfinite(torch.stack(sums).sum()).to(told.dtype)[None], told))
-            self._account(told.tolist())
+            is_finite = torch.isfinite(torch.stack(sums).sum()).to(counted[0].dtype)[None]
+            self._account(torch.cat((is_finite, *counted)).tolist(), [len(part) for part in counted])
             if not self._has_warned:
                 last = block.observations[-1:].cpu().numpy()
                 self._look_at_bounds(replace(under_way.buffer, observations=last))
@@ -100,7 +96,6 @@ class DeviceSampler(BaseSampler):
             actions = block.actions if self._distribution.action_shape else block.actions.squeeze(-1)
             # The behaviour log-probabilities, from the very outputs that the actions were drawn from.
             log_probs = self._distribution.log_prob(block.outputs, actions)
-        self.env_steps += len(valid_rows)
         return Rollout(
             observations=block.observations.contiguous(),
             actions=actions.contiguous(),
@@ -114,28 +109,44 @@ class DeviceSampler(BaseSampler):
             version=under_way.version,
         )
 
-    def _account(self, told: list[float]) -> None:
-        """Take over what the device has counted, or say what is not finite."""
-        is_finite, *episodes = told
-        if not is_finite:
+    def _counted(self, block: DeviceRollout, valid: Tensor) -> list[Tensor]:
+        """Numbers for `_account`: steps and episodes in all, then steps and episodes of each policy."""
+        ended = (block.terminated | block.truncated) & valid
+        episodes = self._statistics.measured(block.rewards, ended, valid)
+        rows = valid if not self.by_policy else valid.view(len(valid), -1, self._num_agents).any(2)
+        found = [rows.sum().to(episodes.dtype)[None], episodes]
+        for policy in self.by_policy.values():
+            own = torch.tensor(policy.columns, device=valid.device)
+            statistics = cast(TensorStatistics, policy.statistics)
+            found.append(valid[:, own].sum().to(episodes.dtype)[None])
+            found.append(statistics.measured(block.rewards[:, own], ended[:, own], valid[:, own]))
+        return found
+
+    def _account(self, told: list[float], sizes: list[int]) -> None:
+        """Take over what the device has counted, in parts of these sizes, or say what is not finite."""
+        if not told[0]:
             block, when = self._block, f"in the {self.num_steps} steps of a rollout"
-            environments, columns = self._rows.environments, self._rows.on_device.order[self._columns]
-            environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when, columns)
+            environments = self._rows.environments
+            environments.require_finite(block.observations.cpu().numpy(), block.rewards.cpu().numpy(), when)
             rows = (block.truncated & ~block.terminated).cpu().numpy()
-            environments.require_finite_finals(block.finals.cpu().numpy()[rows], columns[np.nonzero(rows)[1]], when)
+            finals = block.finals.cpu().numpy()[rows]
+            environments.require_finite_finals(finals, np.nonzero(rows)[1], when)
+        ends = list(accumulate(sizes, initial=1))
+        (steps,), episodes, *of_policies = (told[start:end] for start, end in pairwise(ends))
+        self.env_steps += int(steps)
         self._statistics.read(episodes)
+        for policy, (agent_steps,), own in zip(
+            self.by_policy.values(), of_policies[::2], of_policies[1::2], strict=True
+        ):
+            policy.agent_steps += int(agent_steps)
+            cast(TensorStatistics, policy.statistics).read(own)
 
     @property
     def steps_sampled(self) -> int:
         """As in the base."""
         if self._under_way is None:
             return self.env_steps
-        return self.env_steps + int((~self._block.absent[: self._under_way.filled]).sum())
-
-    @property
-    def rows_filled(self) -> int:
-        """Of the rollout under way; 0 where none is."""
-        return self._under_way.filled if self._under_way is not None else 0
+        return self.env_steps + self._num_steps_in(~self._block.absent[: self._under_way.filled].cpu().numpy())
 
     @property
     def seconds_filling(self) -> float:  # noqa: D102 - as in the base
@@ -149,11 +160,11 @@ class DeviceSampler(BaseSampler):
         self._rows.environments.close()
 
     def _stepper_state(self) -> StepperState:
-        states, observations = self._rows.state(self._policy)
+        states, observations = self._rows.state()
         return states, observations, np.zeros((self.num_envs, 0), np.float32)
 
     def _load_stepper_state(self, states: list[EnvState], observation: Array, remembered: Array) -> None:
-        self._rows.load_state(self._policy, states, observation)
+        self._rows.load_state(states, observation)
 
     def _cannot_end(self, under_way: dict[str, Any]) -> str | None:
         is_other = under_way and "device_noise" not in under_way

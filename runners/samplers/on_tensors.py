@@ -103,9 +103,9 @@ class TensorSampler(BaseSampler):
 
     # Filling
 
-    def start(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
-        self._number += 1
-        super().start(actor)
+    def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
+        self._number += not self.is_under_way
+        super().sample_async(actor)
 
     def _draw_noise(self, buffer: RolloutBuffer) -> None:
         self._noise_of_rollout = self._actions.noise(
@@ -115,10 +115,10 @@ class TensorSampler(BaseSampler):
             )
         )  # fmt: skip
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         self._work: tuple[ActorOnTensors, int] = cast(ActorOnTensors, actor), first
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         start = time.perf_counter()
         with torch.no_grad():
             filled = self._fill(*self._work)
@@ -175,7 +175,7 @@ class TensorSampler(BaseSampler):
 
     # What comes of it
 
-    def finish(self) -> Rollout:  # noqa: D102 - as in the base
+    def sample_wait(self) -> Rollout:  # noqa: D102 - as in the base
         under_way = self._rollout_under_way()
         self._wait_for(under_way)
         if not self._is_complete(under_way.filled):

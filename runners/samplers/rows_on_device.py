@@ -1,14 +1,12 @@
-"""The rows of rollouts that lie on a device, filled there for one policy or for several.
+"""The rows of rollouts that lie on a device, filled there.
 
     rows = RowsOnDevice(environments, distribution, device, num_steps=T, env_seed=seed, stop=bytearray(1))
-    sampler = DeviceSampler(rows, noise=noise)          # on_device.py: of each policy
+    sampler = DeviceSampler(rows, noise=noise)          # on_device.py
 
-A row is the network of each actor, then two kernels: one draws all actions, one steps the environments. What is started
-for each policy is done when the first of them is waited for, and then for all.
+A row is the actor's network, then two kernels: one draws all actions, one steps the environments.
 """
 
 import time
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +16,8 @@ from torch import Tensor
 
 from hybridppo.environments.base import EnvState
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.environments.compiled_agents import CompiledAgents
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
-from hybridppo.errors import EnvStateError, OutOfMemoryError
+from hybridppo.errors import OutOfMemoryError
 from hybridppo.runners.samplers.fused_actor import FusedDistribution, bounds_of
 from hybridppo.runners.samplers.recorded_rows import RecordedRows
 from hybridppo.runners.samplers.stepping import Flag
@@ -52,7 +49,6 @@ class RowsOnDevice:
         num_steps: `T`.
         env_seed: the `i`-th environment starts from `env_seed + i`.
         stop: set to break off between two rows.
-        apart: whether each kind of agents has a policy of its own.
         record: how rows are recorded, which some actors' are then once; None to queue them one by one.
 
     Raises:
@@ -70,57 +66,35 @@ class RowsOnDevice:
         num_steps: int,
         env_seed: int,
         stop: Flag,
-        apart: bool = False,
         record: Record | None = None,
     ) -> None:
         self.environments, self.distribution, self.device = environments, distribution, device
         self.num_steps, self.stop, self.accelerator = num_steps, stop, accelerator_of(device)
-        _require_memory(environments, num_steps, distribution, self.accelerator.memory_free(), device, apart)
-        self.columns = [slice(0, environments.num_envs)]
-        """Of each policy, its columns."""
-        if apart and isinstance(environments, CompiledAgents):
-            ends = (environments.kinds * environments.num_environments).tolist()
-            self.columns = [slice(*bounds) for bounds in pairwise(ends)]
+        _require_memory(environments, num_steps, distribution, self.accelerator.memory_free(), device)
         low, high = bounds_of(distribution)
         with self.accelerator.selected():
             self.on_device = EnvironmentsOnDevice(
                 environments, device, num_steps=num_steps, num_outputs=distribution.output_size,
-                num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high, apart=apart,
+                num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
             )  # fmt: skip
             self.on_device.restart(env_seed)
             self._observation = self.on_device.rollout.observations[0].clone()
-        self._acting: list[tuple[ActorOnDevice, slice]] = []
+        self._actor: ActorOnDevice | None = None
         self._recorded: RecordedRows | None = None
         if record is not None:
             rewards = self.on_device.rollout.rewards
             self._recorded = RecordedRows(self._queue_row, self.on_device.changed, rewards, record)
-        self._begun: dict[int, tuple[ActorOnDevice, int, list[int]]] = {}
-        self._done: dict[int, int] = {}
-        self.problem: str | None = None
-        """Why the environments could not go on from a saved state."""
         self.seconds = 0.0
         """How long the last filling took."""
 
-    def begin(self, policy: int, actor: ActorOnDevice, first: int, seed: list[int]) -> None:
-        """Have a policy's rollout filled from row `first` on; the first policy's seed is that of all noise."""
-        self._begun[policy] = actor, first, seed
-
-    def end(self, policy: int) -> int:
-        """Fill the rollouts of all policies, unless that is done; how many rows there are.
+    def fill(self, actor: ActorOnDevice, first: int, seed: list[int]) -> int:
+        """Fill the rollout from row `first` on, with noise from a seed; how many rows there are.
 
         The device has done it when this returns, so that the host's clock says how long it took.
         """
-        if policy not in self._done:
-            assert len(self._begun) == len(self.columns), "a policy has not begun its rollout"
-            self._fill()
-        return self._done.pop(policy)
-
-    def _fill(self) -> None:
-        start, rollout = time.perf_counter(), self.on_device.rollout
-        begun = [self._begun.pop(policy) for policy in range(len(self.columns))]
-        self._acting = [(actor, columns) for (actor, _, _), columns in zip(begun, self.columns, strict=True)]
-        place = tuple(address for actor, _ in self._acting for address in actor.addresses()) if self._recorded else ()
-        _, t, seed = begun[0]
+        start, rollout, t = time.perf_counter(), self.on_device.rollout, first
+        self._actor = actor
+        place = tuple(actor.addresses()) if self._recorded else ()
         with self.accelerator.selected(), torch.no_grad():
             self.on_device.set_seed(*seed)
             rollout.observations[t].copy_(self._observation)
@@ -132,13 +106,13 @@ class RowsOnDevice:
                     t += 1
             self._observation.copy_(rollout.observations[t])
             self.accelerator.wait()
-        self._done = dict.fromkeys(range(len(self.columns)), t)
         self.seconds = time.perf_counter() - start
+        return t
 
     def _queue_row(self, t: int) -> None:
+        assert self._actor is not None  # `fill` was given one
         rollout = self.on_device.rollout
-        for actor, columns in self._acting:
-            rollout.outputs[t, columns].copy_(actor.on_device(rollout.observations[t, columns]))
+        rollout.outputs[t].copy_(self._actor.on_device(rollout.observations[t]))
         self.on_device.act(t)
         self.on_device.step(t)
 
@@ -147,26 +121,22 @@ class RowsOnDevice:
         self.on_device.restart(seed)
         self._observation.copy_(self.on_device.rollout.observations[0])
 
-    def state(self, policy: int) -> tuple[list[EnvState], Array]:
-        """The environments' states, with the first policy, and what a policy is to act on next."""
-        observations = self._observation[self.columns[policy]].cpu().numpy()
-        if policy > 0:
-            return [], observations
+    def state(self) -> tuple[list[EnvState], Array]:
+        """The environments' states, and what is to be acted on next."""
         self.on_device.take()
-        return self.environments.state(), observations
+        return self.environments.state(), self._observation.cpu().numpy()
 
-    def load_state(self, policy: int, states: list[EnvState], observations: Array) -> None:
-        """Go on from what `state` gave, the first policy first."""
-        if policy == 0:
-            self.problem = None
-            try:
-                self.environments.load_state(states)
-            except EnvStateError as error:
-                self.problem = str(error)
+    def load_state(self, states: list[EnvState], observations: Array) -> None:
+        """Go on from what `state` gave.
+
+        Raises:
+            EnvStateError: if the environments cannot.
+        """
+        try:
+            self.environments.load_state(states)
+        finally:
             self.on_device.put()
-        if self.problem is not None:
-            raise EnvStateError(self.problem)
-        self._observation[self.columns[policy]].copy_(torch.from_numpy(np.ascontiguousarray(observations)))
+        self._observation.copy_(torch.from_numpy(np.ascontiguousarray(observations)))
 
 
 def _require_memory(
@@ -175,10 +145,9 @@ def _require_memory(
     distribution: FusedDistribution,
     free: int | None,
     device: torch.device,
-    apart: bool,
 ) -> None:
     """Refuse what does not fit into the memory of a device that is free."""
-    needs = bytes_needed(environments, num_steps, distribution.output_size, apart=apart)
+    needs = bytes_needed(environments, num_steps, distribution.output_size)
     needed = sum(needs.values())
     if free is not None and needed > free:
         sizes = ", ".join(f"{what} {size / 2**30:.3g} GiB" for what, size in needs.items())

@@ -139,10 +139,10 @@ class ShardsSampler(BaseSampler):
 
     # What the base would call, of a rollout that it fills itself.
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         raise NotImplementedError("shards are filled by samplers of their own: call collect")
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         raise NotImplementedError("shards are filled by samplers of their own: call collect")
 
     def _stepper_state(self) -> StepperState:

@@ -72,10 +72,10 @@ class SharedSampler(BaseSampler):
         self._first = self._mine.start // environments.num_agents  # an environment has a column for each of its agents
         self._stepper = Stepper(environments, distribution, env_seed + self._first, memory)
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         self._work = buffer, actor, first
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         buffer, actor, first = self._work
         for name, array in self._own.arrays.items():
             array[:] = buffer.arrays[name][:, self._mine]

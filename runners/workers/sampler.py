@@ -16,8 +16,8 @@ from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
-from hybridppo.networks.forms import arrays_of, numpy_form
-from hybridppo.networks.numpy_forms.form import NumpyForm, OwnActor
+from hybridppo.networks.forms import actor_form, arrays_of
+from hybridppo.networks.numpy_forms.form import NumpyForm, NumpyPoliciesActor, OwnActor, PoliciesForm
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -125,9 +125,9 @@ class WorkerSampler(BaseSampler):
         """Of the first environment of a worker."""
         return self._env_seed + self._envs[worker].start // self._num_agents
 
-    def _begin(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
+    def _fill_async(self, buffer: RolloutBuffer, actor: SamplingActor, first: int) -> None:
         # What a placement gives for such a network on the CPU.
-        assert isinstance(actor, OwnActor | NormalizingActor)
+        assert isinstance(actor, OwnActor | NormalizingActor | NumpyPoliciesActor)
         self._transport.publish(actor.parameters, actor.version)
         self._turn_begun = next(i for i, mine in enumerate(self._buffers) if mine is buffer)
         self._first = first
@@ -139,7 +139,7 @@ class WorkerSampler(BaseSampler):
                 self._forget(worker, first, first)
                 self._transport.fill(worker, self._turn_begun, first)
 
-    def _end(self) -> tuple[int, FinalObservations]:
+    def _fill_wait(self) -> tuple[int, FinalObservations]:
         answers: dict[int, tuple[int, FinalObservations]] = {}
         seconds: list[float] = []
         lost: set[int] = set()
@@ -247,7 +247,7 @@ class WorkerSampler(BaseSampler):
         """Nothing counts of what a lost worker wrote to rows `first` to `end`, nor of the episodes it was in."""
         envs = self._envs[worker]
         if end == 0:  # nothing of the rollout was there yet
-            self.statistics.drop_running(envs)
+            self.drop_running(envs)
             self.env_restarts += (envs.stop - envs.start) // self._num_agents
             return
         part = self._buffers[self._turn_begun].of(envs)
@@ -275,8 +275,8 @@ def _divided(num_envs: int, num_workers: int) -> "list[slice[int, int, None]]":
     return [slice(start, end) for start, end in pairwise(bounds)]
 
 
-def _form_of(network: nn.Module) -> NumpyForm:
-    form = numpy_form(network)
+def _form_of(network: nn.Module) -> NumpyForm | PoliciesForm:
+    form = actor_form(network)
     if form is None:
         raise ConfigurationError(
             "worker processes sample in NumPy, with the library's own networks of tanh or relu only, without "

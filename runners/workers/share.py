@@ -5,7 +5,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
@@ -26,21 +25,17 @@ class Share:
             of a rollout.
         envs: which of the environments.
         seed: of the first of them.
-        environments: those, where they are there already; None makes them, and seeds this process.
 
     Raises:
         EnvError: where they cannot be made, or have other spaces.
     """
 
-    def __init__(self, setup: dict[str, Any], envs: slice, seed: int, environments: Environments | None = None) -> None:
-        if environments is None:
-            source = source_here(setup["source"], setup["options"].imports)
-            num_envs = envs.stop - envs.start
-            seed_globals(seed, "making environments")
-            # One thread each: the processes are the parallelism.
-            environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
-            seed_globals(seed, "stepping environments")  # again, since what was made may have loaded torch
-        self._environments = environments
+    def __init__(self, setup: dict[str, Any], envs: slice, seed: int) -> None:
+        source, num_envs = source_here(setup["source"], setup["options"].imports), envs.stop - envs.start
+        seed_globals(seed, "making environments")
+        # One thread each: the processes are the parallelism.
+        self._environments = make_environments(source, num_envs, setup["options"], first=envs.start, threads=1)
+        seed_globals(seed, "stepping environments")  # again, since what was made may have loaded torch
         try:
             require_same_spaces(
                 self._environments,

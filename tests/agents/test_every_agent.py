@@ -151,7 +151,7 @@ def test_overlap_gives_what_its_seed_says_wherever_it_samples(name: str) -> None
 def test_a_second_device_gives_what_the_cpu_gives(
     name: str, placement: str, second_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acting, "numpy_form", lambda network: None)  # which round otherwise than torch's
+    monkeypatch.setattr(acting, "actor_form", lambda network: None)  # which round otherwise than torch's
     options: dict[str, Any] = {"evaluation_episodes": 1, "total_steps": 120}
     options["config"] = replace(AGENTS[name].config, fast_updates=False)
     made = ELSEWHERE[placement]("cpu", second_device)
@@ -186,7 +186,7 @@ class Stops:
             (OptimizationLoop, "descend"),
             (DDPGSteps, "critic_step"),
             (DDPGSteps, "actor_step"),
-            (WorkerSampler, "_begin"),
+            (WorkerSampler, "_fill_async"),
             (Runner, "_completed"),
         ):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))

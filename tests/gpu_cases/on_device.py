@@ -109,12 +109,12 @@ def fills_without_waits(bench: Bench) -> str:
     counts = []
     with placement.sampling(agent) as actor:
         for _ in range(3):
-            sampler.start(actor)
+            sampler.sample_async(actor)
             with warnings.catch_warnings(record=True) as caught, accelerator_of(bench.device).telling_of_waits():
                 warnings.simplefilter("always")
                 sampler._wait_for(sampler._rollout_under_way())
             counts.append(sum("synchroniz" in str(warning.message) for warning in caught))
-            sampler.finish()
+            sampler.sample_wait()
     sampler.close()
     said = f"waits while {NUM_STEPS} steps are filled, three times: {', '.join(map(str, counts))} (expected: 2)"
     require(counts[1:] == [2, 2], said)

@@ -15,6 +15,7 @@ from toy_environments import FailingEnv, raise_an_error
 import hybridppo
 import hybridppo.compiled
 from hybridppo import EnvError, Migrating, Mirrored, TD3Config, TrainingInterrupted
+from hybridppo.agents.policies import Policies
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.environments.base import Environments
 from hybridppo.environments.sub_environment import SubEnvironment
@@ -28,7 +29,6 @@ from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.runner import Runner
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.samplers.stepping import Stepper
-from hybridppo.runners.several_policies import SeveralPoliciesRunner
 from hybridppo.runners.workers.pool import WorkerPool
 from hybridppo.runners.workers.shared_arrays import SharedArrays
 from hybridppo.system.interruption import Interruption
@@ -36,7 +36,7 @@ from hybridppo.training.train import Job
 
 OF_A_TRAINING = (
     Batch, BaseSampler, Callbacks, Environments, EvaluationDuringTraining, Interruption, Job, Placement,
-    Rollout, RolloutBuffer, RunDirectory, Runner, SeveralPoliciesRunner, SharedArrays, Stepper, SubEnvironment,
+    Rollout, RolloutBuffer, RunDirectory, Runner, Policies, SharedArrays, Stepper, SubEnvironment,
     TrainingRun, WorkerPool,
 )  # fmt: skip
 """Of what a training makes, all that must end with it."""

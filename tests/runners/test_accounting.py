@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,8 +19,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.placements import base, crossing
 from hybridppo.placements.crossing import Counters
 from hybridppo.reporting.callbacks import Callbacks, OnIteration, TrainingRun
-from hybridppo.runners import overlapping, runner
-from hybridppo.runners.overlapping import OverlappingRunner
+from hybridppo.runners import runner, turns
 from hybridppo.runners.runner import Runner
 from hybridppo.system.accelerator import Cuda
 
@@ -41,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (runner, overlapping, crossing):
+    for module in (runner, turns, crossing):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -50,9 +49,10 @@ class Sampler:
     """Two environments of eight steps; an overlapping runner finds each rollout under way half done."""
 
     num_envs = 2
+    by_policy: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, waited: float) -> None:
+        self._clock, self._waited = clock, waited
         self.env_steps = self.env_restarts = 0
         self.is_under_way = self.is_paused = False
         self.seconds_filling = SAMPLING
@@ -62,17 +62,16 @@ class Sampler:
         pass
 
     def collect(self, actor: Any) -> Any:
-        self._clock.spend(SAMPLING)
-        self.env_steps += 16
-        return SimpleNamespace(version=0)
+        self.sample_async(actor)
+        return self.sample_wait()
 
-    def start(self, actor: Any) -> None:
+    def sample_async(self, actor: Any) -> None:
         self._clock.spend(BEGINNING)
         self.is_under_way = True
 
-    def finish(self) -> Any:
+    def sample_wait(self) -> Any:
         self.is_under_way = False
-        self._clock.spend(SAMPLING - LEARNING)
+        self._clock.spend(self._waited)
         self.env_steps += 16
         return SimpleNamespace(version=0)
 
@@ -81,10 +80,8 @@ class Sampler:
 
 
 class Placement:
-    max_lag = 0
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self.counters = clock, Counters()
+    def __init__(self, clock: Clock, max_lag: int) -> None:
+        self._clock, self.counters, self.max_lag = clock, Counters(), max_lag
 
     def _copy(self, seconds: float) -> None:
         self._clock.spend(seconds)
@@ -120,7 +117,7 @@ class Agent:
         return {}
 
 
-def iterations(kind: type[Runner], clock: Clock, count: int) -> list[Metrics]:
+def iterations(max_lag: int, clock: Clock, count: int) -> list[Metrics]:
     """The metrics of so many iterations of the loop, each of which is logged."""
     seen: list[Metrics] = []
 
@@ -128,10 +125,10 @@ def iterations(kind: type[Runner], clock: Clock, count: int) -> list[Metrics]:
         clock.spend(LOGGING)
         seen.append(metrics)
 
-    made: Any = kind(
+    made: Any = Runner(
         Agent(clock),  # type: ignore[arg-type]
-        Sampler(clock),  # type: ignore[arg-type]
-        Placement(clock),  # type: ignore[arg-type]
+        Sampler(clock, SAMPLING - LEARNING * max_lag),  # type: ignore[arg-type]
+        Placement(clock, max_lag),  # type: ignore[arg-type]
         total_steps=16 * count,
         progress=False,
         callbacks=Callbacks([OnIteration(log)], TrainingRun(None, {})),  # type: ignore[arg-type]
@@ -145,13 +142,13 @@ def parts(metrics: Metrics) -> list[float]:
 
 
 def test_by_turns(clock: Clock) -> None:
-    first, second, third = iterations(Runner, clock, 3)
-    assert parts(first) == [SAMPLING, LEARNING, PUBLISHING + TRANSFER, 0.0]
-    assert parts(second) == parts(third) == [SAMPLING, LEARNING, PUBLISHING + TRANSFER, LOGGING]
+    first, second, third = iterations(0, clock, 3)
+    assert parts(first) == [SAMPLING + BEGINNING, LEARNING, PUBLISHING + TRANSFER, 0.0]
+    assert parts(second) == parts(third) == [SAMPLING + BEGINNING, LEARNING, PUBLISHING + TRANSFER, LOGGING]
 
 
 def test_overlapping(clock: Clock) -> None:
-    first, second, last = iterations(OverlappingRunner, clock, 3)
+    first, second, last = iterations(1, clock, 3)
     waited, copied = SAMPLING - LEARNING, PUBLISHING + TRANSFER
     # The first begins its own rollout and the next; the last begins none.
     assert parts(first) == [waited + 2 * BEGINNING, LEARNING, copied + PUBLISHING, 0.0]
@@ -171,20 +168,20 @@ def test_what_a_sampler_copies_meanwhile_is_not_taken_from_learning(
 
     counters: list[Counters] = []
 
-    def made(self: Placement, clock: Clock) -> None:
-        self._clock, self.counters = clock, Counters()
+    def made(self: Placement, clock: Clock, max_lag: int) -> None:
+        self._clock, self.counters, self.max_lag = clock, Counters(), max_lag
         counters.append(self.counters)
 
     monkeypatch.setattr(Agent, "update", update)
     monkeypatch.setattr(Placement, "__init__", made)
-    second = iterations(OverlappingRunner, clock, 3)[1]
+    second = iterations(1, clock, 3)[1]
     assert parts(second) == [SAMPLING - LEARNING + BEGINNING, LEARNING, PUBLISHING + TRANSFER, LOGGING]
 
 
-@pytest.mark.parametrize("kind", [Runner, OverlappingRunner])
-def test_the_parts_are_the_whole(kind: type[Runner], clock: Clock) -> None:
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_the_parts_are_the_whole(max_lag: int, clock: Clock) -> None:
     begun = clock.now
-    history = iterations(kind, clock, 5)
+    history = iterations(max_lag, clock, 5)
     assert sum(sum(parts(metrics)) for metrics in history) == history[-1]["seconds"] == clock.now - begun - LOGGING
     assert [metrics["steps_per_second"] for metrics in history] == [16 / sum(parts(metrics)) for metrics in history]
 

@@ -23,8 +23,7 @@ import hybridppo
 from hybridppo import Auto, CheckpointError, DDPGConfig, EnvError, Mirrored, SingleDevice, TD3Config
 from hybridppo.run_directory.appended import load
 from hybridppo.run_directory.checkpoints import folders, load_latest
-from hybridppo.runners import off_policy
-from hybridppo.runners.off_policy import ByTurns
+from hybridppo.runners import off_policy, runner, turns
 from hybridppo.runners.runner import Runner
 
 CONFIG = DDPGConfig(
@@ -311,7 +310,7 @@ def test_an_environment_that_fails_is_named() -> None:
         train(env=Fails, total_steps=400)
 
 
-class Sudden(ByTurns):
+class Sudden(turns.ByTurns):
     """Says of each rollout that an environment was restarted before it."""
 
     restarts = 0
@@ -324,8 +323,8 @@ class Sudden(ByTurns):
 def test_restarts_between_rollouts_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     # As when a worker process is lost between two, or a rollout is lost entirely: no row tells of it.
     begins: list[list[bool]] = []
-    for turns in (ByTurns, Sudden):
-        monkeypatch.setattr(off_policy, "ByTurns", turns)
+    for kind in (turns.ByTurns, Sudden):
+        monkeypatch.setattr(runner, "ByTurns", kind)
         monkeypatch.setattr(off_policy.OffPolicyRunner, "_completed", watch(begins))
         train(total_steps=50)
     expected = [i % 8 == 0 for i in range(25)]  # episodes of 8 steps, turns of 5
@@ -365,7 +364,7 @@ def test_a_trace_can_be_written(tmp_path: Path) -> None:
     train(total_steps=500, run_dir=tmp_path / "run", profile=True)
     trace = json.loads((tmp_path / "run" / "trace.json").read_text())
     names = {event.get("name") for event in trace["traceEvents"]}
-    assert {"iteration", "sampling", "learning"} <= names
+    assert {"iteration", "sampling: finish", "learning"} <= names
 
 
 # Placement auto

@@ -43,7 +43,8 @@ def test_a_trace_shows_the_parts_of_each_iteration(tmp_path: Path) -> None:
     found = regions(tmp_path / "run" / "trace.json")
     once = [
         "iteration",
-        "sampling",
+        "sampling: begin",
+        "sampling: finish",
         "learning",
         "copying: rollout to the learner",
         "copying: parameters to the sampler",

@@ -19,6 +19,7 @@ import hybridppo.compiled
 from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
+from hybridppo.runners.samplers.stepping import Stepper
 
 SIZES: dict[str, Any] = {"num_envs": 2, "num_steps": 16, "num_epochs": 1, "num_minibatches": 2, "hidden_sizes": (8,)}
 CONFIG = ppo_config(**SIZES)
@@ -164,9 +165,7 @@ def test_any_of_several_learners_with_their_own_shards_likewise(rank: int, tmp_p
 
 def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    from hybridppo.runners.samplers.together import Together
-
-    fill, calls = Together._fill, []
+    fill, calls = Stepper.fill, []
 
     def failing(self: Any, *arguments: Any) -> Any:
         calls.append(1)
@@ -174,7 +173,7 @@ def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             raise EnvError("the motor is stuck")
         return fill(self, *arguments)
 
-    monkeypatch.setattr(Together, "_fill", failing)
+    monkeypatch.setattr(Stepper, "fill", failing)
     path, options = tmp_path / "run", {"total_steps": 4 * BATCH, "seed": 0, "placement": "cpu", "progress": False}
     configs = {"tagger": CONFIG, "runner": CONFIG}
     with pytest.raises(EnvError, match=r"the motor is stuck; .*hybridppo resume"):

@@ -3,10 +3,12 @@
 Free of torch, for worker processes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from hybridppo.networks.numpy_forms.actor import NumpyActivation, NumpyActor
@@ -18,6 +20,7 @@ from hybridppo.networks.numpy_forms.recurrent import CellForm, NumpyRecurrentAct
 from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
+Agents = Sequence[Sequence[int]]
 
 
 class NumpyFeaturesActor:
@@ -41,6 +44,39 @@ class NumpyFeaturesActor:
     def features(self) -> Array:
         """As `NumpyActor.features`."""
         return self._mlp.features
+
+
+class NumpyPoliciesActor:
+    """What `networks.of_policies.PoliciesActor` is: the actors of several policies as one.
+
+    Args:
+        actors: of the policies.
+        agents: of each policy, which of the `A` agents of an environment are its own.
+        parameters: all that these were made of.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[Callable[[Array], Array]],
+        agents: Agents,
+        parameters: Sequence[Array] = (),
+        version: int = 0,
+    ) -> None:
+        self.parameters, self.version = parameters, version
+        self.actors, self.agents = actors, agents
+        self._num_agents = sum(map(len, agents))
+
+    def __call__(self, observations: Array) -> Array:
+        """`[N, *row] -> [N, outputs]`, where row `i` is of agent `i % A`."""
+        rows = observations.reshape(-1, self._num_agents, *observations.shape[1:])
+        outputs: Array | None = None
+        for actor, own in zip(self.actors, self.agents, strict=True):
+            found = actor(rows[:, own].reshape(-1, *observations.shape[1:]))
+            if outputs is None:
+                outputs = np.empty((len(rows), self._num_agents, found.shape[-1]), np.float32)
+            outputs[:, own] = found.reshape(len(rows), len(own), -1)
+        assert outputs is not None  # there is a policy at least
+        return outputs.reshape(len(observations), -1)
 
 
 OwnActor = NumpyActor | NumpyFeaturesActor | NumpyRecurrentActor | NumpyExploringActor
@@ -105,3 +141,20 @@ class NumpyForm:
             end = num_convolution_arrays(self.layout)
             return NumpyFeatures(self.layout, parameters[:end]), end, self.layout.num_numbers
         return None, 0, None
+
+
+@dataclass(frozen=True)
+class PoliciesForm:
+    """The forms of several policies' actors, which act as one."""
+
+    forms: tuple[NumpyForm, ...]
+    num_arrays: tuple[int, ...]
+    """Of each, how many of the parameters are its own."""
+    agents: Agents
+
+    def actor(self, parameters: Sequence[Array], version: int = 0) -> NumpyPoliciesActor:
+        """As `NumpyForm.actor`."""
+        ends = list(accumulate(self.num_arrays))
+        parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
+        actors = [form.actor(part, version) for form, part in zip(self.forms, parts, strict=True)]
+        return NumpyPoliciesActor(actors, self.agents, parameters, version)

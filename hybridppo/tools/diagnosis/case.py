@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridppo.agents import PPOConfig
 from hybridppo.errors import shown
-from hybridppo.interfaces import Agent, Metrics
+from hybridppo.interfaces import Agent, Metrics, agents_of
 from hybridppo.placements.base import Placement
 from hybridppo.placements.crossing import available_device
 from hybridppo.placements.migrating import Migrating
@@ -145,7 +145,8 @@ class Bench:
 
 def values_of(agent: Agent) -> Tensor:
     """All parameters, on the host, as the CPU lays them out."""
-    parameters = agent.parameters
+    [only] = agents_of(agent)
+    parameters = only.parameters
     dense = parameters.dense(parameters.values.data)
     return torch.empty(dense.shape).copy_(dense)
 
@@ -217,7 +218,8 @@ def agrees(
     found, history = bench.train(placement_on(name, bench), config, env=env, updates=updates, num_workers=num_workers)
     reference = replace(config, precision="fp32", cuda_graphs=False, fast_updates=True)
     expected, _ = bench.train(on_the_cpu(name), reference, env=env, updates=updates)
-    require(found.agent.parameters.values.device == bench.device, f"the agent is not on {bench.device}")
+    is_there = all(each.parameters.values.device == bench.device for each in agents_of(found.agent))
+    require(is_there, f"the agent is not on {bench.device}")
     if config == reference and bench.device.type == "cpu":
         require(torch.equal(values_of(found.agent), values_of(expected.agent)), "the parameters differ")
         return f"the same bits after {updates} updates"

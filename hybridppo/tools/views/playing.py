@@ -19,6 +19,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
 from hybridppo.environments.checks import require_spaces_of
@@ -37,7 +38,6 @@ from hybridppo.runs.settings import Settings
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.validation import require_whole
-from hybridppo.training.several_policies import settings_of
 
 MOST_STEPS = 3000
 """The limit for a video, whose frames lie in memory until its end."""
@@ -151,14 +151,10 @@ def play(
 def _players(
     directory: RunDirectory, checkpoint: WhichCheckpoint, agent: type[AnyAgent] | None, networks: Networks | None
 ) -> "tuple[Callable[[str], AnyAgent], Settings]":
-    """A function from an agent's name to its policy, and the settings of the run (of any of its policies)."""
-    if "policies" in directory.config:
-        from hybridppo.training.policies_of_run import load_policies
-
-        policies = load_policies(directory.path, checkpoint)
-        return lambda name: policies[name.rpartition("_")[0]], next(iter(settings_of(directory).values()))
+    """A function from an agent's name to its policy, and the settings of the run."""
     player = load(directory.path, checkpoint, agent=agent, networks=networks)
-    return lambda name: player, Settings.read(directory)
+    settings = Settings.read(directory)
+    return (player.agent_of if isinstance(player, Policies) else lambda name: player), settings
 
 
 def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Any:

@@ -1,5 +1,6 @@
 """A policy for each kind of agents: sampled together, and exact when resumed, wherever it was stopped."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -8,22 +9,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Mirrored, OutOfMemoryError, RunDirectoryError
+from hybridppo import (
+    ConfigurationError,
+    EnvError,
+    Migrating,
+    Mirrored,
+    MultiLearner,
+    OutOfMemoryError,
+    SingleLearnerCoarse,
+)
+from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.commands.parsing import EXIT_DONE
 from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
-from hybridppo.runners.samplers import fused_agents, together
-from hybridppo.runners.samplers.together import PolicySampler, Together
-from hybridppo.training.several_policies import definition_with_kinds
+from hybridppo.runners.samplers import fused, fused_agents
+from hybridppo.runners.samplers.in_process import Sampler
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -117,7 +128,7 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
         def __getitem__(self, index: Any) -> Any:
             return stop.looked > after or stop() or super().__getitem__(index)
 
-    monkeypatch.setattr("hybridppo.runners.assembly.bytearray", Flag, raising=False)
+    monkeypatch.setattr("hybridppo.runners.samplers.in_process.bytearray", Flag, raising=False)
     monkeypatch.setattr(
         interruption.Interruption, "requested", property(lambda self: stop(), lambda self, value: None), raising=False
     )
@@ -126,9 +137,9 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
     assert stopped.interrupted
     monkeypatch.undo()
     state = RunDirectory.open(tmp_path / "run").load_checkpoint().state
-    under_way = state["policies"]["hunter"]["sampler"]["under_way"]
+    under_way = state["sampler"]["under_way"]
     assert after != WITHIN_A_ROLLOUT or 0 < under_way["filled"] < 32
-    assert after != BETWEEN_UPDATES or "learned" in state["policies"]["hunter"]
+    assert after != BETWEEN_UPDATES or "hunter" in state["agent"]["learned"]
     resumed = hybridppo.resume(tmp_path / "run", env=Hunt, progress=False)
     assert np.array_equal(parameters(never_stopped), parameters(resumed))
     for name in CONFIGS:
@@ -136,27 +147,25 @@ def test_a_run_stopped_anywhere_ends_as_the_one_that_was_not(
         assert never_stopped.metrics[what] == resumed.metrics[what]
 
 
-def test_rollouts_filled_together_agree_with_those_filled_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollouts_filled_by_compiled_loops_agree_with_those_filled_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def rollouts() -> list[Any]:
         environments: Any = make_environments(Hunt, 5, vectorization="compiled", env_threads=2)
-        spaces = environments.observation_space, environments.action_space
-        agents = [PPO(*spaces, config, seed=i) for i, config in enumerate(CONFIGS.values())]
-        steps = Together(environments, agents[0].distribution, 4, bytearray(1))
-        samplers = [PolicySampler(steps, k, num_steps=40, noise=np.random.default_rng(k)) for k in range(2)]
+        config = PoliciesConfig(CONFIGS).with_agents(environments.agents)
+        agent = Policies(environments.observation_space, environments.action_space, config, seed=1)
+        placement = hybridppo.SingleDevice("cpu")
+        placement.prepare(agent)
+        noise = np.random.default_rng(0)
+        sampler = Sampler(environments, agent.distribution, num_steps=40, env_seed=4, noise=noise)
         found = []
         for _ in range(2):
-            for sampler, agent in zip(samplers, agents, strict=True):
-                placement = hybridppo.SingleDevice("cpu")
-                placement.prepare(agent)
-                with placement.sampling(agent) as actor:
-                    sampler.start(actor)
-            found += [{n: t.clone() for n, t in sampler.finish().tensors().items()} for sampler in samplers]
+            with placement.sampling(agent) as actor:
+                found.append({n: t.clone() for n, t in sampler.collect(actor).tensors().items()})
         return found
 
-    fused = rollouts()
-    monkeypatch.setattr(together, "fused_agents", lambda *_: None)
+    compiled = rollouts()
+    monkeypatch.setattr(fused, "actors_of_kinds", lambda *_: None)
     plain = rollouts()
-    for one, other in zip(fused, plain, strict=True):
+    for one, other in zip(compiled, plain, strict=True):
         rows = one["valid_rows"]
         assert np.array_equal(rows, other["valid_rows"])
         assert np.array_equal(one["final_rows"], other["final_rows"])
@@ -165,7 +174,7 @@ def test_rollouts_filled_together_agree_with_those_filled_row_by_row(monkeypatch
             np.testing.assert_allclose(one_rows, other_rows, atol=1e-5, err_msg=name)
         np.testing.assert_allclose(one["observations"], other["observations"], atol=1e-5)
         np.testing.assert_allclose(one["final_observations"], other["final_observations"], atol=1e-5)
-    assert len(fused[1]["valid_rows"]) < 40 * 5 * PREY
+    assert len(compiled[1]["valid_rows"]) < 40 * 5 * (HUNTERS + PREY)
 
 
 def test_normalised_observations_are_filled_row_by_row() -> None:
@@ -174,23 +183,63 @@ def test_normalised_observations_are_filled_row_by_row() -> None:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 2},
+        {"vectorization": "compiled", "num_workers": 4},
+        {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+        {"placement": Migrating("cpu", "cpu", force_copy=True)},
+        {"placement": "auto"},
+        {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluation_episodes": 2},
+        {"evaluate_every": STEPS, "evaluate_episodes": 2, "evaluate_beside": True},
+        {"callbacks": [hybridppo.Callback()], "target_return": 1e9, "total_episodes": 10**9},
+        {"distribution": SingleLearnerCoarse(2)},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_what_one_policy_has_several_have_too_and_it_changes_no_bit(
+    options: dict[str, Any], never_stopped: Any, tmp_path: Path
+) -> None:
+    if "distribution" in options:
+        pytest.importorskip("ray")
+    result = train(run_dir=tmp_path / "run", **{"placement": "cpu", **options})
+    assert np.array_equal(parameters(never_stopped), parameters(result))
+    if "evaluation_episodes" in options:
+        evaluation = result.evaluation
+        assert len(evaluation.returns) == 2 * (HUNTERS + PREY)
+        written = json.loads((result.run_dir / "result.json").read_text())
+        of_hunters = [
+            value
+            for value, name in zip(evaluation.returns, evaluation.agents, strict=True)
+            if name.startswith("hunter")
+        ]
+        assert written["hunter/evaluation_return_mean"] == pytest.approx(np.mean(of_hunters))
+        line = json.loads((result.run_dir / "evaluations.jsonl").read_text().splitlines()[-1])
+        assert line["prey/evaluation_return_mean"] == result.metrics["prey/evaluation_return_mean"]
+
+
+def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> None:
+    options = {"placement": Mirrored("cpu", "cpu", max_lag=1)}
+    whole = train(**options)
+    assert whole.metrics["policy_lag"] == 1
+    train(run_dir=tmp_path / "run", **options)
+    assert np.array_equal(parameters(hybridppo.load_policies(tmp_path / "run")), parameters(whole))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": 2}, "num_workers cannot be had with several policies"),
-        ({"evaluate_every": 10}, "evaluate_every cannot be had"),
-        ({"total_episodes": 10}, "total_episodes cannot be had"),
-        ({"track": "tensorboard"}, "track cannot be had"),
-        ({"target_return": 1.0}, "target_return cannot be had"),
-        ({"callbacks": [hybridppo.Callback()]}, "callbacks cannot be had"),
         ({"agent": PPO}, "agent cannot be had"),
-        ({"vectorization": "sync"}, "vectorization='sync' cannot be had"),
-        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "without lag"),
+        ({"networks": lambda *_: None}, "networks cannot be had"),
         ({"configs": {}}, "has none"),
-        ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents of Hunt, hunter, prey, got hunter"),
-        ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each kind of agents; config\['prey'\] is 3"),
+        ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents, hunter, prey, got hunter"),
+        ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
+        ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy; config\['prey'\] is 3"),
+        ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
+        ({"distribution": MultiLearner(2)}, "PPO only"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -206,17 +255,74 @@ def test_an_environment_of_one_agent_has_no_several_policies() -> None:
         hybridppo.train("CartPole-v1", config=CONFIGS, total_steps=10, progress=False)
 
 
-def test_an_id_may_name_the_module_that_registers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for version in (8, 9):
-        (tmp_path / f"hunts_{version}.py").write_text(
-            f"import gymnasium\ngymnasium.register('Hunt-v{version}', entry_point='compiled_hunt:Hunt')\n"
-        )
-    monkeypatch.syspath_prepend(tmp_path)
-    for source, imports in (("hunts_8:Hunt-v8", ""), ("Hunt-v9", "hunts_9")):
-        definition = definition_with_kinds(source, EnvironmentOptions(imports=imports), CONFIGS)
-        assert definition.policies == {"hunter": HUNTERS, "prey": PREY}
-    with pytest.raises(EnvError, match="'Hunts-v0' cannot be made"):
-        hybridppo.train("Hunts-v0", config=CONFIGS, total_steps=10, progress=False)
+def test_a_policy_may_be_of_some_agents_of_a_kind(never_stopped: Any, tmp_path: Path) -> None:
+    """Rows are then filled one by one: a compiled loop has one actor for each kind."""
+    of_agents = {"hunter_0": "first", "hunter_1": "others"}
+
+    def policy_of(name: str) -> str:
+        return of_agents.get(name, "others")
+
+    configs = dict.fromkeys(("first", "others"), ppo_config(**TINY, hidden_sizes=(8,)))
+    result = train(configs, policy_of=policy_of, run_dir=tmp_path / "run")
+    assert result.metrics["first/agent_steps"] == 4 * STEPS
+    resumed = hybridppo.resume(tmp_path / "run", env=Hunt, total_steps=5 * STEPS, progress=False)
+    whole = train(configs, policy_of=policy_of, total_steps=5 * STEPS)
+    assert {*resumed.agents} == {*whole.agents} == {"first", "others"}
+    found = hybridppo.evaluate_policies(result.agents, Hunt, episodes=2, policy_of=policy_of)
+    assert {*found["first"].agents} == {"hunter_0"}
+
+
+def test_one_policy_by_its_name_is_one_policy() -> None:
+    one = ppo_config(**TINY, hidden_sizes=(8,))
+    options: dict[str, Any] = {
+        "total_steps": 300, "seed": 3, "placement": "cpu", "progress": False, "vectorization": "compiled"
+    }  # fmt: skip
+    plain = hybridppo.train(Hunt, config=one, **options)
+    named = hybridppo.train(Hunt, config={"all": one}, policy_of=lambda _: "all", **options)
+    assert np.array_equal(parameters(plain), parameters(named))
+    assert [*plain.agents, *named.agents] == ["policy", "all"]
+    with pytest.raises(ConfigurationError, match="hunter, prey, got all"):
+        hybridppo.train(Hunt, config={"all": one}, **options)
+
+
+def as_an_earlier_release_wrote_it(run_dir: Path) -> None:
+    """Rewrite a run of several policies in format 4, where each policy had a sampler of its own."""
+    config = json.loads((run_dir / "config.json").read_text())
+    del config["agents"]
+    (run_dir / "config.json").write_text(json.dumps({**config, "format_version": 4}))
+    folder = sorted((run_dir / "checkpoints").iterdir())[-1]
+    header = json.loads((folder / "state.json").read_text())
+    state, tensors = header["state"], safetensors.torch.load_file(folder / "tensors.safetensors")
+    policies: dict[str, Any] = {}
+    for name, counts in state["sampler"]["by_policy"].items():
+        sampler = {"env_steps": counts["agent_steps"], "noise": state["sampler"]["noise"]}
+        sampler |= {"statistics": counts["statistics"], "environments": {"states": []}, "under_way": None}
+        policies[name] = {"agent": state["agent"]["policies"][name], "sampler": sampler, "placement": {}}
+        tensors[f"{name}.sampler.observation"] = torch.zeros(1)
+    names = {name: name.split(".", 2) for name in tensors if name.startswith("policies.")}
+    tensors = {n: t for n, t in tensors.items() if n.count(".sampler.") == 1} | {
+        f"{policy}.agent.{rest}": tensors[name] for name, (_, policy, rest) in names.items()
+    }
+    header["state"] = {"policies": policies, "runner": {**state["runner"], "has_sampled": False}}
+    data = safetensors.torch.save(tensors)
+    (folder / "tensors.safetensors").write_bytes(data)
+    del header["sha256"]
+    header |= {"format_version": 4, "tensors_sha256": hashlib.sha256(data).hexdigest()}
+    header["sha256"] = checkpoints._checksum(header)
+    (folder / "state.json").write_text(json.dumps(header))
+
+
+def test_a_run_of_an_earlier_release_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    result = train(run_dir=tmp_path / "run")
+    as_an_earlier_release_wrote_it(tmp_path / "run")
+    assert np.array_equal(parameters(hybridppo.load_policies(tmp_path / "run")), parameters(result))
+    with caplog.at_level("INFO"):
+        resumed = hybridppo.resume(tmp_path / "run", env=Hunt, total_steps=6 * STEPS, progress=False)
+    assert "start new episodes: an earlier release saved those of several policies otherwise" in caplog.text
+    before, after = result.metrics, resumed.metrics
+    assert after["env_steps"] == 6 * STEPS
+    assert after["hunter/agent_steps"] == before["hunter/agent_steps"] + 2 * STEPS * HUNTERS
+    assert after["prey/episodes"] > before["prey/episodes"]
 
 
 def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,10 +335,26 @@ def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytes
     assert f"run directory: {never_stopped.run_dir}" in said
 
 
-def test_what_is_for_one_policy_says_so(never_stopped: Any) -> None:
-    for function in (hybridppo.load, hybridppo.evaluate):
-        with pytest.raises(RunDirectoryError, match=r"several policies.*hybridppo\.load_policies"):
-            function(never_stopped.run_dir)
+def test_what_loads_and_evaluates_one_policy_does_several(never_stopped: Any, tmp_path: Path) -> None:
+    agent: Any = hybridppo.load(never_stopped.run_dir)
+    assert np.array_equal(parameters(agent), parameters(never_stopped))
+    found = hybridppo.evaluate(never_stopped.run_dir, env=Hunt, episodes=3, progress=False)
+    assert len(found.returns) == 3 * (HUNTERS + PREY)
+    loaded: Any = hybridppo.load(agent.save(tmp_path / "agent.safetensors"))
+    assert np.array_equal(parameters(loaded), parameters(never_stopped))
+    observation = agent.observation_space.sample()
+    actions = loaded.act({"hunter_0": observation, "prey_2": observation})
+    expected = {"hunter_0": agent.agents["hunter"], "prey_2": agent.agents["prey"]}
+    assert actions == {name: own.act(observation) for name, own in expected.items()}
+    with pytest.raises(EnvError, match="no memory"):
+        loaded.act({}, state=None)
+
+
+def test_policies_start_from_others(never_stopped: Any) -> None:
+    begun = train(start_from=never_stopped.run_dir, total_steps=STEPS)
+    fresh = train(total_steps=STEPS)
+    distance = [np.abs(parameters(side) - parameters(never_stopped)).max() for side in (begun, fresh)]
+    assert distance[0] < distance[1]
 
 
 def test_a_video_has_all_agents_each_with_its_kinds_policy(

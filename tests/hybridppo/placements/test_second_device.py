@@ -139,7 +139,7 @@ def assert_same(some: dict[str, Tensor], others: dict[str, Tensor]) -> None:
 @pytest.fixture(autouse=True)
 def _acting_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy's actors round otherwise than torch's, and there are none on the second device."""
-    monkeypatch.setattr(acting, "numpy_form", lambda network: None)
+    monkeypatch.setattr(acting, "actor_form", lambda network: None)
 
 
 # The result
@@ -205,7 +205,7 @@ def test_agents_act_and_load_on_the_cpu(work: str, tmp_path: Path, second_device
 def test_worker_processes_sample_for_a_learner_there(
     placement: str, monkeypatch: pytest.MonkeyPatch, second_device: str
 ) -> None:
-    monkeypatch.setattr(acting, "numpy_form", numpy_form)  # workers have no other
+    monkeypatch.setattr(acting, "actor_form", numpy_form)  # workers have no other
     result, history = train(WORKS["discrete actions"], PLACEMENTS[placement](HERE, second_device), num_workers=1)
     expected, expected_history = train(WORKS["discrete actions"], PLACEMENTS[placement](HERE, HERE), num_workers=1)
     assert_same(state_of(result.agent), state_of(expected.agent))

@@ -11,6 +11,7 @@ import torch
 
 import hybridppo
 from hybridppo import ConfigurationError, PPOConfig, TD3Config
+from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.commands.main import parse_command
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.runs import compiling
@@ -31,9 +32,12 @@ def test_environments_and_updates_are_compiled() -> None:
     assert options == replace(AUTO, vectorization="compiled")
 
 
-def test_every_policy_is_compiled() -> None:
-    configs, _ = compiled_options("CartPole-v1", {"a": PPOConfig(), "b": PPOConfig(recurrent="gru")}, AUTO)
-    assert {name: config.compiled_updates for name, config in configs.items()} == {"a": True, "b": False}
+def test_every_policy_is_compiled_or_none() -> None:
+    both: Any = compiled_options("CartPole-v1", PoliciesConfig({"a": PPOConfig(), "b": PPOConfig()}), AUTO)[0]
+    assert [config.compiled_updates for config in both.policies.values()] == [True, True]
+    slow = PoliciesConfig({"a": PPOConfig(), "b": PPOConfig(fast_updates=False)})
+    one: Any = compiled_options("CartPole-v1", slow, AUTO)[0]
+    assert [config.compiled_updates for config in one.policies.values()] == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class Stops:
             (DiagonalGaussian, "sample"),
             (JointDistribution, "sample"),
             (OptimizationLoop, "descend"),
-            (WorkerSampler, "_begin"),
+            (WorkerSampler, "_fill_async"),
             (Runner, "_completed"),
         ):
             monkeypatch.setattr(owner, name, self._counted(getattr(owner, name)))

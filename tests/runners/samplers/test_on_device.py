@@ -33,11 +33,12 @@ from cuda_stand_in import TwinLauncher, noise_of  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 from pretended_recorder import PretendedRecorder  # noqa: E402
 
+from hybridppo.agents.policies import Policies, PoliciesConfig  # noqa: E402
 from hybridppo.compiled import cuda_building  # noqa: E402
 from hybridppo.environments.making import make_environments  # noqa: E402
+from hybridppo.interfaces import has_policies  # noqa: E402
 from hybridppo.runners.samplers.on_device import DeviceSampler  # noqa: E402
 from hybridppo.runners.samplers.rows_on_device import RowsOnDevice  # noqa: E402
-from hybridppo.runners.samplers.together import PolicySampler, Together  # noqa: E402
 
 ENVIRONMENTS: dict[str, Any] = {
     "CartPole-v1": "CartPole-v1",
@@ -72,7 +73,18 @@ def agent_for(environments: Any) -> PPO:
     return PPO(environments.observation_space, environments.action_space, config, seed=3)
 
 
-def device_sampler(env: Any, device: str, num_steps: int = NUM_STEPS, record: Any = None) -> tuple[DeviceSampler, Any]:
+def agent_of_policies(environments: Any) -> Policies:
+    """An agent for each kind of agents, each with parameters of its own."""
+    config = ppo_config(num_envs=NUM_ENVS, num_steps=NUM_STEPS, hidden_sizes=(8,))
+    of_each = PoliciesConfig(dict.fromkeys(environments.definition.policies, config))
+    return Policies(
+        environments.observation_space, environments.action_space, of_each.with_agents(environments.agents), seed=3
+    )
+
+
+def device_sampler(
+    env: Any, device: str, num_steps: int = NUM_STEPS, record: Any = None, agent_for: Any = agent_for
+) -> tuple[DeviceSampler, Any]:
     environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
     agent = agent_for(environments)
     SingleDevice(device).prepare(agent)
@@ -82,15 +94,19 @@ def device_sampler(env: Any, device: str, num_steps: int = NUM_STEPS, record: An
         record=record,
     )  # fmt: skip
     sampler = DeviceSampler(rows, noise=np.random.default_rng(1))
+    if has_policies(agent):
+        sampler.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device(device), Counters()), 4)
 
 
-def host_sampler(env: Any) -> tuple[Sampler, Any]:
+def host_sampler(env: Any, agent_for: Any = agent_for) -> tuple[Sampler, Any]:
     environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
     agent = agent_for(environments)
     sampler = AsOnDevice(
         environments, agent.distribution, num_steps=NUM_STEPS, env_seed=5, noise=np.random.default_rng(1)
     )
+    if has_policies(agent):
+        sampler.count_by_policy(agent.columns)
     return sampler, torch_actor(agent.actor, Crossing(torch.device("cpu"), Counters()), 4)
 
 
@@ -143,13 +159,13 @@ def test_nothing_crosses_before_the_rollout_is_filled(stand_in: str, monkeypatch
 
     sampler.collect(acting)
     monkeypatch.setattr(second, "_compute", counted)
-    sampler.start(acting)
+    sampler.sample_async(acting)
     sampler._wait_for(sampler._rollout_under_way())
     assert len(crossings) == 1  # the seed of its noise, before the first row
     assert TwinLauncher.launches == 2 * 2 * NUM_STEPS
     crossings.clear()
     sampler._under_way.is_running = False  # type: ignore[union-attr]
-    sampler.finish()
+    sampler.sample_wait()
     assert len(crossings) <= 3  # what was counted, and how many rows there are
 
 
@@ -214,7 +230,7 @@ def test_recorded_rows_that_are_broken_off_go_on(stand_in: str) -> None:
     rows.fill = stopping
     with pytest.raises(Stopped):
         sampler.collect(acting)
-    assert sampler.rows_filled == 32
+    assert sampler._under_way.filled == 32
     tensors, state = sampler.state()
     other, acting = device_sampler(Hunt, stand_in, record=PretendedRecorder())
     assert other.load_state(tensors, state, env_seed=99) is None
@@ -367,70 +383,30 @@ def test_what_a_device_cannot_sample_crosses_and_is_warned_of(
     assert f"stepped on the CPU, and cross to {stand_in} and back in each step, since {reason}" in caplog.text
 
 
-class PolicyAsOnDevice(PolicySampler):
-    """Samples on the host with the noise that a device would draw: the first policy's seed is that of all."""
-
-    seed: Any = None
-
-    def _draw_noise(self, buffer: Any) -> None:
-        seed = self._noise.integers(2**32, size=2)
-        if self._kind == 0:
-            PolicyAsOnDevice.seed = seed
-        first = NUM_ENVS * int(self._together.environments.kinds[self._kind])
-        is_choice = np.dtype(self._distribution.action_dtype) != np.float32
-        for t, row in enumerate(buffer.noise):
-            everything = noise_of(self.seed, t, first + len(row), row.shape[1], is_choice=is_choice)
-            row[:] = everything[first:]
-
-
-def policies(env: Any, device: str | None) -> list[tuple[Any, Any]]:
-    """A sampler and an actor for each kind."""
-    environments: Any = make_environments(env, NUM_ENVS, vectorization="compiled")
-    where = torch.device("cpu" if device is None else device)
-    agents = [agent_for(environments) for _ in environments.definition.policies]
-    for number, agent in enumerate(agents):
-        with torch.no_grad():
-            agent.parameters.values.mul_(1.0 + 0.1 * number)
-        SingleDevice(where).prepare(agent)
-    distribution: Any = agents[0].distribution
-    noises = [np.random.default_rng(number) for number in range(len(agents))]
-    samplers: list[Any]
-    if device is None:
-        steps = Together(environments, distribution, 5, bytearray(1))
-        samplers = [PolicyAsOnDevice(steps, k, num_steps=NUM_STEPS, noise=noise) for k, noise in enumerate(noises)]
-    else:
-        rows = RowsOnDevice(
-            environments, distribution, where, num_steps=NUM_STEPS, env_seed=5, stop=bytearray(1), apart=True
-        )
-        samplers = [DeviceSampler(rows, k, noise=noise) for k, noise in enumerate(noises)]
-    actors = [torch_actor(agent.actor, Crossing(where, Counters())) for agent in agents]
-    return list(zip(samplers, actors, strict=True))
-
-
-def together(all_of: list[tuple[Any, Any]]) -> list[dict[str, Tensor]]:
-    """A rollout of each."""
-    for sampler, actor in all_of:
-        sampler.start(actor)
-    return [on_host(sampler.finish()) for sampler, _ in all_of]
-
-
 @pytest.mark.parametrize("env", [Hunt, Numbers], ids=str)
-def test_a_policy_for_each_kind_samples_what_it_does_on_the_host(
-    env: Any, stand_in: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hybridppo.runners.samplers.together.fused_agents", lambda *_: None)
-    ours, theirs = policies(env, stand_in), policies(env, None)
-    for _ in range(3):
-        for rollout, expected in zip(together(ours), together(theirs), strict=True):
-            assert_same(rollout, expected)
-        states = [[sampler.state()[1] for sampler, _ in side] for side in (ours, theirs)]
-        assert states[0] == states[1]
-    saved = [sampler.state() for sampler, _ in ours]
-    others = policies(env, stand_in)
-    for (sampler, _), state in zip(others, saved, strict=True):
-        assert sampler.load_state(*state, env_seed=99) is None
-    for rollout, expected in zip(together(others), together(theirs), strict=True):
+def test_a_policy_for_each_kind_samples_what_it_does_on_the_host(env: Any, stand_in: str) -> None:
+    """Also in counts of each, and from a saved state."""
+    ours, actor = device_sampler(env, stand_in, agent_for=agent_of_policies)
+    theirs, their_actor = host_sampler(env, agent_of_policies)
+
+    def compare(sampler: Any) -> None:
+        rollout, expected = on_host(sampler.collect(actor)), on_host(theirs.collect(their_actor))
+        # Over as many numbers, torch's threads round the last of some otherwise than one thread does.
+        torch.testing.assert_close(rollout.pop("log_probs"), expected.pop("log_probs"), rtol=0.0, atol=1e-6)
         assert_same(rollout, expected)
+
+    for _ in range(3):
+        compare(ours)
+    for name, policy in theirs.by_policy.items():
+        found = ours.by_policy[name]
+        assert found.agent_steps == policy.agent_steps > 0
+        assert found.statistics.episodes == policy.statistics.episodes
+        assert found.statistics.return_mean == pytest.approx(policy.statistics.return_mean, nan_ok=True)
+        assert found.statistics.length_mean == pytest.approx(policy.statistics.length_mean, nan_ok=True)
+    assert ours.env_steps == theirs.env_steps == 3 * NUM_ENVS * NUM_STEPS
+    other, _ = device_sampler(env, stand_in, agent_for=agent_of_policies)
+    assert other.load_state(*ours.state(), env_seed=99) is None
+    compare(other)
 
 
 def test_several_policies_train_there_and_go_on(stand_in: str, tmp_path: Path) -> None:

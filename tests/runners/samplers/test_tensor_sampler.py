@@ -167,9 +167,9 @@ def test_a_rollout_that_is_paused_goes_on_where_it_was() -> None:
 
     sampler, _ = sampler_of(Stopping(3), num_steps=16)
     sampler.collect(actor)
-    sampler.start(actor)
+    sampler.sample_async(actor)
     with pytest.raises(Stopped):
-        sampler.finish()
+        sampler.sample_wait()
     assert (sampler.is_paused, sampler.steps_sampled) == (True, (16 + 5) * 3)
     sampler._stop[0] = 0
     rollout = sampler.collect(actor)
@@ -260,8 +260,10 @@ def test_nothing_crosses_within_an_iteration(
     )  # fmt: skip
     assert found["filling"] == [(0, 0)] * 3
     assert found["reading"] == [(1, 0)] * 3  # one tensor of numbers
-    # The update's own: its metrics, and the orders of all passes from the host, together.
-    assert found["learning"] == [(1, 1)] * 3
+    # The update's own: its metrics, and the orders of all passes from the host, together. With a memory, sequences are
+    # cut at episode starts on the host: those cross once, the order once an epoch, and places once a minibatch.
+    epochs, minibatches = config.num_epochs, config.num_epochs * config.num_minibatches
+    assert found["learning"] == [(1, 1) if recurrent is None else (2 + epochs, 1 + epochs + 3 * minibatches)] * 3
 
 
 def test_a_crossing_is_seen_where_there_is_one(monkeypatch: pytest.MonkeyPatch, second_device: str) -> None:

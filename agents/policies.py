@@ -1,0 +1,293 @@
+"""Several policies that are trained together: an agent for each, sampled in the same environments.
+
+    config = PoliciesConfig({"tagger": PPOConfig(), "runner": PPOConfig()}).with_agents(environments.agents)
+    agent = Policies(environments.observation_space, environments.action_space, config, seed=0)
+
+Each agent of an environment is a column of the rollouts, and belongs to one policy, which learns from its own columns.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from hybridppo.agents.common.acting import NO_STATE
+from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.ppo import PPO
+from hybridppo.errors import CheckpointError, ConfigurationError, EnvError, shown
+from hybridppo.interfaces import Metrics
+from hybridppo.networks.of_policies import PoliciesActor
+from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.run_directory.lines import finite
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.system.seeds import seed_of
+from hybridppo.system.validation import whole
+
+PolicyOf = Callable[[str], str]
+"""The name of the policy that an agent has, by the agent's name."""
+
+ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions")
+"""What all configurations of a training have alike, for they are sampled together."""
+REFUSED = ("recurrent", "episodes_per_rollout", "use_sde")
+"""Fields that cannot be had with several policies."""
+
+
+def policy_by_name(agent: str) -> str:
+    """An agent's name without its number, as PettingZoo numbers agents: `tagger` of `tagger_3`."""
+    name, _, number = agent.rpartition("_")
+    return name if name and number.isdigit() else agent
+
+
+def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: PolicyOf | None = None) -> dict[str, str]:
+    """By the name of each agent of an environment, in their order, the policy that it has.
+
+    Args:
+        agents: their names.
+        policies: the names of the policies.
+        policy_of: says which policy an agent has; None for `policy_by_name`.
+
+    Raises:
+        ConfigurationError: if there is one agent only, an agent's policy is not there, or a policy has no agent.
+    """
+    if not agents:
+        raise ConfigurationError("several policies are for environments of several agents, and this has one agent")
+    found = {name: (policy_of or policy_by_name)(name) for name in agents}
+    if {*found.values()} != {*policies}:
+        raise ConfigurationError(
+            f"there must be one policy for each kind of agents, {', '.join(dict.fromkeys(found.values()))}, got "
+            f"{', '.join(policies)}: name them so, or say with policy_of=... which policy an agent has (the agents are "
+            f"{', '.join(agents)})"
+        )
+    return found
+
+
+def columns_of(agents: Mapping[str, str], policies: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Of each policy, which agents of an environment are its own, by what `policies_of` gives."""
+    return {policy: tuple(i for i, own in enumerate(agents.values()) if own == policy) for policy in policies}
+
+
+@dataclass(frozen=True)
+class PoliciesConfig:
+    """The settings of several policies.
+
+    Raises:
+        ConfigurationError: naming what cannot be had.
+    """
+
+    policies: Mapping[str, PPOConfig]
+    """By the names of the policies."""
+    agents: Mapping[str, str] = field(default_factory=dict)
+    """By the name of each agent of an environment, in their order, the policy that it has. Empty before there is an
+    environment."""
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise ConfigurationError("config must have a configuration for each policy, and has none")
+        for name, config in self.policies.items():
+            if not isinstance(name, str) or not name or {*name} & {*"./"}:
+                raise ConfigurationError(f"a policy's name must be text without dots and slashes, got {shown(name)}")
+            if not isinstance(config, PPOConfig):
+                raise ConfigurationError(
+                    f"config must be one of PPOConfig, DDPGConfig, TD3Config, or have a PPOConfig for each policy; "
+                    f"config[{name!r}] is {shown(config)}"
+                )
+            what = next((each for each in REFUSED if getattr(config, each)), None)
+            if what is not None:
+                raise ConfigurationError(f"config[{name!r}]: {what} cannot be had with several policies: leave it out")
+        (first, model), *others = self.policies.items()
+        for each in ALIKE:
+            for name, config in others:
+                if getattr(config, each) != getattr(model, each):
+                    raise ConfigurationError(
+                        f"{each} must be the same for all policies, which are sampled together: it is "
+                        f"{getattr(model, each)} of {first!r} and {getattr(config, each)} of {name!r}"
+                    )
+
+    def __getattr__(self, name: str) -> Any:
+        """What all have alike."""
+        if name in ALIKE or name in REFUSED or name == "memory":
+            return getattr(next(iter(self.policies.values())), name)
+        raise AttributeError(f"the settings of several policies have no {name}: it is each policy's own")
+
+    def replaced(self, **changes: Any) -> "PoliciesConfig":
+        """With other values for some fields of every policy."""
+        return replace(self, policies={name: replace(config, **changes) for name, config in self.policies.items()})
+
+    def with_agents(self, agents: Sequence[str], policy_of: PolicyOf | None = None) -> "PoliciesConfig":
+        """For environments with these agents.
+
+        Args:
+            agents: their names.
+            policy_of: says which policy an agent has; None for `policy_by_name`.
+
+        Raises:
+            ConfigurationError: as `policies_of`.
+        """
+        return replace(self, agents=policies_of(agents, self.policies, policy_of))
+
+    @property
+    def columns(self) -> dict[str, tuple[int, ...]]:
+        """Of each policy, which agents of an environment are its own."""
+        return columns_of(self.agents, self.policies)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "policies": {name: config.to_json() for name, config in self.policies.items()},
+            "agents": dict(self.agents),
+        }
+
+
+class Policies:
+    """An agent for each of several policies.
+
+    Args:
+        observation_space: of each agent of an environment.
+        action_space: of each agent of an environment.
+        config: the settings; made for an environment, or the agents cannot act together.
+        seed: of the initial parameters and of the order of minibatches; each policy has its own part.
+    """
+
+    name: ClassVar[str] = "policies"
+    """What files call it."""
+    memory: MemoryLayout | None = None
+
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        config: PoliciesConfig,
+        *,
+        seed: int = 0,
+    ) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.agents: dict[str, PPO] = {
+            name: PPO(observation_space, action_space, of_policy, seed=seed_of(seed, f"agent {name}"))
+            for name, of_policy in config.policies.items()
+        }
+        self._config = config
+        self.columns = config.columns
+        self.actor: nn.Module = PoliciesActor(
+            [agent.actor for agent in self.agents.values()], list(self.columns.values())
+        )
+        self._any = next(iter(self.agents.values()))
+        self.distribution: Distribution = self._any.distribution
+        self.version = 0
+        self.records_graphs = all(agent.records_graphs for agent in self.agents.values())
+        self._learned: dict[str, Metrics] = {}
+        """What has been learned in an update that was broken off, by policy."""
+
+    @property
+    def config(self) -> PoliciesConfig:
+        """The settings. New ones are those of the agents, too."""
+        return self._config
+
+    @config.setter
+    def config(self, config: PoliciesConfig) -> None:
+        self._config = config
+        for name, agent in self.agents.items():
+            agent.config = config.policies[name]
+
+    @property
+    def should_stop(self) -> Callable[[], bool]:
+        """Asked in the course of an update, by every agent."""
+        return self._any.should_stop
+
+    @should_stop.setter
+    def should_stop(self, should_stop: Callable[[], bool]) -> None:
+        for agent in self.agents.values():
+            agent.should_stop = should_stop
+
+    @property
+    def own(self) -> dict[str, object]:
+        """What only Python can make again: nothing."""
+        return {}
+
+    def like(self, config: PoliciesConfig, *, seed: int = 0) -> "Policies":
+        """Fresh agents of the same spaces."""
+        return Policies(self.observation_space, self.action_space, config, seed=seed)
+
+    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
+        """The actions of the agents that are there, by their names.
+
+        Args:
+            observation: of each, by its name.
+            deterministic: as for an agent's own `act`.
+            action_mask: what each is allowed, by its name, if masks were trained with.
+            state: there is none: policies have no memory.
+        """
+        masks = {} if action_mask is None else action_mask
+        if state is not NO_STATE:
+            raise EnvError("several policies have no memory: leave state=... out")
+        return {name: self.agent_of(name).act(own, deterministic, masks.get(name)) for name, own in observation.items()}
+
+    def agent_of(self, name: str) -> PPO:
+        """Whose policy an agent of an environment has, by its name."""
+        return self.agents[self.config.agents.get(name, policy_by_name(name))]
+
+    def names_of(self, policy: str) -> list[str]:
+        """The names of the agents of an environment that have a policy."""
+        return [name for name, own in self.config.agents.items() if own == policy]
+
+    def save(self, path: str | Path) -> Path:
+        """Write all agents to one file; `hybridppo.load` gives them back."""
+        return save_agent(self, path)
+
+    def anneal(self, progress: float) -> None:
+        """As for each agent."""
+        for agent in self.agents.values():
+            agent.anneal(progress)
+
+    def update(self, rollout: Rollout) -> Metrics:
+        """An update of every agent, from its own columns; what all measured, by policy and name.
+
+        Raises:
+            Stopped: if a stop was requested. Agents that have learned are not asked again, by the same rollout.
+        """
+        for name, agent in self.agents.items():
+            if name not in self._learned:
+                own = torch.tensor(self.columns[name], device=rollout.rewards.device)
+                part = rollout.of_agents(own, len(self.config.agents))
+                # Policies of runs of earlier releases may have had fewer updates than others.
+                version = rollout.version + agent.version - self.version
+                self._learned[name] = agent.update(replace(part, version=version))
+        self.version += 1
+        learned, self._learned = self._learned, {}
+        return {f"{name}/{what}": value for name, metrics in learned.items() for what, value in metrics.items()}
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """As for an agent: tensors by name, and what JSON can hold."""
+        parts = {name: agent.state() for name, agent in self.agents.items()}
+        tensors = {
+            f"policies.{name}.{what}": tensor
+            for name, (of_agent, _) in parts.items()
+            for what, tensor in of_agent.items()
+        }
+        return tensors, {
+            "version": self.version,
+            "policies": {name: state for name, (_, state) in parts.items()},
+            "learned": {name: finite(metrics) for name, metrics in self._learned.items()},
+        }
+
+    def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Go on from what `state` gave.
+
+        Raises:
+            CheckpointError: if there are tensors of no policy, or of one that is not here.
+        """
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in self.agents}
+        for name, tensor in tensors.items():
+            policy = next((each for each in parts if name.startswith(f"policies.{each}.")), None)
+            if policy is None:
+                raise CheckpointError(f"it has a tensor {name!r}: the policies are {', '.join(parts)}")
+            parts[policy][name.removeprefix(f"policies.{policy}.")] = tensor
+        for name, agent in self.agents.items():
+            agent.load_state(parts[name], state["policies"][name])
+        self.version = whole(state, "version")
+        self._learned = {name: dict(state["learned"][name]) for name in self.agents if name in state["learned"]}

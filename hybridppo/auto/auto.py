@@ -34,7 +34,7 @@ class Choice:
 
     placement: Placement
     num_workers: int | None
-    """None for overlap with its own worker, which need not be waited for (`make_sampler`)."""
+    """None leaves it to the placement."""
     torch_threads: int
     table: dict[str, Any]
     """The contents of `placements.json`."""

@@ -9,11 +9,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.environments.options import Vectorization
 from hybridppo.names import OF_CONFIGS, OF_TRAIN
 from hybridppo.runs.options import GROUPS, fields_of
 
@@ -24,7 +23,6 @@ RunDir = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
 
 _JSON = dict[str, Any] | None
 """Options of this type are an object of JSON on the command line."""
-_VECTORIZATION: Any = Vectorization
 _COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -84,18 +82,6 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
             str_from_instance=lambda value: [json.dumps(value, allow_nan=False)],
         )
 
-    @registry.primitive_rule
-    def _vectorization(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-        if info.type != _VECTORIZATION:
-            return None
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=f"{{{','.join(get_args(_VECTORIZATION))}}}",
-            instance_from_str=lambda texts: texts[0],  # which `EnvironmentOptions` refuses with what to do
-            is_instance=lambda value: isinstance(value, str),
-            str_from_instance=lambda value: [value],
-        )
-
     options |= {"args": [_with_plural(argument) for argument in arguments], "registry": registry}
     options |= {"config": (tyro.conf.OmitArgPrefixes,)}
     try:
@@ -108,6 +94,8 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
 
 def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
     """Name our flags for those that other libraries have, if that is what was wrong."""
+    if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
+        print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
     with contextlib.suppress(SystemExit):  # something else is wrong, too, which has been said
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
         for flag in unknown:

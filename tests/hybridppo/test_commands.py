@@ -85,7 +85,7 @@ def test_a_process_for_each_environment_is_refused_with_what_does_it_now(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path / "run", "--vectorization", "async") == 2
-    assert "got 'async': use num_workers (--num-workers) to step environments in processes" in capsys.readouterr().err
+    assert "--vectorization async is --num-workers here" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

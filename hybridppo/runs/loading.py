@@ -18,6 +18,7 @@ from hybridppo.agents.registry import (
     explaining_memory,
     make_agent,
 )
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.agent_file import read_agent_file
@@ -32,6 +33,8 @@ from hybridppo.system.validation import whole
 logger = logging.getLogger(__name__)
 
 SPACES = ("observation_space", "action_space")
+PARTS = ("actor", "critic")
+"""What a run starts from; optimizer, generators and counters are its own."""
 
 
 def load(
@@ -119,6 +122,55 @@ def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks |
 def spaces_in(description: dict[str, Any]) -> SimpleNamespace:
     """The `observation_space` and `action_space` in the description of an agent's file."""
     return SimpleNamespace(**{name: space_from_json(description[name]) for name in SPACES})
+
+
+def start_from(agent: AnyAgent, path: str | Path) -> None:
+    """Give a fresh agent the networks of another training.
+
+    Args:
+        agent: fresh, on the CPU.
+        path: a run directory, of which the newest checkpoint is taken, or a file written by `agent.save`.
+
+    Raises:
+        CheckpointError: where the spaces or the networks are others, or there are none.
+    """
+    path = Path(path)
+    if path.is_dir():
+        directory = RunDirectory.open(path)
+        before: Any = Settings.read(directory)
+        found = tensors_of_agent(directory.load_checkpoint())
+    else:
+        found, description = read_agent_file(path)
+        with fitting(f"what {path} says of it"):
+            before = spaces_in(description)
+    try:
+        require_spaces_of(before, agent, error=CheckpointError)
+    except CheckpointError as error:
+        raise CheckpointError(f"a training cannot start from {path}: {error}") from None
+    mine, state = agent.state()
+    theirs = {name: tensor for name, tensor in found.items() if _is_of_network(name)}
+    ours = {name: tensor for name, tensor in mine.items() if _is_of_network(name)}
+    differences = [
+        f"{name} is {_shape(theirs, name)} there and {_shape(ours, name)} here"
+        for name in sorted(theirs.keys() | ours.keys())
+        if _shape(theirs, name) != _shape(ours, name)
+    ]
+    if differences:
+        raise CheckpointError(
+            f"a training cannot start from {path}, whose networks are others: {'; '.join(differences[:4])}: train with "
+            "the same environment, hidden_sizes and networks"
+        )
+    agent.load_state(theirs, state)
+
+
+def _is_of_network(name: str) -> bool:
+    """Whether a tensor of an agent is of its networks. Of several policies, names begin with `policies.NAME.`."""
+    parts = name.split(".")
+    return parts[2 if parts[0] == "policies" else 0] in PARTS
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> str:
+    return str(list(tensors[name].shape)) if name in tensors else "nothing"
 
 
 def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:

@@ -27,9 +27,9 @@ from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, sh
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.runs.keywords import TuneKeywords
+from hybridppo.runs.loading import start_from
 from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import name_of_source
-from hybridppo.runs.starting import start_from
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked

@@ -18,6 +18,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
@@ -252,7 +253,9 @@ class FirstOfTensors(gym.Env[Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step; at the end of an episode, the observation is the first of the next one."""
-        actions = tensors_of(_repeated(action, self._env.num_envs), self._device)
+        count, space = self._env.num_envs, self.action_space
+        empty: Any = create_empty_array(space, count)
+        actions = tensors_of(concatenate(space, [action] * count, empty), self._device)
         with self._accelerator.selected(), torch.no_grad():
             observations, rewards, terminated, truncated, _ = self._env.step(actions)
         observation, ends = _first(observations), (bool(terminated[0]), bool(truncated[0]))
@@ -276,15 +279,6 @@ def _first(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {key: _first(part) for key, part in batch.items()}
     return tuple(map(_first, batch)) if isinstance(batch, tuple) else on_host(batch[0])
-
-
-def _repeated(action: Any, times: int) -> Any:
-    """A batch of the same action, as gymnasium's vectors take it."""
-    if isinstance(action, dict):
-        return {key: _repeated(part, times) for key, part in action.items()}
-    if isinstance(action, tuple):
-        return tuple(_repeated(part, times) for part in action)
-    return np.repeat(np.asarray(action)[None], times, axis=0)
 
 
 def _play(

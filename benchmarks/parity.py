@@ -4,7 +4,7 @@
     python benchmarks/parity.py --cases Acrobot-v1,MountainCar-v0 --seeds 3
     python benchmarks/parity.py --cases "TD3 HalfCheetah-v5" --contestants stable-baselines3 --jobs 1
 
-A case is an environment with PPO's shipped tuned settings (`hybridppo/tools/tuned.json`), in stable-baselines3 with
+A case is an environment with PPO's tuned settings (`hybridppo/tools/experiments/tuned.json`), in stable-baselines3 with
 `VecNormalize` where they normalise; or DDPG or TD3 on an environment, with layers of 256 and what `off_policy_turn.py`
 says else. A run is a process with one thread: the whole training, and then 20 deterministic episodes. What is in the
 results already is not run again, so it can be stopped and gone on with. The table says, for each case, the

@@ -6,163 +6,104 @@ result = hybridppo.train("CartPole-v1", total_steps=100_000)
 
 from typing import TYPE_CHECKING
 
-from hybridppo import tensors
+from hybridppo import tensors as tensors
 from hybridppo._lazy import lazy_attributes
-from hybridppo._version import __version__
-from hybridppo.errors import (
-    CallbackError,
-    CheckpointError,
-    ConfigurationError,
-    DeviceError,
-    DistributionError,
-    EnvError,
-    HybridPPOError,
-    OutOfMemoryError,
-    RunDirectoryError,
-    TrainingError,
-    TrainingInterrupted,
-)
+from hybridppo._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
-    from hybridppo.agents.ddpg.ddpg import DDPG, TD3
-    from hybridppo.agents.ppo.config import PPOConfig
-    from hybridppo.agents.ppo.ppo import PPO
-    from hybridppo.auto.auto import Auto
-    from hybridppo.environments.checking.check import check_env
-    from hybridppo.environments.frame_stack import FrameStack
-    from hybridppo.environments.named import make_env
-    from hybridppo.placements.base import Placement
-    from hybridppo.placements.migrating import Migrating
-    from hybridppo.placements.mirrored import Mirrored
-    from hybridppo.placements.single_device import SingleDevice
-    from hybridppo.reporting.callbacks import Callback
-    from hybridppo.reporting.trackers.base import Tracker
-    from hybridppo.runs.distribution_policies import (
-        Central,
-        Environments,
-        GPUOnly,
-        Local,
-        MultiLearner,
-        SingleLearnerCoarse,
-        SingleLearnerFine,
-    )
-    from hybridppo.runs.loading import load, load_policies
-    from hybridppo.tools.diagnosis.comparing import compare_distributions
-    from hybridppo.tools.diagnosis.doctor import diagnose
-    from hybridppo.tools.experiments.search import tune
-    from hybridppo.tools.experiments.suites import run_benchmark
-    from hybridppo.tools.experiments.tuning import tuned
-    from hybridppo.tools.export.exporting import export
-    from hybridppo.tools.views.playing import play, record_video
-    from hybridppo.tools.views.plotting import plot_runs
-    from hybridppo.tools.views.report import write_report
-    from hybridppo.training.evaluate import evaluate, evaluate_agent, evaluate_policies
-    from hybridppo.training.resume import resume
-    from hybridppo.training.train import TrainResult, train
+    from hybridppo.agents.ddpg.config import DDPGConfig as DDPGConfig
+    from hybridppo.agents.ddpg.config import TD3Config as TD3Config
+    from hybridppo.agents.ddpg.ddpg import DDPG as DDPG
+    from hybridppo.agents.ddpg.ddpg import TD3 as TD3
+    from hybridppo.agents.ppo.config import PPOConfig as PPOConfig
+    from hybridppo.agents.ppo.ppo import PPO as PPO
+    from hybridppo.auto.auto import Auto as Auto
+    from hybridppo.environments.checking.check import check_env as check_env
+    from hybridppo.environments.frame_stack import FrameStack as FrameStack
+    from hybridppo.environments.named import make_env as make_env
+    from hybridppo.errors import CallbackError as CallbackError
+    from hybridppo.errors import CheckpointError as CheckpointError
+    from hybridppo.errors import ConfigurationError as ConfigurationError
+    from hybridppo.errors import DeviceError as DeviceError
+    from hybridppo.errors import DistributionError as DistributionError
+    from hybridppo.errors import EnvError as EnvError
+    from hybridppo.errors import HybridPPOError as HybridPPOError
+    from hybridppo.errors import OutOfMemoryError as OutOfMemoryError
+    from hybridppo.errors import RunDirectoryError as RunDirectoryError
+    from hybridppo.errors import TrainingError as TrainingError
+    from hybridppo.errors import TrainingInterrupted as TrainingInterrupted
+    from hybridppo.placements.base import Placement as Placement
+    from hybridppo.placements.migrating import Migrating as Migrating
+    from hybridppo.placements.mirrored import Mirrored as Mirrored
+    from hybridppo.placements.single_device import SingleDevice as SingleDevice
+    from hybridppo.reporting.callbacks import Callback as Callback
+    from hybridppo.reporting.trackers.base import Tracker as Tracker
+    from hybridppo.runs.distribution_policies import Central as Central
+    from hybridppo.runs.distribution_policies import Environments as Environments
+    from hybridppo.runs.distribution_policies import GPUOnly as GPUOnly
+    from hybridppo.runs.distribution_policies import Local as Local
+    from hybridppo.runs.distribution_policies import MultiLearner as MultiLearner
+    from hybridppo.runs.distribution_policies import SingleLearnerCoarse as SingleLearnerCoarse
+    from hybridppo.runs.distribution_policies import SingleLearnerFine as SingleLearnerFine
+    from hybridppo.runs.loading import load as load
+    from hybridppo.runs.loading import load_policies as load_policies
+    from hybridppo.tools.diagnosis.comparing import compare_distributions as compare_distributions
+    from hybridppo.tools.diagnosis.doctor import diagnose as diagnose
+    from hybridppo.tools.experiments.search import tune as tune
+    from hybridppo.tools.experiments.suites import run_benchmark as run_benchmark
+    from hybridppo.tools.experiments.tuning import tuned as tuned
+    from hybridppo.tools.export.exporting import export as export
+    from hybridppo.tools.views.playing import play as play
+    from hybridppo.tools.views.playing import record_video as record_video
+    from hybridppo.tools.views.plotting import plot_runs as plot_runs
+    from hybridppo.tools.views.report import write_report as write_report
+    from hybridppo.training.evaluate import evaluate as evaluate
+    from hybridppo.training.evaluate import evaluate_agent as evaluate_agent
+    from hybridppo.training.evaluate import evaluate_policies as evaluate_policies
+    from hybridppo.training.resume import resume as resume
+    from hybridppo.training.train import TrainResult as TrainResult
+    from hybridppo.training.train import train as train
 
-__all__ = [
-    "DDPG",
-    "PPO",
-    "TD3",
-    "Auto",
-    "Callback",
-    "CallbackError",
-    "Central",
-    "CheckpointError",
-    "ConfigurationError",
-    "DDPGConfig",
-    "DeviceError",
-    "DistributionError",
-    "EnvError",
-    "Environments",
-    "FrameStack",
-    "GPUOnly",
-    "HybridPPOError",
-    "Local",
-    "Migrating",
-    "Mirrored",
-    "MultiLearner",
-    "OutOfMemoryError",
-    "PPOConfig",
-    "Placement",
-    "RunDirectoryError",
-    "SingleDevice",
-    "SingleLearnerCoarse",
-    "SingleLearnerFine",
-    "TD3Config",
-    "Tracker",
-    "TrainResult",
-    "TrainingError",
-    "TrainingInterrupted",
-    "__version__",
-    "check_env",
-    "compare_distributions",
-    "diagnose",
-    "evaluate",
-    "evaluate_agent",
-    "evaluate_policies",
-    "export",
-    "load",
-    "load_policies",
-    "make_env",
-    "play",
-    "plot_runs",
-    "record_video",
-    "resume",
-    "run_benchmark",
-    "tensors",
-    "train",
-    "tune",
-    "tuned",
-    "write_report",
-]
+_NAMES = {
+    "hybridppo.agents.ddpg.config": "DDPGConfig TD3Config",
+    "hybridppo.agents.ddpg.ddpg": "DDPG TD3",
+    "hybridppo.agents.ppo.config": "PPOConfig",
+    "hybridppo.agents.ppo.ppo": "PPO",
+    "hybridppo.auto.auto": "Auto",
+    "hybridppo.environments.checking.check": "check_env",
+    "hybridppo.environments.frame_stack": "FrameStack",
+    "hybridppo.environments.named": "make_env",
+    "hybridppo.errors": (
+        "CallbackError CheckpointError ConfigurationError DeviceError DistributionError EnvError "
+        "HybridPPOError OutOfMemoryError RunDirectoryError TrainingError TrainingInterrupted"
+    ),
+    "hybridppo.placements.base": "Placement",
+    "hybridppo.placements.migrating": "Migrating",
+    "hybridppo.placements.mirrored": "Mirrored",
+    "hybridppo.placements.single_device": "SingleDevice",
+    "hybridppo.reporting.callbacks": "Callback",
+    "hybridppo.reporting.trackers.base": "Tracker",
+    "hybridppo.runs.distribution_policies": (
+        "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
+    ),
+    "hybridppo.runs.loading": "load load_policies",
+    "hybridppo.tools.diagnosis.comparing": "compare_distributions",
+    "hybridppo.tools.diagnosis.doctor": "diagnose",
+    "hybridppo.tools.experiments.search": "tune",
+    "hybridppo.tools.experiments.suites": "run_benchmark",
+    "hybridppo.tools.experiments.tuning": "tuned",
+    "hybridppo.tools.export.exporting": "export",
+    "hybridppo.tools.views.playing": "play record_video",
+    "hybridppo.tools.views.plotting": "plot_runs",
+    "hybridppo.tools.views.report": "write_report",
+    "hybridppo.training.evaluate": "evaluate evaluate_agent evaluate_policies",
+    "hybridppo.training.resume": "resume",
+    "hybridppo.training.train": "TrainResult train",
+}
+"""The public names by the module that has them, which is imported when one is first used."""
 
-__getattr__ = lazy_attributes(
-    __name__,
-    {
-        "PPO": "hybridppo.agents.ppo.ppo",
-        "PPOConfig": "hybridppo.agents.ppo.config",
-        **dict.fromkeys(("DDPG", "TD3"), "hybridppo.agents.ddpg.ddpg"),
-        **dict.fromkeys(("DDPGConfig", "TD3Config"), "hybridppo.agents.ddpg.config"),
-        "Auto": "hybridppo.auto.auto",
-        "Migrating": "hybridppo.placements.migrating",
-        "Mirrored": "hybridppo.placements.mirrored",
-        "Placement": "hybridppo.placements.base",
-        "SingleDevice": "hybridppo.placements.single_device",
-        **dict.fromkeys(
-            (
-                "Central",
-                "Environments",
-                "GPUOnly",
-                "Local",
-                "MultiLearner",
-                "SingleLearnerCoarse",
-                "SingleLearnerFine",
-            ),
-            "hybridppo.runs.distribution_policies",
-        ),
-        "compare_distributions": "hybridppo.tools.diagnosis.comparing",
-        **dict.fromkeys(("TrainResult", "train"), "hybridppo.training.train"),
-        **dict.fromkeys(("evaluate", "evaluate_agent", "evaluate_policies"), "hybridppo.training.evaluate"),
-        "Callback": "hybridppo.reporting.callbacks",
-        "Tracker": "hybridppo.reporting.trackers.base",
-        "check_env": "hybridppo.environments.checking.check",
-        "diagnose": "hybridppo.tools.diagnosis.doctor",
-        **dict.fromkeys(("load", "load_policies"), "hybridppo.runs.loading"),
-        "FrameStack": "hybridppo.environments.frame_stack",
-        "make_env": "hybridppo.environments.named",
-        "plot_runs": "hybridppo.tools.views.plotting",
-        "write_report": "hybridppo.tools.views.report",
-        "play": "hybridppo.tools.views.playing",
-        "record_video": "hybridppo.tools.views.playing",
-        "export": "hybridppo.tools.export.exporting",
-        "tuned": "hybridppo.tools.experiments.tuning",
-        "tune": "hybridppo.tools.experiments.search",
-        "run_benchmark": "hybridppo.tools.experiments.suites",
-        "resume": "hybridppo.training.resume",
-    },
-)
+__all__ = sorted(["__version__", "tensors", *" ".join(_NAMES.values()).split()])
+__getattr__ = lazy_attributes(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

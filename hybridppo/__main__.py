@@ -10,7 +10,7 @@ from hybridppo._lazy import importing_torch
 from hybridppo.system.blas import choose_kernels
 from hybridppo.system.interruption import flushed
 
-EXIT_INTERRUPTED = 130  # as in `commands.exits`, which is not imported yet when it is needed first
+EXIT_INTERRUPTED = 130  # as in `commands/parsing.py`, which is not imported yet
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Names that other libraries have for settings, and ours: so that an error says which one was meant.
+"""Other libraries' names for settings, so that an error can name ours.
 
 From stable-baselines3, CleanRL, rsl_rl and RLlib. `docs/coming_from.md` has more on each.
 """
@@ -9,100 +9,65 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any, TypeVar
 
-OF_CONFIGS = {
-    "n_envs": "num_envs",
-    "num_envs_per_env_runner": "num_envs",
-    "num_envs_per_worker": "num_envs",
-    "n_steps": "num_steps",
-    "num_steps_per_env": "num_steps",
-    "rollout_fragment_length": "num_steps",
-    "train_batch_size": "num_steps",
-    "train_batch_size_per_learner": "num_steps",
-    "n_epochs": "num_epochs",
-    "update_epochs": "num_epochs",
-    "num_learning_epochs": "num_epochs",
-    "num_sgd_iter": "num_epochs",
-    "batch_size": "num_minibatches",
-    "minibatch_size": "num_minibatches",
-    "sgd_minibatch_size": "num_minibatches",
-    "num_mini_batches": "num_minibatches",
-    "lr": "learning_rate",
-    "qf_learning_rate": "critic_learning_rate",
-    "critic_lr": "critic_learning_rate",
-    "anneal_lr": "anneal_learning_rate",
-    "lam": "gae_lambda",
-    "lambda": "gae_lambda",
-    "lambda_": "gae_lambda",
-    "clip_coef": "clip_range",
-    "clip_param": "clip_range",
-    "clip_vloss": "clip_range_vf",
-    "vf_clip_param": "clip_range_vf",
-    "use_clipped_value_loss": "clip_range_vf",
-    "ent_coef": "entropy_coef",
-    "entropy_coeff": "entropy_coef",
-    "vf_coef": "value_coef",
-    "vf_loss_coeff": "value_coef",
-    "value_loss_coef": "value_coef",
-    "grad_clip": "max_grad_norm",
-    "kl_target": "target_kl",
-    "norm_adv": "normalize_advantage",
-    "normalize_advantage_per_mini_batch": "normalize_advantage",
-    "norm_obs": "normalize_observations",
-    "empirical_normalization": "normalize_observations",
-    "norm_reward": "normalize_rewards",
-    "net_arch": "hidden_sizes",
-    "fcnet_hiddens": "hidden_sizes",
-    "actor_hidden_dims": "hidden_sizes",
-    "critic_hidden_dims": "hidden_sizes",
-    "activation_fn": "activation",
-    "fcnet_activation": "activation",
-    "ortho_init": "orthogonal_init",
-    "init_noise_std": "log_std_init",
-    "use_lstm": "recurrent",
-    "rnn_type": "recurrent",
-    "lstm_hidden_size": "recurrent_size",
-    "lstm_cell_size": "recurrent_size",
-    "rnn_hidden_dim": "recurrent_size",
-    "rnn_hidden_size": "recurrent_size",
-    "max_seq_len": "sequence_length",
-    "train_freq": "train_frequency",
-    "n_step": "n_steps",
-    "exploration_noise": "exploration_std",
-    "policy_frequency": "policy_delay",
-    "policy_noise": "target_noise_std",
-    "target_policy_noise": "target_noise_std",
-    "noise_clip": "target_noise_clip",
+_FIELDS = {
+    "num_envs": "n_envs num_envs_per_env_runner num_envs_per_worker",
+    "num_steps": "n_steps num_steps_per_env rollout_fragment_length train_batch_size train_batch_size_per_learner",
+    "num_epochs": "n_epochs update_epochs num_learning_epochs num_sgd_iter",
+    "num_minibatches": "batch_size minibatch_size sgd_minibatch_size num_mini_batches",
+    "learning_rate": "lr",
+    "critic_learning_rate": "qf_learning_rate critic_lr",
+    "anneal_learning_rate": "anneal_lr",
+    "gae_lambda": "lam lambda lambda_",
+    "clip_range": "clip_coef clip_param",
+    "clip_range_vf": "clip_vloss vf_clip_param use_clipped_value_loss",
+    "entropy_coef": "ent_coef entropy_coeff",
+    "value_coef": "vf_coef vf_loss_coeff value_loss_coef",
+    "max_grad_norm": "grad_clip",
+    "target_kl": "kl_target",
+    "normalize_advantage": "norm_adv normalize_advantage_per_mini_batch",
+    "normalize_observations": "norm_obs empirical_normalization",
+    "normalize_rewards": "norm_reward",
+    "hidden_sizes": "net_arch fcnet_hiddens actor_hidden_dims critic_hidden_dims",
+    "activation": "activation_fn fcnet_activation",
+    "orthogonal_init": "ortho_init",
+    "log_std_init": "init_noise_std",
+    "recurrent": "use_lstm rnn_type",
+    "recurrent_size": "lstm_hidden_size lstm_cell_size rnn_hidden_dim rnn_hidden_size",
+    "sequence_length": "max_seq_len",
+    "train_frequency": "train_freq",
+    "n_steps": "n_step",
+    "exploration_std": "exploration_noise",
+    "policy_delay": "policy_frequency",
+    "target_noise_std": "policy_noise target_policy_noise",
+    "target_noise_clip": "noise_clip",
 }
-"""Fields of configurations, by the names that others have for them."""
-OF_TRAIN = {
-    "total_timesteps": "total_steps",
-    "num_timesteps": "total_steps",
-    "n_timesteps": "total_steps",
-    "max_iterations": "total_steps",
-    "num_env_runners": "num_workers",
-    "num_rollout_workers": "num_workers",
-    "n_stack": "frame_stack",
-    "env_config": "env_kwargs",
-    "eval_freq": "evaluate_every",
-    "evaluation_interval": "evaluate_every",
-    "n_eval_episodes": "evaluate_episodes",
-    "evaluation_duration": "evaluate_episodes",
-    "tensorboard_log": "track",
-    "save_freq": "checkpoint_seconds",
-    "save_interval": "checkpoint_seconds",
-    "log_dir": "run_dir",
-    "device": "placement",
-    "cuda": "placement",
-    "progress_bar": "progress",
-    "callback": "callbacks",
+"""Other libraries' names for the fields of our configurations."""
+_ARGUMENTS = {
+    "total_steps": "total_timesteps num_timesteps n_timesteps max_iterations",
+    "num_workers": "num_env_runners num_rollout_workers",
+    "frame_stack": "n_stack",
+    "env_kwargs": "env_config",
+    "evaluate_every": "eval_freq evaluation_interval",
+    "evaluate_episodes": "n_eval_episodes evaluation_duration",
+    "track": "tensorboard_log",
+    "checkpoint_seconds": "save_freq save_interval",
+    "run_dir": "log_dir",
+    "placement": "device cuda",
+    "progress": "progress_bar",
+    "callbacks": "callback",
 }
-"""Arguments of `train`, likewise."""
+"""Other libraries' names for the arguments of `train`."""
+
+OF_CONFIGS = {name: ours for ours, names in _FIELDS.items() for name in names.split()}
+"""The field for each of these names."""
+OF_TRAIN = {name: ours for ours, names in _ARGUMENTS.items() for name in names.split()}
+"""The argument of `train` for each of these names."""
 
 Class = TypeVar("Class", bound=type)
 
 
 def meant_by(name: str, ours: Iterable[str]) -> str | None:
-    """Which of our names somebody meant who wrote another: another library's, or one that is spelled nearly so."""
+    """Which of our names was meant by another library's name, or by a misspelled one; None if unknown."""
     ours = list(ours)
     known = OF_CONFIGS.get(name) or OF_TRAIN.get(name)
     if known is not None:
@@ -111,7 +76,7 @@ def meant_by(name: str, ours: Iterable[str]) -> str | None:
 
 
 def names_what_was_meant(kind: Class) -> Class:
-    """Let a configuration's class say which field was meant by a name that is none."""
+    """Let the errors of a configuration's class suggest the field that was meant."""
     init: Callable[..., None] = kind.__init__  # type: ignore[misc]
 
     @functools.wraps(init)

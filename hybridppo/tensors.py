@@ -21,9 +21,9 @@ __all__ = ["Brax", "IsaacLab", "Mjlab", "Playground", "TensorEnv", "TorchCartPol
 __getattr__ = lazy_attributes(
     __name__,
     {
-        "TensorEnv": "hybridppo.environments.tensors",
-        "TorchCartPole": "hybridppo.environments.torch_cartpole",
-        **dict.fromkeys(("IsaacLab", "Mjlab"), "hybridppo.environments.simulators"),
-        **dict.fromkeys(("Brax", "Playground"), "hybridppo.environments.from_jax"),
+        "hybridppo.environments.from_jax": "Brax Playground",
+        "hybridppo.environments.simulators": "IsaacLab Mjlab",
+        "hybridppo.environments.tensors": "TensorEnv",
+        "hybridppo.environments.torch_cartpole": "TorchCartPole",
     },
 )

@@ -3,8 +3,9 @@
     python scripts/train_cartpole.py
     python scripts/train_cartpole.py --placement hybrid --seed 1 --total-steps 50000
 
-Every option of `hybridppo train` is a flag. The settings below are PPO's: another agent has its own. Ends with an
-evaluation and, if matplotlib is installed, with a picture of the learning curve in the run directory.
+This is `hybridppo train` with the flags below; flags that you give replace them. SETTINGS are PPO's: they are left out
+for another agent and with --tuned. The training ends with an evaluation and, if matplotlib is installed, with a picture
+of the learning curve in the run directory.
 """
 
 import sys
@@ -13,38 +14,29 @@ from hybridppo.system.blas import choose_kernels
 
 choose_kernels()  # before NumPy is loaded
 
-from hybridppo import PPOConfig  # noqa: E402
-from hybridppo.commands.main import run_command  # noqa: E402
-from hybridppo.commands.train import Train, parse_train  # noqa: E402
-from hybridppo.runs.options import RunOptions  # noqa: E402
+from hybridppo.commands.main import main  # noqa: E402
+from hybridppo.commands.train import Train, train_command  # noqa: E402
 
-DEFAULTS = Train(
-    env_id="CartPole-v1",
-    options=RunOptions(total_steps=100_000, evaluation_episodes=20),
-    plot=True,
-    config=PPOConfig(
-        num_envs=8,
-        num_steps=32,
-        num_minibatches=1,
-        num_epochs=20,
-        gamma=0.98,
-        gae_lambda=0.8,
-        learning_rate=1e-3,
-        anneal_learning_rate=True,
-        clip_range=0.2,
-        anneal_clip_range=True,
-        clip_range_vf=None,
-        entropy_coef=0.0,
-        normalize_observations=False,
-        normalize_rewards=False,
-    ),
+ALWAYS = ("--evaluation-episodes", "20", "--plot")
+STEPS = ("--total-steps", "100000")
+SETTINGS = (
+    *("--num-envs", "8", "--num-steps", "32", "--num-minibatches", "1", "--num-epochs", "20"),
+    *("--gamma", "0.98", "--gae-lambda", "0.8", "--learning-rate", "1e-3", "--anneal-learning-rate"),
+    *("--clip-range", "0.2", "--anneal-clip-range", "--clip-range-vf", "None", "--entropy-coef", "0.0"),
+    *("--no-normalize-observations", "--no-normalize-rewards"),
 )
 
 
-def main() -> int:
-    """Train with the defaults above, changed by flags."""
-    return run_command(lambda: parse_train(sys.argv[1:], DEFAULTS, description=__doc__))
+def arguments(given: list[str]) -> list[str]:
+    """The arguments of the command line; of a flag that is there twice, the last one counts."""
+    env_id, flags = "CartPole-v1", given
+    if given and not given[0].startswith("-"):
+        env_id, *flags = given
+    is_tuned = any(flag.startswith("--tuned") for flag in flags)
+    steps = () if is_tuned else STEPS
+    settings = () if is_tuned or train_command(flags) is not Train else SETTINGS
+    return ["train", env_id, *ALWAYS, *steps, *settings, *flags]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(arguments(sys.argv[1:]))

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     {"errors", "names", "_lazy", "_version"},
     {"system", "spaces"},
-    {"compiled", "networks", "rollouts"},
+    {"compiled", "networks", "rollouts", "run_directory"},
     {"interfaces", "environments"},
-    {"placements", "reporting", "run_directory", "tensors"},
+    {"placements", "reporting", "tensors"},
     {"agents"},
     {"runners"},
     {"auto", "runs"},
@@ -162,6 +162,14 @@ def test_nothing_imports_the_folders_by_their_place_in_the_tree() -> None:
 
 def test_the_version_is_that_of_the_distribution() -> None:
     assert importlib.metadata.version("hybridppo") == hybridppo.__version__
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    tree = ast.parse((ROOT / "hybridppo" / "__init__.py").read_text(encoding="utf-8"))
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    found = {alias.asname: node.module for node in imported for alias in node.names if alias.asname == alias.name}
+    names = {name: module for module, names in hybridppo._NAMES.items() for name in names.split()}
+    assert found == {**names, "tensors": "hybridppo", "__version__": "hybridppo._version"}
 
 
 @pytest.mark.parametrize("name", hybridppo.__all__)

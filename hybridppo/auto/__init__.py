@@ -1,5 +1,5 @@
-"""The placement that is measured: a few candidates are tried on the user's own work, and the fastest is taken.
+"""Placement `auto`: it tries a few candidates on the user's own work, and takes the fastest.
 
-`trials.py` tries one, `search.py` decides which are worth a trial, `auto.py` puts that before a training, and
-`comparison.py` tries all of them for a table. What names choose, `auto` among them, is `named.py`.
+`trials.py` tries one candidate, `search.py` decides which are worth a trial, `auto.py` is what a training calls, and
+`comparison.py` tries all candidates for a table. `named.py` turns names of placements into placements.
 """

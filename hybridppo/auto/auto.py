@@ -1,9 +1,9 @@
-"""`Auto`: the placement that is measured.
+"""`Auto`: the placement that is chosen by measuring.
 
     result = hybridppo.train("CartPole-v1", total_steps=1_000_000, placement=Auto(max_lag=1))
 
-It tries a few candidates for some moments (`search.py`), each as training would run under it (`trials.py`), says what
-it takes in one line, and is done: training runs under an ordinary placement.
+It tries a few candidates briefly (`search.py`), each as training would run under it (`trials.py`), logs its choice in
+one line, and training runs under the ordinary placement that was chosen.
 """
 
 import logging
@@ -34,32 +34,32 @@ class Choice:
 
     placement: Placement
     num_workers: int | None
-    """None where overlap has the worker that it has by itself, which need not be waited for (`make_sampler`)."""
+    """None leaves it to the placement."""
     torch_threads: int
     table: dict[str, Any]
-    """What `placements.json` of a run directory holds."""
+    """The contents of `placements.json`."""
 
 
 @dataclass(frozen=True)
 class Within:
-    """A part of a training that is spread by a distribution policy."""
+    """A process of a training that a distribution policy divides."""
 
     label: str
     """The policy, as text."""
     names: Sequence[Name]
-    """The placements that may be taken there."""
+    """The placements that may be chosen."""
     cores: int
-    """CPU cores for the part."""
+    """CPU cores of the process."""
     num_workers: int = 0
-    """Worker processes that stand in for those of the policy while candidates are tried; the choice has none."""
+    """Worker processes that stand in for the policy's during trials; the choice has none."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Tries placements on the user's own work for some moments, and takes the fastest.
+    """Tries placements briefly on the user's own work, and takes the fastest.
 
-    Only a placement that leaves the result what the seed says it is: no overlap, no division of environments that share
-    a generator, no other number of torch threads, unless they are allowed.
+    It takes only placements that do not change the result of a seed. Overlap, division of environments that share a
+    generator, and other numbers of torch threads must be allowed.
 
     Args:
         max_lag: 1 allows sampling and learning to overlap, whose rollouts come from parameters one update old.
@@ -136,7 +136,7 @@ class Auto:
         seconds_to_make: float = 0.0,
         within: Within | None = None,
     ) -> Limits:
-        """What may be taken for a training, and on this machine."""
+        """The limits of the search, from the training and this machine."""
         config, agent = training.config, training.agent
         actor: Any = None if agent is None else agent.actor
         return Limits(

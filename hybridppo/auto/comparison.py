@@ -1,4 +1,4 @@
-"""Placements side by side, on a user's own environment and configuration: each trained under for some moments."""
+"""Trains briefly under every placement, on a user's own environment and configuration, for a table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,13 @@ from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.accelerator import num_cuda_devices
+from hybridppo.system.figures import markdown_table
 
 LEFT_OUT = "Left out: cuda, migrate and hybrid (no CUDA device here); overlap is of two CPU cores."
 
 
 def candidates(limits: Limits, num_envs: int) -> list[Candidate]:
-    """All that this machine can run, the simplest first."""
+    """All candidates that this machine can run, the simplest first."""
     threads, found = limits.torch_threads, list[Candidate]()
 
     def workers(least: int, most: int) -> list[int]:
@@ -92,7 +93,7 @@ def compare_placements(
 
 
 def fastest(trials: Sequence[Trial], total_steps: int) -> Trial:
-    """The trial that is through a run first; a simpler one, which comes before it, wins within a margin."""
+    """The trial whose run would end first; an earlier, simpler one wins if it is within the margin."""
     best = trials[0]
     for trial in trials[1:]:
         iterations = max(1, round(total_steps / trial.steps))
@@ -102,21 +103,16 @@ def fastest(trials: Sequence[Trial], total_steps: int) -> Trial:
 
 
 def as_markdown(comparison: dict[str, Any]) -> str:
-    """The candidates as a table, the choice marked."""
+    """The candidates as a table, the choice in bold."""
     heads = ["placement", "steps/s", "iteration ms", *(f"{part} ms" for part in PARTS), "start s"]
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    rows = []
     for row in comparison["candidates"]:
         name = f"**{row['label']}**" if row["is_chosen"] else row["label"]
-        parts = [f"{1e3 * row[part]:.2f}" for part in ("iteration", *PARTS)]
-        lines.append(" | ".join([f"| {name}", f"{row['steps_per_second']:,.0f}", *parts, f"{row['start']:.2f} |"]))
-    lines += ["", f"auto: {comparison['chosen']}", ""]
+        times = [f"{1e3 * row[part]:.2f}" for part in ("iteration", *PARTS)]
+        rows.append([name, f"{row['steps_per_second']:,.0f}", *times, f"{row['start']:.2f}"])
+    lines = [markdown_table(heads, rows), "", f"auto: {comparison['chosen']}", ""]
     lines.append("Measured. Milliseconds of an iteration; sampling is the time spent waiting for it.")
     lines += [f"Not measured: {reason}." for reason in comparison["left_out"]]
     if not num_cuda_devices():
         lines.append(LEFT_OUT)
     return "\n".join(lines)
-
-
-def bars_of(comparison: dict[str, Any]) -> Sequence[tuple[str, dict[str, float]]]:
-    """The bars of a picture: a label and the seconds of each part."""
-    return [(row["label"], {part: row[part] for part in PARTS}) for row in comparison["candidates"]]

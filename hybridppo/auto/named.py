@@ -1,4 +1,4 @@
-"""Placements as people name them: a name, a placement, or the one that is to be measured."""
+"""Placements from their names."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -24,34 +24,34 @@ logger = logging.getLogger(__name__)
 MARGIN = 0.03
 """A candidate must be faster than a simpler one by this share, or the simpler one is taken."""
 MAX_SECONDS, MAX_SHARE = 5.0, 0.05
-"""What all trials together may take, and of the run that they are for."""
+"""The longest that all trials together may take: in seconds, and as a share of the run."""
 PLANNED = 0.8
-"""Of these, what is planned with: a trial may take longer than was thought."""
+"""The share of this time that is planned; a trial may take longer than expected."""
 FEWEST_STEPS = 600
 """A run with fewer optimizer steps is over before trials have paid for themselves."""
 ITERATIONS = 4
-"""Of a trial: a warm-up, and three to take the median of."""
+"""Iterations of a trial: a warm-up, and three for the median."""
 MAX_SECONDS_OF_A_TRIAL = 0.4
 SECONDS_TO_WAKE_AN_ACCELERATOR = 1.5
-"""Until a process that has not used its GPU yet has made its first update there."""
+"""How long the first update on a GPU takes in a process that has not used it before."""
 SECONDS_TO_START_A_WORKER = 0.2
-"""What to set aside for worker processes before the first was started."""
+"""The estimate for starting worker processes before any was started."""
 SECONDS_TO_LOAD = 1.5
-"""What to set aside until compiled updates have made the first."""
+"""The estimate for the first compiled update."""
 SECONDS_WORTH_THREADS = 2e-3
 """An optimizer step shorter than this gains nothing from a second thread."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be taken."""
+    """What the search may choose."""
 
     total_steps: int
     """Environment steps of the run, over which what starts once is spread."""
     cores: int
     """CPU cores that the training may use."""
     num_workers: int | None = None
-    """As asked for by the user; None leaves it open."""
+    """The user's number; None leaves it open."""
     splits: bool = False
     """Whether the environments may be divided among processes without changing the result."""
     has_workers: bool = True
@@ -62,13 +62,13 @@ class Limits:
     any_threads: bool = False
     """Whether every number of torch threads may be taken, each of which rounds differently."""
     torch_threads: int = 1
-    """As configured."""
+    """The configured number."""
     accelerator: str | None = None
     """A device beside the CPU. In tests the CPU's own name stands in for one."""
     names: Sequence[Name] | None = None
     """The placements that may be taken; None for all."""
     seconds_to_make: float = 0.0
-    """What it takes to make the environments."""
+    """How long making the environments takes."""
 
 
 @dataclass
@@ -78,11 +78,11 @@ class Search:
     training: Training
     limits: Limits
     trials: dict[str, Trial] = field(default_factory=dict)
-    """By the candidates' labels, in the order in which they were tried."""
+    """Trials by the labels of their candidates, in their order."""
     left_out: list[str] = field(default_factory=list)
-    """What was not tried, with the reason."""
+    """Candidates that were not tried, with the reason."""
     hints: list[str] = field(default_factory=list)
-    """What would be faster, and is not allowed."""
+    """What would be faster, but is not allowed."""
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -93,7 +93,7 @@ class Search:
 
     @property
     def iterations(self) -> int:
-        """Of the run."""
+        """Iterations of the run."""
         return max(1, round(self.limits.total_steps / self.best.steps))
 
     def run(self) -> Candidate:
@@ -126,7 +126,7 @@ class Search:
         return self.limits.names is None or name in self.limits.names
 
     def _why_not(self) -> str | None:
-        """Why nothing is tried, if that is known before."""
+        """The reason to try nothing, if there is one."""
         config, limits = self.training.config, self.limits
         if config.episodes_per_rollout is not None:
             return "all: rollouts of whole episodes have no length to go by"
@@ -140,7 +140,7 @@ class Search:
         return None
 
     def _first(self) -> Trial | None:
-        """The simplest candidate: an iteration of it, as short as can be, says how long the run is."""
+        """Try the simplest candidate. Its first iteration, as short as possible, shows how long the run will be."""
         smallest = self.training.smallest_share
         quick = self._try(self.baseline, 0.0, smallest)
         if quick is None:
@@ -206,7 +206,7 @@ class Search:
         return True
 
     def _climb(self, what: str, counts: Iterable[int], part: Literal["sampling", "learning"]) -> None:
-        """Raise a number as long as that pays, and as the part of an iteration that it divides is long enough."""
+        """Raise a number while that makes the run faster, and the part that it divides is long enough."""
         for count in counts:
             now = getattr(self.best.candidate, what) or 1
             if count <= now:
@@ -250,7 +250,7 @@ class Search:
             self._climb("num_workers", doubled(min(room, self.training.config.num_envs)), "sampling")
 
     def _accelerator(self, device: str, workers: Sequence[int]) -> None:
-        """Learning there, sampling here or there."""
+        """Try learning on the device, with sampling on the CPU or there."""
         limits, best = self.limits, self.best.candidate
         on_device = Candidate("hybrid", "cpu", device, best.num_workers, limits.torch_threads)
         if self._may_take("hybrid") and self._improves(on_device):
@@ -261,7 +261,7 @@ class Search:
             self._overlap(device)
 
     def _hints(self) -> None:
-        """Try what is not allowed, if there is time left, and tell of what would gain."""
+        """If there is time left, try what is not allowed, and note what would be faster."""
         limits, best, threads = self.limits, self.best.candidate, self.limits.torch_threads
         others: list[tuple[Candidate, float, str]] = []
         overlapping = self._overlapping(best.learning) if not limits.max_lag else None
@@ -282,7 +282,7 @@ class Search:
                 self.hints.append(f"{candidate.label} would take {shown_seconds(trial.iteration)}: {how}")
 
     def line(self) -> str:
-        """The choice in a line, with the figures behind it."""
+        """The choice and its figures in one line."""
         if self.baseline.label not in self.trials:
             return f"{self.baseline.label}; not measured ({self.left_out[0]})"
         best, first = self.best, self.trials[self.baseline.label]
@@ -297,7 +297,7 @@ class Search:
         return "; ".join([*parts, *self.hints])
 
     def table(self, chosen: Candidate) -> dict[str, Any]:
-        """As `placements.json` has it."""
+        """The contents of `placements.json`."""
         return {
             "seconds": time.perf_counter() - self._start,
             "left_out": self.left_out,
@@ -308,9 +308,9 @@ class Search:
 
 
 def arithmetics(training: Training) -> list[tuple[tuple[str, Any], ...]]:
-    """Changes of the configuration that make updates in another arithmetic, which this machine's CPU has.
+    """Changes of the configuration to another arithmetic that this machine's CPU supports.
 
-    Compiled updates only if they were compiled here before, which takes half a minute.
+    Compiled updates only if they were compiled before, since compiling takes half a minute.
     """
     config, found = training.config, list[tuple[tuple[str, Any], ...]]()
     is_plain = config.fast_updates and not config.compiled_updates and config.precision == "fp32"
@@ -334,6 +334,6 @@ def _is_compiled(training: Training) -> bool:
 
 
 def doubled(most: int) -> list[int]:
-    """2, 4, 8, and so on, to `most`; and that."""
+    """2, 4, 8 and so on up to `most`, and `most` itself."""
     powers = [2**i for i in range(1, most.bit_length()) if 2**i <= most]
     return sorted({*powers, most} - {0, 1})

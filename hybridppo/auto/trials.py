@@ -1,4 +1,4 @@
-"""A placement tried for some moments, as training would run under it, on environments and an agent of its own."""
+"""A trial: a placement is tried as training would run under it, on its own environments and agent."""
 
 import contextlib
 import math
@@ -30,9 +30,9 @@ from hybridppo.system.threads import limit_threads
 Name = Literal["cpu", "cuda", "migrate", "hybrid", "overlap"]
 PARTS = ("sampling", "learning", "copying")
 WARMUP_TURNS = 3
-"""Of an agent that learns from a replay buffer: the first turns load and allocate."""
+"""Warm-up turns of an agent with a replay buffer: the first turns load and allocate."""
 FEWEST_TURNS = 10
-"""Of such an agent, whose turns are short."""
+"""The fewest turns of such an agent, since they are short."""
 BUFFER = 10_000
 """Transitions in the replay buffer of a trial."""
 
@@ -56,7 +56,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """What it is called in a line of text."""
+        """The candidate in a few words."""
         parts = [self.name if self.name != "overlap" or self.learning == "cpu" else f"overlap on {self.learning}"]
         if self.num_workers:
             parts.append(f"{self.num_workers} worker{'s' if self.num_workers > 1 else ''}")
@@ -85,7 +85,7 @@ class Trial:
     learning: float
     copying: float
     start: float
-    """Once, before the first iteration: until the sampler's worker processes are ready."""
+    """How long the worker processes take to start, once."""
     steps: int
     """Environment steps of an iteration."""
 
@@ -113,21 +113,21 @@ class Trial:
 
 @dataclass(frozen=True)
 class Training:
-    """What is to be trained: a trial makes environments and an agent like it."""
+    """The training that trials imitate, each with its own environments and agent."""
 
     source: EnvSource
     config: AnyConfig
     options: EnvironmentOptions
     agent: AnyAgent | None = None
-    """None for the agent of the configuration, as it comes."""
+    """The agent to imitate; None for one made from the configuration."""
 
     @property
     def smallest_share(self) -> float:
-        """Of an iteration, the smallest part that can be tried."""
+        """The smallest share of an iteration that can be tried."""
         return 1.0 / shortened(self.config, 0.0)[1]
 
     def optimizer_steps(self, env_steps: int, *, learns: bool = False) -> int:
-        """Of a run of so many environment steps, or of so many after learning has begun."""
+        """Optimizer steps in a run of so many environment steps; with `learns`, counted after learning has begun."""
         config = self.config
         if isinstance(config, PoliciesConfig):
             return sum(_optimizer_steps(each, env_steps) for each in config.policies.values())
@@ -210,7 +210,7 @@ def _iterations(config: AnyConfig) -> tuple[int, int]:
 
 
 def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
-    """A configuration whose iterations are shorter, and how many of them the configured iteration has.
+    """A configuration with shorter iterations, and how many of these make a configured iteration.
 
     PPO's minibatches stay as large as they are. An agent that learns from a replay buffer learns from its first turn
     on, and each turn is an iteration. Of several policies, iterations stay as long as they are.
@@ -238,7 +238,7 @@ def shortened(config: AnyConfig, share: float) -> tuple[AnyConfig, float]:
 
 @contextlib.contextmanager
 def generators_untouched() -> Iterator[None]:
-    """The global generators as they were, afterwards: environments may draw from them."""
+    """Restore the global random generators afterwards: environments may draw from them."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     try:
         yield

@@ -1,5 +1,6 @@
-"""The command line: a file for each command.
+"""The command line.
 
-A command is a frozen dataclass whose fields are its flags and whose `run` returns an exit code; `main.py` lists them,
-and turns errors into one message. Not here: what the commands do, which is the library's. Begin with `main.py`.
+A command is a frozen dataclass: its fields are its flags, and `run` does the work. `main.py` lists the commands and
+turns errors into one message. `train.py` has `train` and `resume`, `runs.py` the commands that take a run directory,
+`environments.py` those that take an environment. Begin with `main.py`.
 """

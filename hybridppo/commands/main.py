@@ -27,31 +27,27 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import tyro
 
 from hybridppo._version import __version__
-from hybridppo.commands import colours
-from hybridppo.commands.benchmark import Benchmark
-from hybridppo.commands.check import Check
-from hybridppo.commands.doctor import Doctor
-from hybridppo.commands.evaluate import Evaluate
-from hybridppo.commands.exits import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_USAGE
-from hybridppo.commands.export import Export
-from hybridppo.commands.parsing import parse
-from hybridppo.commands.placements import Placements
-from hybridppo.commands.play import Play
-from hybridppo.commands.plot import Plot
-from hybridppo.commands.report import Report
-from hybridppo.commands.resume import Resume
-from hybridppo.commands.train import Train, train_command, tuned_or
-from hybridppo.commands.tune import Tune
-from hybridppo.commands.watch import Watch
+from hybridppo.commands.environments import Benchmark, Check, Doctor, Placements, Tune
+from hybridppo.commands.parsing import (
+    EXIT_DONE,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    Command,
+    parse,
+    plain_warnings,
+)
+from hybridppo.commands.runs import Evaluate, Export, Play, Plot, Report, Watch
+from hybridppo.commands.train import Resume, Train, train_command
 from hybridppo.errors import ConfigurationError, HybridPPOError
 from hybridppo.system.interruption import as_keyboard_interrupts, flushed
 
-COMMANDS: dict[str, type] = {
+COMMANDS: dict[str, type[Command]] = {
     "train": Train,
     "resume": Resume,
     "evaluate": Evaluate,
@@ -67,19 +63,6 @@ COMMANDS: dict[str, type] = {
     "tune": Tune,
 }
 """Every command by its name, in the order in which `--help` lists them."""
-
-
-class Command(Protocol):
-    """What is run."""
-
-    @property
-    def debug(self) -> bool:
-        """Whether to show the traceback of an error."""
-        ...
-
-    def run(self) -> int:
-        """Do it; the exit code."""
-        ...
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,11 +87,13 @@ def parse_command(arguments: Sequence[str]) -> Command:
         parsed: Command = parse(union, arguments=arguments, prog="hybridppo", description=__doc__)
         return parsed
 
-    command: Command = tuned_or(parse_from)
+    command = parse_from(None)
+    if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
+        return parse_from(command.with_tuned_defaults())  # whose settings the flags change
     return command
 
 
-@colours.plain_warnings()
+@plain_warnings()
 def run_command(parse: Callable[[], Command]) -> int:
     """Parse and run a command; its exit code, after one clear message where there is an error."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -123,7 +108,7 @@ def run_command(parse: Callable[[], Command]) -> int:
     try:
         with as_keyboard_interrupts():  # but while training, when they are requests
             command = parse()
-            return command.run()
+            return command.run() or EXIT_DONE
     except ConfigurationError as error:
         return fail(error, EXIT_USAGE)
     except BrokenPipeError as error:

@@ -1,28 +1,73 @@
-"""From arguments to a command: what the flags of options cannot say by their types alone."""
+"""What all commands share: exit codes, the base class, and how arguments become a command."""
 
 import contextlib
 import json
+import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
-from hybridppo.commands import colours
-from hybridppo.commands.exits import EXIT_USAGE
-from hybridppo.environments.options import Vectorization
 from hybridppo.names import OF_CONFIGS, OF_TRAIN
 from hybridppo.runs.options import GROUPS, fields_of
 
+EXIT_DONE, EXIT_ERROR, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+EnvId = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+RunDir = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN_DIR")]
+
 _JSON = dict[str, Any] | None
 """Options of this type are an object of JSON on the command line."""
-_VECTORIZATION: Any = Vectorization
+_COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command; its fields are its flags."""
+
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def arguments(self, *others: str) -> dict[str, Any]:
+        """The flags as arguments of the library's function, without `debug` and `others`."""
+        return {name: value for name, value in vars(self).items() if name not in ("debug", *others)}
+
+    def run(self) -> int | None:
+        """Run the command; its exit code, None for 0."""
+        raise NotImplementedError
+
+
+def has_colours() -> bool:
+    """Whether text may be coloured: in a terminal, unless it is a dumb one or NO_COLOR is set (https://no-color.org)."""
+    is_terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings without colours unless `has_colours()`: gymnasium colours all of its own."""
+    before = warnings.formatwarning
+
+    def plain(*arguments: Any, **options: Any) -> str:
+        text = before(*arguments, **options)
+        return text if has_colours() else _COLOUR_CODES.sub("", text)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) -> Any:
     """An object of `kind` from the command line; `options` as for `tyro.cli`."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    tyro._experimental_options["ansi_codes"] = colours.are_wanted()  # it would look at stdout alone
+    tyro._experimental_options["ansi_codes"] = has_colours()  # it would look at stdout alone
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
@@ -37,18 +82,6 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
             str_from_instance=lambda value: [json.dumps(value, allow_nan=False)],
         )
 
-    @registry.primitive_rule
-    def _vectorization(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
-        if info.type != _VECTORIZATION:
-            return None
-        return tyro.constructors.PrimitiveConstructorSpec(
-            nargs=1,
-            metavar=f"{{{','.join(get_args(_VECTORIZATION))}}}",
-            instance_from_str=lambda texts: texts[0],  # which `EnvironmentOptions` refuses with what to do
-            is_instance=lambda value: isinstance(value, str),
-            str_from_instance=lambda value: [value],
-        )
-
     options |= {"args": [_with_plural(argument) for argument in arguments], "registry": registry}
     options |= {"config": (tyro.conf.OmitArgPrefixes,)}
     try:
@@ -61,6 +94,8 @@ def parse(kind: Any, *, arguments: Sequence[str] | None = None, **options: Any) 
 
 def _say_what_was_meant(kind: Any, options: dict[str, Any]) -> None:
     """Name our flags for those that other libraries have, if that is what was wrong."""
+    if any(argument.rpartition("=")[2] == "async" for argument in options["args"]):
+        print("hybridppo: --vectorization async is --num-workers here", file=sys.stderr)
     with contextlib.suppress(SystemExit):  # something else is wrong, too, which has been said
         _, unknown = tyro.cli(kind, return_unknown_args=True, console_outputs=False, **options)
         for flag in unknown:

@@ -1,7 +1,10 @@
-"""`hybridppo train`: train an agent."""
+"""`hybridppo train` and `hybridppo resume`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,25 +12,29 @@ import tyro
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import AGENTS
-from hybridppo.auto.named import PlacementOptions
-from hybridppo.commands.exits import EXIT_DONE, EXIT_INTERRUPTED, report
-from hybridppo.commands.parsing import parse
+from hybridppo.auto.auto import Auto
+from hybridppo.auto.named import PlacementName, PlacementOptions
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, pip_install
-from hybridppo.reporting.pictures import has_matplotlib, plot_learning_curve
+from hybridppo.errors import ConfigurationError, command
+from hybridppo.placements.base import Placement
+from hybridppo.placements.by_name import require_devices
+from hybridppo.reporting.advice import advice
 from hybridppo.run_directory.directory import fresh_path
-from hybridppo.runs.options import RunOptions
+from hybridppo.runs.options import GROUPS, RunOptions, changeable_names, fields_of, helps
+from hybridppo.system.figures import shown_return
 from hybridppo.system.seeds import fresh_seed
-from hybridppo.training.train import train
+from hybridppo.training.resume import resume
+from hybridppo.training.train import TrainResult, train
 
 AgentName = Literal["ppo", "ddpg", "td3"]
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Command):
     """Train an agent in a gymnasium environment."""
 
-    env_id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    env_id: EnvId
     """The environment, as registered with gymnasium."""
     agent: AgentName = "ppo"
     """What learns. Its settings are flags: --agent td3 --help shows those of TD3."""
@@ -49,30 +56,24 @@ class Train:
     profile: bool = False
     """Write a trace of a few iterations into the run directory, for chrome://tracing or https://ui.perfetto.dev."""
     plot: bool = False
-    """Draw the learning curve into the run directory, where matplotlib is installed."""
+    """Draw the learning curve into the run directory (needs matplotlib)."""
     progress: bool = True
     """Show a progress bar."""
-    debug: bool = False
-    """Show the traceback of an error."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
-    def with_tuned_defaults(self, default: "Train | None" = None) -> "Train":
-        """The command as it is without other flags than `--tuned` and `--tuned-from`.
-
-        Args:
-            default: the command without any flag; None for the library's.
+    def with_tuned_defaults(self) -> "Train":
+        """The command with the tuned settings, and no other flag than `--tuned` and `--tuned-from`.
 
         Raises:
-            ConfigurationError: for an environment without an entry, and for another agent than PPO.
+            ConfigurationError: if the environment has no tuned settings, or the agent is not PPO.
         """
         from hybridppo.tools.experiments.tuning import tuned_entry
 
         if type(self) is not Train:
             raise ConfigurationError("--tuned has settings of PPO: leave --agent out, or --tuned")
-        default = Train(self.env_id) if default is None else default
         entry = tuned_entry(self.env_id, self.tuned_from)
-        options = replace(default.options, total_steps=entry.total_steps)
-        return replace(default, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
+        options = RunOptions(total_steps=entry.total_steps)
+        return Train(self.env_id, options=options, tuned=True, tuned_from=self.tuned_from, config=entry.config)
 
     def run(self) -> int:
         """Train, and say what came of it."""
@@ -92,13 +93,8 @@ class Train:
             on_interrupt="return",
             **{**asdict(self.options), **asdict(self.environment), "seed": seed},
         )
-        if result.run_dir is None:  # of learners that torchrun has started, the first says it
-            return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
-        if self.plot and result.metrics:
-            if has_matplotlib():
-                print(f"learning curve: {plot_learning_curve(result.run_dir)}")
-            else:
-                print(f"no learning curve: matplotlib is not installed ({pip_install('plot')})")
+        if self.plot and result.metrics and result.run_dir is not None:
+            _draw_learning_curve(result.run_dir)
         return report(result)
 
 
@@ -117,39 +113,117 @@ def train_command(arguments: Sequence[str]) -> type[Train]:
     return made
 
 
-def parse_train(arguments: Sequence[str], default: Train, **options: Any) -> Train:
-    """`train` alone, without its name, from `default` and flags; `options` as for `parse`."""
-    kind = train_command(arguments)
-    if kind is not Train:  # whose settings are not those of `default`
-        kept = {
-            each.name: getattr(default, each.name) for each in fields(Train) if each.name not in ("agent", "config")
-        }
-        default = kind(**kept)
-    parsed: Train = tuned_or(
-        lambda tuned: parse(kind, arguments=arguments, default=tuned or default, **options), default
-    )
-    return parsed
-
-
-def tuned_or(parse_from: Callable[["Train | None"], Any], default: Train | None = None) -> Any:
-    """What `parse_from` finds; with `--tuned` or `--tuned-from`, its flags change the tuned settings instead.
-
-    Args:
-        parse_from: parses the arguments, from another command than its own default where one is given.
-        default: the command without any flag; None for the library's.
-    """
-    command = parse_from(None)
-    if isinstance(command, Train) and (command.tuned or command.tuned_from is not None):
-        return parse_from(command.with_tuned_defaults(default))
-    return command
-
-
 def _agent_among(arguments: Sequence[str]) -> str:
-    """The last value that the flag is given; PPO where it is not."""
-    name = "ppo"
-    for i, argument in enumerate(arguments):
-        if argument == "--agent" and i + 1 < len(arguments):
-            name = arguments[i + 1]
-        elif argument.startswith("--agent="):
-            name = argument.partition("=")[2]
-    return name
+    """The value of the last `--agent`; ppo if there is none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--agent", nargs="?", default="ppo")
+    return str(parser.parse_known_args(arguments)[0].agent)
+
+
+def _draw_learning_curve(run_dir: Path) -> None:
+    from hybridppo.tools.views.plotting import plot_runs
+
+    path = run_dir / "learning_curve.png"
+    try:
+        plot_runs([run_dir], path)
+    except ConfigurationError as error:
+        print(f"no learning curve: {error}")
+    else:
+        print(f"learning curve: {path}")
+
+
+def _changes() -> type[Any]:
+    """The options that a run may change, each None for the run's own."""
+    sentences = {name: text for group in GROUPS for name, text in helps(group).items()}
+    options = fields_of(*GROUPS)
+    flags = []
+    for name in changeable_names():
+        kind: Any = options[name].type
+        flag = tyro.conf.arg(help=f"{sentences.get(name, '')} Not given: the run's own.")
+        flags.append((name, Annotated[kind | None, flag], field(default=None)))
+    return make_dataclass("Changes", flags, frozen=True)
+
+
+Changes = _changes()
+
+
+@dataclass(frozen=True)
+class Resume(Command):
+    """Go on with a run from its newest checkpoint."""
+
+    run_dir: RunDir
+    """The run's folder."""
+    changes: Annotated[Changes, tyro.conf.arg(name="")] = field(default_factory=Changes)  # type: ignore[valid-type]
+    placement: PlacementName | None = None
+    """Another placement than the run's own."""
+    sampling_device: str | None = None
+    """Where migrate, hybrid and overlap sample; not given: cpu. Needs --placement."""
+    learning_device: str | None = None
+    """Where migrate, hybrid and overlap learn; not given: cuda. Needs --placement."""
+    progress: bool = True
+    """Show a progress bar."""
+
+    def run(self) -> int:
+        """Resume, and say what came of it."""
+        result = resume(
+            self.run_dir,
+            placement=self._placement(),
+            progress=self.progress,
+            on_interrupt="return",
+            **asdict(self.changes),
+        )
+        return report(result)
+
+    def _placement(self) -> Placement | Auto | None:
+        if self.placement is None:
+            require_devices(None, sampling_device=self.sampling_device, learning_device=self.learning_device)
+            return None
+        return PlacementOptions(self.placement, self.sampling_device, self.learning_device).resolve()
+
+
+def report(result: TrainResult) -> int:
+    """Print what came of a training and where its run directory is; the exit code."""
+    if result.run_dir is None:  # one of several learners that torchrun has started: only the first reports
+        return EXIT_INTERRUPTED if result.interrupted else EXIT_DONE
+    if not result.saved:
+        print(
+            f"hybridppo: error: the last checkpoint is not on the disk (see above): {result.run_dir} ends with the one "
+            "before it; make room and resume",
+            file=sys.stderr,
+        )
+        return EXIT_ERROR
+    if result.interrupted:
+        print(f"interrupted; go on with: {command('hybridppo', 'resume', result.run_dir)}", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(summary(result))
+    _report_evaluation(result)
+    print(f"run directory: {result.run_dir}")
+    return EXIT_DONE
+
+
+def _report_evaluation(result: TrainResult) -> None:
+    if result.stopped_by is not None:
+        print(f"stopped before its goal: {result.stopped_by}")
+    if result.evaluation is not None:
+        mean, deviation = result.evaluation.return_mean, result.evaluation.return_std
+        episodes = len(result.evaluation.returns)
+        print(f"evaluation: return {mean:.2f} +- {deviation:.2f} over {episodes} episodes, most probable actions")
+    returns = result.evaluation.returns if result.evaluation is not None else None
+    for sentence in advice(result.metrics, result.agent.config, returns):
+        print(f"note: {sentence}")
+
+
+def summary(result: TrainResult) -> str:
+    """Returns, steps, seconds and speed of a training, in one line."""
+    metrics = result.metrics
+    if not metrics:  # resumed, and there was nothing left to do
+        return "training: nothing was left to do"
+    steps, seconds = metrics["env_steps"], metrics["seconds"]
+    of_policies = [name for name in result.agents if f"{name}/episode_return_mean" in metrics]
+    means = [f"{name}: {_return(metrics[f'{name}/episode_return_mean'])}" for name in of_policies]
+    returns = ", ".join(means) or _return(metrics["episode_return_mean"])
+    return f"training: {returns}, {steps:,} steps in {seconds:.1f} s, {steps / seconds:,.0f} steps/s"
+
+
+def _return(mean: float) -> str:
+    return shown_return(mean) + (" (latest episodes, sampled actions)" if math.isfinite(mean) else "")

@@ -31,8 +31,8 @@ __all__ = ["Definition", "environment", "integers", "normal", "tag", "tag_on_gri
 __getattr__ = lazy_attributes(
     __name__,
     {
-        **dict.fromkeys(("Definition", "environment"), "hybridppo.compiled.definition"),
-        **dict.fromkeys(("integers", "normal", "uniform"), "hybridppo.compiled.random_numbers"),
-        **dict.fromkeys(("tag", "tag_on_grid"), "hybridppo.compiled.tagging"),
+        "hybridppo.compiled.definition": "Definition environment",
+        "hybridppo.compiled.random_numbers": "integers normal uniform",
+        "hybridppo.compiled.tagging": "tag tag_on_grid",
     },
 )

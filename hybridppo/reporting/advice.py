@@ -1,26 +1,26 @@
-"""What the last metrics of a training show that its return does not, and what to try."""
+"""Advice at the end of a training, from its last metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 LITTLE_EXPLAINED = 0.1
-"""Of the variance of returns: below, the critic is next to no help."""
+"""If the explained share of the variance of returns is below this, the critic hardly helps."""
 LARGE_ERROR = 10.0
-"""Root of the mean squared error of values, above which its gradient leaves the actor's next to no room."""
+"""If the root mean squared error of values is above this, its gradient drowns the actor's."""
 ITERATIONS_TO_LEARN = 20
-"""Before so many, that is no wonder."""
+"""Earlier than this, a poor critic is normal."""
 ENOUGH_EPISODES = 5
 """Means over fewer differ by chance."""
 
 
 def advice(metrics: Mapping[str, float], config: Any, evaluation: Sequence[float] | None = None) -> list[str]:
-    """Sentences for whoever has trained. What is not certain is left out.
+    """Sentences of advice; only what is certain.
 
     Args:
         metrics: of the last iteration.
         config: of the agent.
-        evaluation: returns of episodes with the most probable actions, if there were such.
+        evaluation: returns of episodes with the most probable actions, if there were any.
     """
     found = []
     explained, error = metrics.get("explained_variance", math.nan), metrics.get("value_loss", math.nan)

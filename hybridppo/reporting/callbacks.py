@@ -1,4 +1,4 @@
-"""Callbacks: told of a training as it goes on, with the agent at hand, and free to end it.
+"""Callbacks: called during a training, with the agent at hand; they may end it.
 
     class Patience(hybridppo.Callback):
         def on_iteration(self, run, metrics):
@@ -7,8 +7,8 @@
 
     hybridppo.train("CartPole-v1", total_steps=100_000, callbacks=[Patience()])
 
-Trackers, loggers, `on_iteration` and `target_return` are callbacks too. What one does never changes what a training
-draws: every random number has an owner, and no callback is one.
+Trackers, loggers, `on_iteration` and `target_return` are callbacks too. A callback never changes
+the random numbers of a training.
 """
 
 import logging
@@ -33,17 +33,17 @@ class TrainingRun:
     """A training under way, as a callback sees it."""
 
     agent: Agent
-    """What learns, on its learning device; between two iterations, which is when callbacks are told, it is still."""
+    """The agent, on its learning device. Callbacks are called between two iterations, when it does not change."""
     config: dict[str, Any]
-    """Everything that was asked for, as `config.json` has it."""
+    """All settings, as in `config.json`."""
     run_dir: Path | None = None
-    """Where everything is written, or None."""
+    """The run directory, or None."""
     iteration: int = 0
-    """How many iterations there have been, those of before a resume included."""
+    """Iterations so far, including those before a resume."""
     env_steps: int = 0
-    """Environment steps so far, likewise."""
+    """Environment steps so far, including those before a resume."""
     stopped_by: str | None = field(default=None)
-    """Why it ends before its goal, where a callback wants it to."""
+    """Why a callback ends the training before its goal."""
 
     def stop(self, reason: str) -> None:
         """End the training after this iteration, as if its goal were reached: saved, evaluated, with a result."""
@@ -52,10 +52,11 @@ class TrainingRun:
 
 
 class Callback:
-    """Override what you want to be told of; each method does nothing else.
+    """Override the methods that you need; they do nothing by default.
 
     Methods are called between two iterations, in the order in which the callbacks were given. An error in one ends the
-    training, with a checkpoint of where it was. An error in `on_end` is warned of: the result is there already.
+    training, with a checkpoint of where it was. An error in `on_end` is only logged, since the
+    result exists already.
     """
 
     def on_start(self, run: TrainingRun) -> None:
@@ -71,11 +72,11 @@ class Callback:
         """A checkpoint is on the disk, in this folder."""
 
     def on_end(self, run: TrainingRun) -> None:
-        """The training has ended, whatever ended it; called once where `on_start` was."""
+        """The training has ended, for whatever reason; called once if `on_start` was called."""
 
 
 class OnIteration(Callback):
-    """A function of each iteration's metrics; what it raises ends the training as it is."""
+    """A function of each iteration's metrics, whose exceptions end the training unchanged."""
 
     def __init__(self, function: Callable[[Metrics], object]) -> None:
         self._function = function
@@ -85,27 +86,24 @@ class OnIteration(Callback):
 
 
 class Logger(Callback):
-    """A function of each iteration's metrics, whose errors are warned of: the training goes on."""
+    """A function of each iteration's metrics, whose exceptions are only logged."""
 
     def __init__(self, function: Callable[[Metrics], object]) -> None:
         self._function = function
         self._outage = ThrottledWarning(f"the logger {name_of(function)}")
 
     def on_iteration(self, run: TrainingRun, metrics: Metrics) -> None:  # noqa: D102 - as in the base
-        try:
+        # Whatever somebody else's service or library raises.
+        with self._outage.tolerating(Exception, "training goes on with the files in the run directory"):
             self._function(dict(metrics))
-        except Exception as error:  # whatever somebody else's service or library raises
-            self._outage.failed(error, "training goes on with the files in the run directory")
-        else:
-            self._outage.works()
 
 
 class StopAtReturn(Callback):
-    """Ends the training when the agent is good enough.
+    """Ends the training at a mean return.
 
     Args:
-        target: the mean return to reach: of an evaluation during training where there are such, and else of the latest
-            100 episodes.
+        target: the mean return to reach: of an evaluation during training if there are any, else of the latest 100
+            episodes.
     """
 
     EPISODES = 100
@@ -130,14 +128,14 @@ class StopAtReturn(Callback):
 
 
 class Callbacks:
-    """Tells every callback, and says which one failed.
+    """Calls every callback, and names the one that fails.
 
     Args:
-        callbacks: in the order in which they are told.
-        run: what they are told of.
+        callbacks: in the order in which they are called.
+        run: what they are given.
 
     Raises:
-        ConfigurationError: where one of them is no `Callback`.
+        ConfigurationError: if one of them is no `Callback`.
     """
 
     def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
@@ -166,7 +164,7 @@ class Callbacks:
 
     @contextmanager
     def told(self) -> Iterator[None]:
-        """Within it, the training goes on: it begins when this is entered, and ends when it is left."""
+        """Call `start` first, and `end` afterwards in any case."""
         try:
             self.start()
             yield
@@ -174,7 +172,7 @@ class Callbacks:
             self.end()
 
     def end(self) -> None:
-        """The training has ended. All are told; an error in one is warned of, for the result is there already."""
+        """The training has ended. All callbacks are called; an error in one is only logged, since the result exists."""
         while self._started:
             callback = self._started.pop(0)
             try:
@@ -205,10 +203,10 @@ class Callbacks:
 
 
 def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """The callbacks that somebody gave.
+    """The callbacks in an argument, one or several.
 
     Raises:
-        ConfigurationError: where one of them is none.
+        ConfigurationError: if one of them is none.
     """
     found = tuple(callbacks) if isinstance(callbacks, Iterable) else (callbacks,)
     for callback in found:
@@ -221,7 +219,7 @@ def require_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 
 def require_functions(loggers: Any) -> tuple[Callable[[Metrics], object], ...]:
-    """The functions of the metrics that somebody gave, one or several.
+    """The functions of the metrics in an argument, one or several.
 
     Raises:
         ConfigurationError: if one of them is no function.
@@ -234,5 +232,5 @@ def require_functions(loggers: Any) -> tuple[Callable[[Metrics], object], ...]:
 
 
 def name_of(part: object) -> str:
-    """What a function, or an object of a class, is called in messages."""
+    """The name of a function, or of an object's class, for messages."""
     return str(getattr(part, "__qualname__", type(part).__qualname__))

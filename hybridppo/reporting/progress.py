@@ -1,4 +1,4 @@
-"""The progress bar: never a reason to stop."""
+"""The progress bar, whose failure never ends a training."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -14,7 +14,7 @@ class _Bar(tqdm):  # type: ignore[type-arg]
 
 
 class ProgressBar:
-    """A bar on stderr. Where that fails, as a terminal that went away does, it is given up and all else goes on.
+    """A bar on stderr. If that fails, as when a terminal is closed, the bar ends and all else goes on.
 
     Args:
         enabled: whether to show anything.

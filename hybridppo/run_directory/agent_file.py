@@ -1,4 +1,4 @@
-"""An agent in one file: its tensors as safetensors, and what it is made with as JSON in their header.
+"""An agent in one file: its tensors as safetensors, and its settings as JSON in their header.
 
 Nothing is loaded by unpickling.
 """
@@ -19,10 +19,10 @@ _KEY = "hybridppo"
 
 
 def write_agent_file(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
-    """Write a file in place of one that may be there.
+    """Write a file, and replace an existing one.
 
     Raises:
-        RunDirectoryError: where the disk will not take it; what was there stays.
+        RunDirectoryError: if it cannot be written; an existing file stays.
     """
     host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     header = {_KEY: json.dumps({"format_version": FORMAT_VERSION, **description}, allow_nan=False)}
@@ -37,7 +37,7 @@ def read_agent_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description in a file.
 
     Raises:
-        CheckpointError: where it is none, damaged, or of a newer format.
+        CheckpointError: if it is no such file, damaged, or of a newer format.
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:

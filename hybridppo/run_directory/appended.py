@@ -1,11 +1,11 @@
-"""Rows in files that grow by appending: what is saved once is never written again.
+"""Rows in files that are only appended to: a saved row is never written again.
 
     replay/000000000000.rows        # pieces of rows, one after the other
     replay/000000250000.rows
 
-A piece is tensors (safetensors). Which pieces there are, where each begins and ends and what its checksum is, is not in
-the files but with whoever keeps `pieces`, which a checkpoint holds: it is whole, or not there, and so are they. What a
-file has beyond its last piece was being written when the process ended, or belongs to a later checkpoint.
+A piece is a safetensors file within a file. The list `pieces` says where each piece begins and ends, and its checksum.
+It is saved in the checkpoint, which is written whole or not at all. Bytes after the last piece of a file were being
+written when the process ended, or belong to a later checkpoint.
 """
 
 import contextlib
@@ -30,33 +30,33 @@ Piece = dict[str, Any]
 """`file`, its `start` and `end` there in bytes, `sha256`, and its `first` row and the number of its `rows`."""
 
 BYTES_PER_PIECE = 2**26
-"""About; it is held in memory while it is written."""
+"""The approximate size of a piece, which is in memory while it is written."""
 
 
 class AppendedRows:
     """The files in one folder, made when the first row is appended.
 
     Args:
-        folder: theirs alone.
-        capacity: rows that are needed at most; a file takes a quarter of them.
+        folder: for these files only.
+        capacity: the most rows that are needed; a file takes a quarter of them.
     """
 
     def __init__(self, folder: Path, capacity: int) -> None:
         self._folder = folder
         self._rows_per_file = max(1, capacity // 4)
         self.pieces: list[Piece] = []
-        """All that is saved, oldest first."""
+        """All saved pieces, oldest first."""
 
     @property
     def end(self) -> int:
-        """The row after the last that is saved."""
+        """The row after the last saved one."""
         return int(self.pieces[-1]["first"] + self.pieces[-1]["rows"]) if self.pieces else 0
 
     def append(self, first: int, end: int, rows: Callable[[int, int], dict[str, Tensor]], bytes_per_row: int) -> None:
         """Append rows `first` to `end`, as `rows` gives them, and wait until the disk has them.
 
         Raises:
-            OSError: where the disk will not take them; what was saved before is as it was, and some of them may be.
+            OSError: if they cannot be written; earlier rows stay saved, and some of the new ones may be.
         """
         step = max(1, BYTES_PER_PIECE // max(1, bytes_per_row))
         for start in range(first, end, step):
@@ -87,7 +87,7 @@ class AppendedRows:
         )
 
     def _file_for(self, first: int) -> tuple[str, int]:
-        """The file that the next piece goes to, and where in it."""
+        """The file of the next piece, and where it starts there."""
         if self.pieces:
             last = self.pieces[-1]
             rows = sum(piece["rows"] for piece in self.pieces if piece["file"] == last["file"])
@@ -96,15 +96,15 @@ class AppendedRows:
         return f"{first:012d}.rows", 0
 
     def needed_since(self, row: int) -> list[Piece]:
-        """The pieces of all files in which there is this row, or a later one."""
+        """The pieces of all files that have this row or later ones."""
         names = {piece["file"] for piece in since(self.pieces, row)}
         return [piece for piece in self.pieces if piece["file"] in names]
 
     def remove_others(self) -> None:
-        """Delete the files of which no piece is among `pieces`.
+        """Delete the files that have none of the `pieces`.
 
         Raises:
-            OSError: where the disk will not have it.
+            OSError: if a file cannot be deleted.
         """
         needed = {piece["file"] for piece in self.pieces}
         for path in self._folder.glob("*.rows"):
@@ -112,38 +112,38 @@ class AppendedRows:
                 path.unlink()
 
     def read(self, row: int = 0) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Each piece that holds a row from this one on, with the number of its first row.
+        """The pieces that have this row or later ones, each with the number of its first row.
 
         Raises:
-            CheckpointError: where one is missing, truncated or altered.
+            CheckpointError: if one is missing, truncated or altered.
         """
         for piece in since(self.pieces, row):
             yield int(piece["first"]), load(self._folder, piece)
 
     def cut_back(self, pieces: Sequence[Piece]) -> None:
-        """Make these pieces all that there is: whatever was written after them goes.
+        """Keep these pieces only, and delete what was written after them.
 
         Raises:
-            CheckpointError: where they are no pieces.
-            OSError: where the disk will not have it.
+            CheckpointError: if they are no pieces.
+            OSError: if the files cannot be changed.
         """
         self.pieces = [checked(piece) for piece in pieces]
         ends = {piece["file"]: piece["end"] for piece in self.pieces}  # of a file's pieces, the last one's
         self.remove_others()
         for path in self._folder.glob("*.rows"):
-            cut(path, ends[path.name])
+            truncate(path, ends[path.name])
 
 
 def since(pieces: Sequence[Piece], row: int) -> list[Piece]:
-    """Those that hold a row from this one on."""
+    """The pieces that have this row or later ones."""
     return [piece for piece in pieces if piece["first"] + piece["rows"] > row]
 
 
 def checked(piece: Any) -> Piece:
-    """A piece out of a checkpoint.
+    """A piece from a checkpoint, checked.
 
     Raises:
-        CheckpointError: where it is none.
+        CheckpointError: if it is none.
     """
     try:
         name, digest = piece["file"], piece["sha256"]
@@ -159,7 +159,7 @@ def load(folder: Path, piece: Piece) -> dict[str, Tensor]:
     """The tensors of a piece.
 
     Raises:
-        CheckpointError: where it is missing, truncated or altered.
+        CheckpointError: if it is missing, truncated or altered.
     """
     try:
         return safetensors.torch.load(_read(folder, piece))
@@ -168,11 +168,11 @@ def load(folder: Path, piece: Piece) -> dict[str, Tensor]:
 
 
 def require_whole(folder: Path, pieces: Any, row: int = 0) -> None:
-    """Refuse pieces of which one is missing, truncated or altered, with a `CheckpointError` that names the file.
+    """Raise a `CheckpointError` that names the file if a piece is missing, truncated or altered.
 
     Args:
         folder: of the files.
-        pieces: as a checkpoint has them.
+        pieces: from a checkpoint.
         row: the first that is needed.
     """
     if not isinstance(pieces, list):
@@ -197,7 +197,7 @@ def _read(folder: Path, piece: Piece) -> bytes:
     return data
 
 
-def cut(path: Path, end: int) -> None:
-    """Cut a file's end off, where it has more than `end` bytes."""
+def truncate(path: Path, end: int) -> None:
+    """Truncate a file to at most `end` bytes."""
     if path.stat().st_size > end:
         os.truncate(path, end)

@@ -1,12 +1,11 @@
-"""Checkpoints: a folder each, of tensors (safetensors) and everything else (JSON), written whole or not at all.
+"""Checkpoints: each is a folder with tensors (safetensors) and everything else (JSON), written whole or not at all.
 
     checkpoints/000000100352/tensors.safetensors
     checkpoints/000000100352/state.json
 
-`state.json` holds checksums of both, and what the best checkpoint is chosen by: an evaluation's mean return where there
-is one, and else the score, which is the training's. A checkpoint is written under
-another name, flushed to the disk and then renamed, so that a crash in between leaves the one before. Nothing is loaded
-by unpickling.
+`state.json` has checksums of both, and what the best checkpoint is chosen by: the mean return of an evaluation if there
+was one, else the score, which is the training's mean return. A checkpoint is written under another name, flushed to the
+disk and then renamed, so that a crash leaves the earlier ones whole. Nothing is loaded by unpickling.
 """
 
 import hashlib
@@ -31,27 +30,27 @@ from hybridppo.run_directory.upgrades import FORMAT_VERSION, Header, upgraded_he
 logger = logging.getLogger(__name__)
 
 _NUMBER = "not finite"
-"""The only key of an object that stands for a number which JSON has not: "nan", "inf" or "-inf"."""
+"""The only key of an object that stands for a number that JSON lacks: "nan", "inf" or "-inf"."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Tensors by name, on the CPU, and what JSON can hold."""
+    """Tensors by name, on the CPU, and JSON."""
 
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     score: float | None = None
-    """The training's mean return, the higher the better; None where it could not be judged by that."""
+    """The training's mean return; None if there was none yet."""
     evaluation: dict[str, Any] | None = None
-    """The statistics of an evaluation of it, where there was one: it is judged by their `return_mean` then."""
+    """The statistics of an evaluation of it, if there was one; then `return_mean` replaces the score."""
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, score: float | None = None) -> None:
     """Write a checkpoint to `folder`, which must not exist; whatever happens, it appears whole or not at all.
 
     Raises:
-        CheckpointError: where the state holds what JSON would not give back.
-        OSError: where the disk will not take it; nothing is left of it then.
+        CheckpointError: if the state has values that JSON does not keep.
+        OSError: if it cannot be written; nothing is left of it then.
     """
     data = serialized(tensors)
     state = _as_json_has_it(state, "state")
@@ -76,7 +75,7 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any], *, sco
 
 
 def serialized(tensors: dict[str, Tensor]) -> bytes:
-    """Tensors of any device as the bytes of a safetensors file."""
+    """The bytes of a safetensors file with these tensors, of any device."""
     # safetensors writes from the host, one tensor per memory block
     host = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     return safetensors.torch.save(host)
@@ -86,7 +85,7 @@ def load(folder: Path) -> Checkpoint:
     """Read a checkpoint, of this format version or an earlier one.
 
     Raises:
-        CheckpointError: where a file is missing, truncated or altered, or of a newer format.
+        CheckpointError: if a file is missing, truncated or altered, or of a newer format.
     """
     header = _read_header(folder)
     path = folder / "tensors.safetensors"
@@ -104,11 +103,11 @@ def load(folder: Path) -> Checkpoint:
 
 
 def judge(folder: Path, evaluation: dict[str, Any]) -> None:
-    """Write an evaluation's statistics, `return_mean` among them, into the header of a checkpoint that is there.
+    """Write an evaluation's statistics, `return_mean` among them, into the header of an existing checkpoint.
 
     Raises:
-        CheckpointError: where the checkpoint is damaged, or the statistics are none.
-        OSError: where the disk will not take it; the checkpoint is as it was.
+        CheckpointError: if the checkpoint is damaged, or JSON does not keep the statistics.
+        OSError: if it cannot be written; the checkpoint is unchanged.
     """
     _read_header(folder)
     path = folder / "state.json"
@@ -156,25 +155,25 @@ def _read_header(folder: Path) -> Header:
 def load_latest(
     folder: Path, require: Callable[[Checkpoint], object] = lambda checkpoint: None
 ) -> tuple[Path, Checkpoint]:
-    """The newest whole checkpoint under `folder`, and where it lies. Damaged ones are passed over, aloud.
+    """The newest whole checkpoint under `folder`, and its path. Damaged ones are skipped with a warning.
 
     Args:
         folder: of the checkpoints.
-        require: refuses, with a `CheckpointError`, one of which something that lies elsewhere is damaged.
+        require: raises a `CheckpointError` if files that the checkpoint needs elsewhere are damaged.
 
     Raises:
-        CheckpointError: where none is whole.
+        CheckpointError: if none is whole.
     """
     return _first_whole(reversed(folders(folder)), folder, require)
 
 
 def load_best(folder: Path) -> tuple[Path, Checkpoint]:
-    """The best whole checkpoint under `folder`, the newest where none was judged; else as `load_latest`.
+    """The best whole checkpoint under `folder`, or the newest if none was judged; else as `load_latest`.
 
-    Those that were evaluated come first, by the evaluation's mean return; the others follow, by their score.
+    Evaluated checkpoints come first, by the evaluation's mean return; the others follow, by their score.
 
     Raises:
-        CheckpointError: where none is whole.
+        CheckpointError: if none is whole.
     """
     return _first_whole(sorted(folders(folder), key=_rank, reverse=True), folder)
 
@@ -200,7 +199,7 @@ _UNREADABLE = 3.0
 
 
 def _rank(folder: Path) -> tuple[float, float, str]:
-    """What sorts checkpoints from worst to best. One that cannot be read counts as the best, so that it is told of."""
+    """A key that sorts checkpoints from worst to best. An unreadable one comes last, so that it is warned of."""
     try:
         header = _read_header(folder)
     except CheckpointError:
@@ -216,7 +215,7 @@ def folders(folder: Path) -> list[Path]:
 
 
 def remove_old(folder: Path, keep: int, also: int | None = None) -> None:
-    """Delete all but the newest `keep` checkpoints, the best, and `also` the one of this number, not yet judged."""
+    """Delete all checkpoints but the newest `keep`, the best, and the one with the number `also`."""
     found = folders(folder)
     whole = [(rank, path) for path in found if (rank := _rank(path))[0] < _UNREADABLE]
     best = max(whole)[1] if whole else None
@@ -236,7 +235,7 @@ def _as_json_has_it(value: Any, name: str) -> Any:
     """The value, with an object in place of each number that is not finite.
 
     Raises:
-        CheckpointError: for what JSON would refuse, and for keys that it would make text of without a word.
+        CheckpointError: for values that JSON refuses, and for keys that are no text.
     """
     if isinstance(value, dict):
         for key in value:
@@ -253,7 +252,7 @@ def _as_json_has_it(value: Any, name: str) -> Any:
 
 
 def _as_it_was(value: Any) -> Any:
-    """What `_as_json_has_it` was given, of what it gave."""
+    """The inverse of `_as_json_has_it`."""
     if isinstance(value, dict):
         if value.keys() == {_NUMBER}:
             return float(value[_NUMBER])

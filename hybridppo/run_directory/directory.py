@@ -1,22 +1,20 @@
 """A run directory: everything that one training run leaves on disk.
 
-config.json      what was asked for, enough to resume
-placements.json  what `auto` measured and chose, where it did
+config.json      all settings, enough to resume
+placements.json  what `auto` measured and chose
 metrics.jsonl    a line per iteration
 evaluations.jsonl  a line per evaluation during training
 checkpoints/     the newest few and the best, see `hybridppo.run_directory.checkpoints`
-trace.json       of a few iterations, where the run was profiled
+trace.json       a profile of a few iterations, if asked for
 result.json      at the end
-lock             held by the process that trains in it; lock.json says which that is
+lock             locked by the process that trains here, which lock.json names
 
-A disk that fails while training goes on costs what could not be written, and is told of; it never ends the training.
+If the disk fails during training, a warning names what was not written, and the training goes on.
 """
 
 import contextlib
-import io
 import json
 import math
-import os
 import time
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,16 +22,19 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command
+from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, command, shown
 from hybridppo.run_directory import checkpoints, files
 from hybridppo.run_directory.appended import AppendedRows, require_whole
 from hybridppo.run_directory.checkpoints import Checkpoint
-from hybridppo.run_directory.lines import append, as_json, cut, finite
+from hybridppo.run_directory.lines import append, as_json, finite, truncate_after
 from hybridppo.run_directory.lock import HOLDER, LOCK, FolderLock
 from hybridppo.run_directory.upgrades import FORMAT_VERSION
 from hybridppo.system.throttling import ThrottledWarning
 
 WhichCheckpoint = Literal["latest", "best"]
+
+CHECKPOINT_LOST = "training goes on, and the checkpoints before it are kept"
+"""What follows if a checkpoint cannot be written."""
 
 
 class RunDirectory:
@@ -42,7 +43,6 @@ class RunDirectory:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
         self.config = config
-        self._metrics: io.FileIO | None = None
         self._metrics_outage = ThrottledWarning(f"writing {path / 'metrics.jsonl'}")
         self._evaluations_outage = ThrottledWarning(f"writing {path / 'evaluations.jsonl'}")
         self._checkpoint_outage = ThrottledWarning(f"writing a checkpoint to {path / 'checkpoints'}")
@@ -51,10 +51,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
-        """A new run directory, which is this process's until it is closed.
+        """Make a run directory, locked until it is closed.
 
         Raises:
-            RunDirectoryError: where there is one already, or a file; nothing is ever overwritten.
+            RunDirectoryError: if the folder is not empty; nothing is ever overwritten.
         """
         path = Path(path)
         directory = cls(path, config)
@@ -80,7 +80,7 @@ class RunDirectory:
 
     @classmethod
     def open_to_train(cls, path: str | Path) -> "RunDirectory":
-        """A run directory that exists, which is this process's until it is closed.
+        """Open an existing run directory, locked until it is closed.
 
         Raises:
             RunDirectoryError: as `open`; and if another process trains in it.
@@ -100,10 +100,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
-        """A run directory that exists.
+        """Open an existing run directory.
 
         Raises:
-            RunDirectoryError: where it is none, or one of a newer format.
+            RunDirectoryError: if it is no run directory, or of a newer format.
         """
         path = Path(path)
         file = path / "config.json"
@@ -116,7 +116,9 @@ class RunDirectory:
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{file} is damaged: it holds no object")
         version = config.get("format_version", FORMAT_VERSION)
-        if isinstance(version, (int, float)) and version > FORMAT_VERSION:
+        if type(version) is not int or version < 1:
+            raise RunDirectoryError(f"{file} is damaged: format_version must be a whole number, got {shown(version)}")
+        if version > FORMAT_VERSION:
             raise RunDirectoryError(
                 f"{file} has format version {version}, but this version of hybridppo reads up to {FORMAT_VERSION}: "
                 "update hybridppo"
@@ -124,10 +126,10 @@ class RunDirectory:
         return cls(path, config)
 
     def update_config(self, config: dict[str, Any]) -> None:
-        """Write another `config.json` in place of the one there is.
+        """Replace `config.json`.
 
         Raises:
-            RunDirectoryError: where the disk will not take it; the old one stays.
+            RunDirectoryError: if it cannot be written; the old one stays.
         """
         if config == self.config:
             return
@@ -138,28 +140,19 @@ class RunDirectory:
         self.config = config
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Append a line to `metrics.jsonl`; what is not a finite number becomes null."""
-        try:
-            if self._metrics is None:
-                self._metrics = io.FileIO(self.path / "metrics.jsonl", "a")  # unbuffered: a line is on disk at once
-            append(self._metrics, metrics)
-        except OSError as error:
-            self._metrics_outage.failed(error, "training goes on; the lines meanwhile are lost")
-        else:
-            self._metrics_outage.works()
+        """Append a line to `metrics.jsonl`; numbers that are not finite become null. A disk error is only logged."""
+        self._append("metrics.jsonl", metrics, self._metrics_outage)
 
     def log_evaluation(self, evaluation: dict[str, Any]) -> None:
-        """Append a line to `evaluations.jsonl`; what the disk will not take is told of, and training goes on."""
-        try:
-            with io.FileIO(self.path / "evaluations.jsonl", "a") as file:
-                append(file, evaluation)
-        except OSError as error:
-            self._evaluations_outage.failed(error, "training goes on; the lines meanwhile are lost")
-        else:
-            self._evaluations_outage.works()
+        """Append a line to `evaluations.jsonl`. A disk error is only logged."""
+        self._append("evaluations.jsonl", evaluation, self._evaluations_outage)
+
+    def _append(self, name: str, line: dict[str, Any], outage: ThrottledWarning) -> None:
+        with outage.tolerating(OSError, "training goes on; the lines meanwhile are lost"):
+            append(self.path / name, line)
 
     def judge(self, number: int, statistics: dict[str, Any]) -> None:
-        """Let a checkpoint be judged by an evaluation's statistics, `return_mean` among them, if it is there."""
+        """Write an evaluation's statistics, `return_mean` among them, into a checkpoint, if it exists."""
         folder = self.checkpoint(number)
         if not (folder.exists() and math.isfinite(statistics["return_mean"])):
             return
@@ -169,7 +162,7 @@ class RunDirectory:
             self._checkpoint_outage.failed(error, "training goes on; the best checkpoint is chosen without it")
 
     def checkpoint(self, number: int) -> Path:
-        """The folder of a checkpoint, whether or not it is there."""
+        """The folder of a checkpoint, which need not exist."""
         return self.path / "checkpoints" / f"{number:012d}"
 
     def save_checkpoint(
@@ -185,40 +178,35 @@ class RunDirectory:
         """Write a checkpoint named after `env_steps`, then delete all but the newest `keep`, the best, and `also` one.
 
         Returns:
-            Whether it is on the disk. Where the disk will not take it, that is told, and the old ones stay.
+            Whether it is on the disk. If it cannot be written, that is logged, and the old ones stay.
         """
         folder = self.checkpoint(env_steps)
         if folder.exists():  # as when a run is interrupted just after its last checkpoint
             return True
-        try:
-            if self._metrics is not None:
-                os.fsync(self._metrics.fileno())  # the lines of the iterations that the checkpoint counts
+        with self._checkpoint_outage.tolerating(OSError, CHECKPOINT_LOST):
+            files.sync_file(self.path / "metrics.jsonl")  # the lines of the iterations that the checkpoint counts
             checkpoints.save(folder, tensors, state, score=score)
             checkpoints.remove_old(folder.parent, keep, also)
-        except OSError as error:
-            self.save_failed(error)
-            return folder.exists()
-        self._checkpoint_outage.works()
-        return True
+        return folder.exists()
 
     def appended_rows(self, capacity: int) -> AppendedRows:
-        """The files of the replay buffer, of so many rows."""
+        """The files of a replay buffer of this capacity in rows."""
         return AppendedRows(self.path / "replay", capacity)
 
     def save_failed(self, error: OSError) -> None:
-        """Tell that the disk would not take what a checkpoint needs."""
-        self._checkpoint_outage.failed(error, "training goes on, and the checkpoints before it are kept")
+        """Log that a checkpoint could not be written."""
+        self._checkpoint_outage.failed(error, CHECKPOINT_LOST)
 
     def load_checkpoint(self, which: WhichCheckpoint = "latest", *, to_go_on: bool = False) -> Checkpoint:
         """The newest checkpoint that is whole, or the best.
 
         Args:
-            which: of the two.
-            to_go_on: whether the newest must have its replay buffer, too, which only training needs.
+            which: `latest` or `best`.
+            to_go_on: whether its replay buffer must be whole as well, which only training needs.
 
         Raises:
-            CheckpointError: where none is.
-            ConfigurationError: where `which` is neither.
+            CheckpointError: if none is.
+            ConfigurationError: if `which` is neither.
         """
         if which not in ("latest", "best"):
             raise ConfigurationError(f"checkpoint must be latest or best, got {which!r}")
@@ -236,25 +224,23 @@ class RunDirectory:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the run ended before anything came of it: no checkpoint, whole or damaged, and no line of metrics."""
+        """Whether the run ended without a checkpoint, whole or damaged, and without a line of metrics."""
         folder, metrics = self.path / "checkpoints", self.path / "metrics.jsonl"
         has_checkpoints = folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir())
         return not has_checkpoints and not (metrics.exists() and metrics.stat().st_size)
 
     def rewind(self, iteration: int, env_steps: int, evaluated: int = 0) -> None:
-        """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run does it anew.
+        """Drop what was written after the checkpoint of `iteration`, at `env_steps`; a resumed run writes it again.
 
-        Of the evaluations, those up to iteration `evaluated` stay.
-
-        Lines of metrics go, what a killed process has left behind goes, and checkpoints that are newer and so were
-        found damaged are set aside by name.
+        Evaluations up to iteration `evaluated` stay. Newer checkpoints, which are damaged, are renamed, and temporary
+        files of a killed process are deleted.
 
         Raises:
-            RunDirectoryError: where the disk will not have it.
+            RunDirectoryError: if the disk refuses.
         """
         try:
-            cut(self.path / "metrics.jsonl", iteration)
-            cut(self.path / "evaluations.jsonl", evaluated)
+            truncate_after(self.path / "metrics.jsonl", iteration)
+            truncate_after(self.path / "evaluations.jsonl", evaluated)
             for folder in checkpoints.folders(self.path / "checkpoints"):
                 if int(folder.name) > env_steps:
                     folder.rename(folder.with_name(f"damaged-{folder.name}-{time.time_ns()}"))
@@ -264,24 +250,21 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.path} cannot be made ready to go on: {error}") from error
 
     def write_placements(self, table: dict[str, Any]) -> bool:
-        """Write `placements.json`; whether the disk took it."""
+        """Write `placements.json`; whether that worked."""
         return self._write("placements.json", table, "the table is not kept")
 
     def write_result(self, result: dict[str, Any]) -> bool:
-        """Write `result.json`; whether the disk took it."""
+        """Write `result.json`; whether that worked."""
         return self._write("result.json", finite(result), "the result is not kept")
 
     def _write(self, name: str, value: dict[str, Any], consequence: str) -> bool:
         outage = ThrottledWarning(f"writing {self.path / name}")
-        try:
+        with outage.tolerating(OSError, consequence):
             files.replace_synced(self.path / name, as_json(value).encode())
-        except OSError as error:
-            outage.failed(error, consequence)
-            return False
-        return True
+        return not outage.failures
 
     def discard(self) -> None:
-        """Remove what `create` made, as long as nothing has come of the run; and close."""
+        """Close, and remove what `create` made if the run has written nothing else."""
         is_untouched = not ((self.path / "metrics.jsonl").exists() or any((self.path / "checkpoints").glob("*")))
         if self._made and self._lock is not None and is_untouched:
             with contextlib.suppress(OSError):
@@ -295,16 +278,13 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Close the metrics, and let others have the folder; a second call does nothing."""
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
+        """Release the folder; a second call does nothing."""
         if self._lock is not None:
             self._lock.release()
 
 
 def _require_empty(path: Path) -> None:
-    """Refuse a folder with anything but what a process that was killed at its start may have left."""
+    """Refuse a folder with other files than those that a process killed at its start leaves."""
     names = [path.name] if path.is_file() else [each.name for each in path.iterdir()]
     if any(name not in (LOCK, HOLDER) and not fnmatch(name, ".config.json.*.tmp") for name in names):
         raise RunDirectoryError(
@@ -314,7 +294,7 @@ def _require_empty(path: Path) -> None:
 
 
 def fresh_path(env_id: str, seed: int) -> Path:
-    """A folder under `runs/` that does not exist yet, named after the environment, the time and the seed."""
+    """A path under `runs/` that does not exist yet, named after the environment, the time and the seed."""
     stem = f"{env_id.replace('/', '-').replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
     candidates = (Path("runs") / (stem if attempt == 0 else f"{stem}-{attempt}") for attempt in range(10_000))
     return next(path for path in candidates if not path.exists())

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, whatever happens while they are written."""
+"""Files that are written whole or not at all."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what a process that was killed while it wrote or deleted has left in `folder`."""
+    """Delete the temporary files that killed processes have left in `folder`."""
     for path in folder.glob(".*.tmp"):
         if path.is_dir():
             shutil.rmtree(path)
@@ -23,7 +23,7 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 def replace_synced(path: Path, data: bytes) -> None:
-    """Write a file in place of another, which stays until the new one is whole."""
+    """Replace a file; the old one stays until the new one is whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write_synced(temporary, data)
@@ -33,8 +33,15 @@ def replace_synced(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def sync_file(path: Path) -> None:
+    """Wait until the disk has a file that others have written; nothing if there is none."""
+    if path.exists():
+        with path.open("ab") as file:
+            os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's list of names."""
+    """Wait until the disk has the folder's list of files."""
     if os.name == "posix":  # Windows has no handle on a folder to flush
         descriptor = os.open(folder, os.O_RDONLY)
         try:

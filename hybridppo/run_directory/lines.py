@@ -1,4 +1,4 @@
-"""Metrics as lines of JSON."""
+"""Files of JSON, and of lines of JSON such as `metrics.jsonl`: written, truncated and read."""
 
 import contextlib
 import errno
@@ -6,33 +6,104 @@ import io
 import json
 import math
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridppo.errors import ConfigurationError
+from hybridppo.errors import ConfigurationError, RunDirectoryError
 
 
-def append(file: io.FileIO, value: dict[str, Any]) -> None:
-    """Write a line to a file that is open for appending, whole or not at all; what is not finite becomes null.
+class Tail:
+    """Reads a file of lines that grows, and that `resume` may cut.
+
+    Args:
+        path: of the file, which need not exist yet.
+        most: how many of the newest lines to keep; None for all.
+    """
+
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        self.lines: deque[dict[str, Any]] = deque(maxlen=most)
+        """The lines read so far, oldest first."""
+        self._path, self._end, self._last = path, 0, b""
+
+    def read(self) -> bool:
+        """Read the new lines that are complete; whether there are any.
+
+        Raises:
+            RunDirectoryError: if a line is no JSON object.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._end - len(self._last))
+                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
+                    self.lines.clear()
+                    self._end, self._last = 0, b""
+                    file.seek(0)
+                complete, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return False
+        self.lines.extend([_object_in(line, self._path) for line in complete.splitlines()])
+        if newline:
+            self._end += len(complete) + len(newline)
+            self._last = complete.rpartition(b"\n")[2] + newline
+        return bool(newline)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """All complete lines of a file; none if it does not exist.
 
     Raises:
-        OSError: where the disk will not take it.
+        RunDirectoryError: if a line is no JSON object.
+    """
+    tail = Tail(path)
+    tail.read()
+    return list(tail.lines)
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file does not exist.
+
+    Raises:
+        RunDirectoryError: if the file is damaged.
+    """
+    try:
+        return _object_in(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+
+
+def _object_in(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise RunDirectoryError(f"{path} is damaged: no JSON object: {text[:80]!r}")
+    return found
+
+
+def append(path: Path, value: dict[str, Any]) -> None:
+    """Append a line to a file, whole or not at all; numbers that are not finite become null.
+
+    Raises:
+        OSError: if the disk does not take it.
     """
     line = as_json(value, indent=None).encode()
-    end = file.seek(0, os.SEEK_END)
-    try:
-        if file.write(line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.truncate(end)  # no half of a line
-        raise
+    with io.FileIO(path, "a") as file:  # unbuffered: the line is in the file at once
+        end = file.seek(0, os.SEEK_END)
+        try:
+            if file.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(end)  # no half of a line
+            raise
 
 
-def cut(path: Path, iteration: int) -> None:
-    """Cut the lines of metrics off that follow the last of `iteration` or before. In place: a full disk allows it."""
+def truncate_after(path: Path, iteration: int) -> None:
+    """Truncate a file of lines after the last line of `iteration` or before; this works on a full disk."""
     if not path.exists():
         return
     end = position = 0
@@ -53,7 +124,7 @@ def _iteration_of(line: bytes) -> float:
 
 
 def finite(value: Any) -> Any:
-    """The value as JSON can hold it: None for every number within that is not finite, NumPy's numbers as Python's."""
+    """The value with None for numbers that are not finite, and Python's numbers for NumPy's."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -66,14 +137,14 @@ def finite(value: Any) -> Any:
 
 
 def as_json(value: Any, indent: int | None = 1) -> str:
-    """As JSON has it, for files and other programs: what is not a finite number becomes null.
+    """JSON for files and other programs; numbers that are not finite become null.
 
     Args:
         value: what JSON can hold.
         indent: for people to read; None for one line.
 
     Raises:
-        ConfigurationError: if lists lie too deep within each other.
+        ConfigurationError: if lists are nested too deeply.
     """
     try:
         return json.dumps(finite(value), indent=indent, allow_nan=False) + "\n"

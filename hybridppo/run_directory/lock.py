@@ -1,7 +1,7 @@
-"""A folder that one process at a time writes to.
+"""A lock for a folder that one process at a time writes to.
 
-The lock is the operating system's: it ends with the process that holds it, however that ends. A file beside it says who
-the process is, for the message that another one gets.
+The lock is the operating system's: it ends with its process, however that ends. A file beside it names the process, for
+the error that another one gets.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ LOCK, HOLDER = "lock", "lock.json"
 
 
 class FolderLock:
-    """Held from when it is made until it is released, or this process ends.
+    """A lock that is held until it is released, or this process ends.
 
     Args:
         folder: that is locked; it must exist.
 
     Raises:
-        RunDirectoryError: if another process holds it, or this one already: who, and since when.
-        OSError: if the disk will not take the files.
+        RunDirectoryError: if a process holds it already; the message names it.
+        OSError: if the files cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class FolderLock:
             return "another process"
 
     def release(self) -> None:
-        """Let others have the folder; a second call does nothing."""
+        """Release the folder; a second call does nothing."""
         if self._lock.is_locked:
             with contextlib.suppress(OSError):
                 self._holder.unlink()
@@ -74,14 +74,14 @@ class FolderLock:
 
 
 def wait_until_free(folder: Path, seconds: float) -> None:
-    """Wait until nobody holds a folder, for at most so many seconds."""
+    """Wait until a folder is free, for at most so many seconds."""
     with contextlib.suppress(filelock.Timeout), filelock.FileLock(folder / LOCK, timeout=seconds):
         pass
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Within it, the folder is this process's; it is made if it is not there.
+    """Lock a folder, and make it if it does not exist.
 
     Raises:
         RunDirectoryError: if another process holds it.

@@ -1,7 +1,7 @@
-"""The distribution policies: each names its fragments, how many there are, what they hold, and what crosses and when.
+"""The distribution policies: into which processes a training is cut. `docs/distribution.md` says what each exchanges.
 
-Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. Free of torch: an
-option of a run is one of these, as text.
+Source: Zhu et al., "MSRL: Distributed Reinforcement Learning with Dataflow Fragments", 2023, table 2. Free of
+torch: an option of a run is one of these, as text.
 """
 
 from dataclasses import dataclass, fields
@@ -12,20 +12,8 @@ from hybridppo.system.validation import require_whole
 
 
 @dataclass(frozen=True)
-class Fragment:
-    """A part of the training loop that runs somewhere by itself."""
-
-    holds: tuple[str, ...]
-    """Of: environments, actor, learner, parameters."""
-    count: int | None
-    """How many of it there are; None where whoever starts the processes says so."""
-    crosses: str
-    """What it sends and receives, and when."""
-
-
-@dataclass(frozen=True)
 class Distribution:
-    """What all policies share: a name, and numbers that are checked when made."""
+    """A policy: a name, and numbers that are checked when it is made."""
 
     name: ClassVar[str]
     """What the command line calls it."""
@@ -37,12 +25,8 @@ class Distribution:
                 least = 0 if field.name == "max_lag" else 1
                 object.__setattr__(self, field.name, require_whole(field.name, value, least, below=2**16))
 
-    def fragments(self) -> tuple[Fragment, ...]:
-        """The parts that it cuts a training into."""
-        raise NotImplementedError
-
     def part_in_result(self) -> str:
-        """What of it can change the result of a seed, rounding aside; "local" for nothing."""
+        """The part that can change the result of a seed, rounding aside; "local" if no part can."""
         return Local.name
 
     def __str__(self) -> str:
@@ -56,9 +40,6 @@ class Local(Distribution):
 
     name = "local"
 
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        return (Fragment(("environments", "actor", "learner"), 1, "nothing"),)
-
 
 @dataclass(frozen=True)
 class SingleLearnerCoarse(Distribution):
@@ -66,12 +47,6 @@ class SingleLearnerCoarse(Distribution):
 
     samplers: int
     name = "coarse"
-
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        return (
-            Fragment(("environments", "actor"), self.samplers, "rollouts out, parameters in, once an iteration"),
-            Fragment(("learner",), 1, "rollouts in, parameters out, once an iteration"),
-        )
 
 
 @dataclass(frozen=True)
@@ -81,12 +56,6 @@ class SingleLearnerFine(Distribution):
     env_workers: int
     name = "fine"
 
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        return (
-            Fragment(("environments",), self.env_workers, "observations out, actions in, every step"),
-            Fragment(("actor", "learner"), 1, "observations in, actions out, every step"),
-        )
-
 
 @dataclass(frozen=True)
 class Environments(Distribution):
@@ -95,11 +64,11 @@ class Environments(Distribution):
     workers: int
     name = "environments"
 
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        return (
-            Fragment(("environments",), self.workers, "observations out, actions in, every step"),
-            Fragment(("actor",), 1, "observations in, actions out, every step; rollouts out, parameters in"),
-            Fragment(("learner",), 1, "rollouts in, parameters out, once an iteration"),
+
+def _require_equal_shards(learners: int | None, shards: int | None) -> None:
+    if learners is not None and shards is not None and shards % learners:
+        raise ConfigurationError(
+            f"shards must be a multiple of learners = {learners}, got {shards}: each takes as many"
         )
 
 
@@ -119,16 +88,9 @@ class MultiLearner(Distribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.learners is not None and self.shards is not None and self.shards % self.learners:
-            raise ConfigurationError(
-                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
-            )
+        _require_equal_shards(self.learners, self.shards)
         if self.learners is None and self.shards is not None:
             raise ConfigurationError("shards cannot be given without learners: MultiLearner(learners, shards)")
-
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        crosses = "rollouts to all, once an iteration; gradients to all, every minibatch"
-        return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
 
 
 @dataclass(frozen=True)
@@ -147,17 +109,10 @@ class GPUOnly(Distribution):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shards is not None and self.shards % self.learners:
-            raise ConfigurationError(
-                f"shards must be a multiple of learners = {self.learners}, got {self.shards}: each takes as many"
-            )
+        _require_equal_shards(self.learners, self.shards)
 
     def part_in_result(self) -> str:  # noqa: D102 - as in the base
         return f"gpu, {self.shards or self.learners} shards"
-
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        crosses = "gradients to all, every minibatch; three numbers a row to all, once an iteration"
-        return (Fragment(("environments", "actor", "learner"), self.learners, crosses),)
 
 
 @dataclass(frozen=True)
@@ -177,13 +132,6 @@ class Central(Distribution):
 
     def part_in_result(self) -> str:  # noqa: D102 - as in the base
         return f"central:{self.learners}:{self._lag}"
-
-    def fragments(self) -> tuple[Fragment, ...]:  # noqa: D102 - as in the base
-        crosses = f"gradients out, parameters in, every minibatch, at most {self._lag} optimizer steps old"
-        return (
-            Fragment(("environments", "actor", "learner"), self.learners, crosses),
-            Fragment(("parameters",), 1, "gradients in, parameters out, every minibatch"),
-        )
 
 
 POLICIES: dict[str, type[Distribution]] = {

@@ -1,4 +1,4 @@
-"""A training, with everything it begins or goes on with."""
+"""Everything that a training starts with."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from hybridppo.system.interruption import Interruption
 
 @dataclass(frozen=True)
 class Job:
-    """A training that is about to begin, or to go on from a checkpoint."""
+    """A training that is about to begin, or to resume from a checkpoint."""
 
     env: EnvSource
     settings: Settings

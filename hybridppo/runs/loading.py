@@ -1,4 +1,4 @@
-"""Agents and loops out of checkpoints."""
+"""Agents and loops from checkpoints."""
 
 import logging
 from collections.abc import Iterator
@@ -18,6 +18,7 @@ from hybridppo.agents.registry import (
     explaining_memory,
     make_agent,
 )
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.agent_file import read_agent_file
@@ -32,6 +33,8 @@ from hybridppo.system.validation import whole
 logger = logging.getLogger(__name__)
 
 SPACES = ("observation_space", "action_space")
+PARTS = ("actor", "critic")
+"""What a run starts from; optimizer, generators and counters are its own."""
 
 
 def load(
@@ -43,19 +46,19 @@ def load(
 ) -> AnyAgent:
     """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
 
-    Of several policies, it is what holds their agents (`agents`), and acts for all (`act`).
+    For several policies, it has their agents (`agents`) and acts for all (`act`).
 
     Args:
         run_dir: of the run, or a file written by `agent.save`.
-        checkpoint: of a run, the `latest` or the `best`: of the checkpoints that were evaluated during training
-            (`evaluate_every`) the one of the highest mean return; where none was, of all that were written the one of
-            the highest mean return over 100 episodes of training. Until 100 have ended, the latest is the best.
+        checkpoint: the `latest` or the `best` of a run: the one with the highest mean return, among those that were
+            evaluated during training (`evaluate_every`) if there are any, else over 100 episodes of training. Until 100
+            episodes have ended, the latest is the best.
         agent: the subclass of an agent that was trained, where it was one. Without it, the library's own is loaded.
         networks: the function that made its networks, where one did.
 
     Raises:
-        CheckpointError: where no checkpoint is whole.
-        RunDirectoryError: where `run_dir` is no run directory, or networks of one's own are missing.
+        CheckpointError: if no checkpoint is whole.
+        RunDirectoryError: if `run_dir` is no run directory, or networks of one's own are missing.
     """
     if Path(run_dir).is_file():
         return _agent_in_file(Path(run_dir), agent, networks)
@@ -96,7 +99,7 @@ def agent_of(
 
 
 def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Those that are not the loop's, the sampler's or the placement's."""
+    """The agent's tensors of a checkpoint."""
     return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
 
 
@@ -121,6 +124,55 @@ def spaces_in(description: dict[str, Any]) -> SimpleNamespace:
     return SimpleNamespace(**{name: space_from_json(description[name]) for name in SPACES})
 
 
+def start_from(agent: AnyAgent, path: str | Path) -> None:
+    """Give a fresh agent the networks of another training.
+
+    Args:
+        agent: fresh, on the CPU.
+        path: a run directory, of which the newest checkpoint is taken, or a file written by `agent.save`.
+
+    Raises:
+        CheckpointError: if the spaces or the networks differ, or there are none.
+    """
+    path = Path(path)
+    if path.is_dir():
+        directory = RunDirectory.open(path)
+        before: Any = Settings.read(directory)
+        found = tensors_of_agent(directory.load_checkpoint())
+    else:
+        found, description = read_agent_file(path)
+        with fitting(f"what {path} says of it"):
+            before = spaces_in(description)
+    try:
+        require_spaces_of(before, agent, error=CheckpointError)
+    except CheckpointError as error:
+        raise CheckpointError(f"a training cannot start from {path}: {error}") from None
+    mine, state = agent.state()
+    theirs = {name: tensor for name, tensor in found.items() if _is_of_network(name)}
+    ours = {name: tensor for name, tensor in mine.items() if _is_of_network(name)}
+    differences = [
+        f"{name} is {_shape(theirs, name)} there and {_shape(ours, name)} here"
+        for name in sorted(theirs.keys() | ours.keys())
+        if _shape(theirs, name) != _shape(ours, name)
+    ]
+    if differences:
+        raise CheckpointError(
+            f"a training cannot start from {path}, whose networks are others: {'; '.join(differences[:4])}: train with "
+            "the same environment, hidden_sizes and networks"
+        )
+    agent.load_state(theirs, state)
+
+
+def _is_of_network(name: str) -> bool:
+    """Whether an agent's tensor belongs to its networks. With several policies, names begin with `policies.NAME.`."""
+    parts = name.split(".")
+    return parts[2 if parts[0] == "policies" else 0] in PARTS
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> str:
+    return str(list(tensors[name].shape)) if name in tensors else "nothing"
+
+
 def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
     """Drop what a run has written after a checkpoint; the environment steps there."""
     with fitting("this run"):
@@ -133,7 +185,7 @@ def rewind_to(directory: RunDirectory, checkpoint: Checkpoint) -> int:
 
 
 def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirectory, *, tells: bool = True) -> None:
-    """Bring a fresh runner to where the checkpoint was written; if it `tells`, log what cannot be as it was."""
+    """Load a checkpoint into a fresh runner; with `tells`, log what could not be restored."""
     with fitting("this run"):
         env_seed = seed_of(seed, f"environments resumed at iteration {checkpoint.state['runner']['iteration']}")
         reason = runner.load_state(checkpoint.tensors, checkpoint.state, env_seed=env_seed)
@@ -152,7 +204,7 @@ def go_on(runner: Runner, checkpoint: Checkpoint, seed: int, directory: RunDirec
 
 @contextmanager
 def fitting(what: str) -> Iterator[None]:
-    """Within it, whatever torch and NumPy raise for what is not theirs is the checkpoint's fault."""
+    """Turn what torch and NumPy raise for wrong shapes and types into a `CheckpointError`."""
     try:
         yield
     except HybridPPOError:

@@ -1,4 +1,4 @@
-"""Who is told of a training, from the arguments that `train` and `resume` share."""
+"""Callbacks and trackers of a training, from the arguments that `train` and `resume` share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ OnInterrupt = Literal["raise", "return"]
 
 @dataclass(frozen=True)
 class Reporting:
-    """Who is told of a training while it goes on, and how its end is told."""
+    """Callbacks of a training, and how it reports its end."""
 
     progress: bool = True
     """Whether to show a progress bar."""
@@ -40,7 +40,7 @@ class Reporting:
         """From the arguments of `train` and `resume`; trackers by name and others.
 
         Raises:
-            ConfigurationError: for what is no callback or no function, and trackers that cannot be had.
+            ConfigurationError: for a wrong callback or function, and for trackers whose package is missing.
         """
         if on_interrupt not in get_args(OnInterrupt):
             raise ConfigurationError(f"on_interrupt must be raise or return, got {shown(on_interrupt)}")
@@ -54,9 +54,9 @@ class Reporting:
 
 
 def named_trackers(options: dict[str, Any]) -> tuple[dict[str, Any], list[Tracker]]:
-    """The options with the names of trackers as one text, and the trackers that were given as they are.
+    """The options with the names of trackers as one text, and the trackers that were given as objects.
 
-    Where there are only such, nothing is said of names: a run that goes on keeps those that it has.
+    If only objects are given, the options have no names, so that a resumed run keeps its own.
     """
     track = options.get("track")
     if track is None or isinstance(track, str):

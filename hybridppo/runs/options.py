@@ -1,4 +1,4 @@
-"""What can be set about a run; and how options become arguments.
+"""The options of a run, and how they become arguments.
 
 A group of options is a frozen dataclass: a field with its default, the sentence of help below it, and its rule in
 `__post_init__`. `train`'s keyword arguments, the flags of the command line, `config.json` and what `resume` may change
@@ -25,52 +25,52 @@ from hybridppo.runs.distribution_policies import distribution_of
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, is_seconds, require_whole
 
 LARGEST_SEED = 2**128
-"""Nobody's seed is larger; and a larger number may be one that takes forever to read."""
+"""The limit for seeds: reading much larger numbers takes forever."""
 
 WITH_TARGET = {"changes_result": "target_return"}
-"""In the metadata of an option: it can change the result only if the other option is given."""
+"""Metadata of an option that can change the result only if the other option is given."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How long a run is, what it starts from, and what it leaves behind; checked when made."""
+    """The length of a run, what it starts from, and what it writes; checked when made."""
 
     total_steps: int = field(metadata=CHANGEABLE)
     """Environment steps, of all environments together, after which to stop; of several agents, each one's count."""
     total_episodes: int | None = field(default=None, metadata=CHANGEABLE)
-    """Episodes, likewise, after which to stop if that comes first."""
+    """Episodes of all environments together, after which to stop if that comes first."""
     seed: int | None = None
-    """Of everything random; without it, one is taken from the operating system and written down."""
+    """Seed of everything random; without it, one is taken from the operating system and saved."""
     num_workers: int | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
-    """Processes that step the environments, each its share; 0 steps them in this one. None takes one where sampling and
+    """Processes that step the environments; 0 steps them in this process. None takes one where sampling and
     learning overlap, and else none, or as many as placement auto finds best."""
     evaluation_episodes: int = field(default=0, metadata=CHANGEABLE | SAME_RESULT)
     """Deterministic episodes to run after training; 0 for none."""
     evaluate_every: int = field(default=0, metadata=CHANGEABLE | WITH_TARGET)
-    """Environment steps, of all environments together, between evaluations during training, which run in environments
-    of their own and change nothing of it; 0 for never. The best checkpoint is then chosen by them."""
+    """Environment steps, of all environments together, between evaluations during training; 0 for never. They
+    run in environments of their own and do not change the training. The best checkpoint is then chosen by them."""
     evaluate_episodes: int = field(default=10, metadata=CHANGEABLE | WITH_TARGET)
-    """Deterministic episodes in each of these, the same in all of them."""
+    """Deterministic episodes in each of these evaluations, the same in all of them."""
     evaluate_beside: bool | None = field(default=None, metadata=CHANGEABLE | WITH_TARGET)
     """Whether in a process of its own, beside the training, its result told when the next one is due; None for where
     sampling and learning overlap."""
     target_return: float | None = field(default=None, metadata=CHANGEABLE)
-    """Mean return at which to stop: of an evaluation during training where there are such, and else of the latest 100
+    """Mean return at which to stop: of an evaluation during training if there are any, else of the latest 100
     episodes."""
     track: str = field(default="", metadata=CHANGEABLE | SAME_RESULT)
-    """Trackers to write to, with commas between: tensorboard, wandb, trackio, mlflow."""
+    """Trackers to write to, separated by commas: tensorboard, wandb, trackio, mlflow."""
     start_from: str | None = None
     """A run directory, or a file that an agent was saved to, whose networks to start from; all else starts anew."""
     checkpoint_seconds: float = field(default=60.0, metadata=CHANGEABLE | SAME_RESULT)
     """How often to save, at least."""
     keep_checkpoints: int = field(default=3, metadata=CHANGEABLE | SAME_RESULT)
-    """How many of the newest checkpoints to keep; the best of all by mean return is kept besides."""
+    """How many of the newest checkpoints to keep, besides the best one by mean return."""
 
     distribution: str = field(default="local", metadata=CHANGEABLE)
     """Who runs where: a policy such as MultiLearner(2), or its text: local, multi:LEARNERS:SHARDS, coarse:SAMPLERS."""
     address: str | None = field(default=None, metadata=CHANGEABLE | SAME_RESULT)
-    """Of a Ray cluster that is there already, auto or HOST:PORT, for policies that run on Ray; without it, the one
-    that RAY_ADDRESS names, or else one that is started on this machine."""
+    """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without it, RAY_ADDRESS is
+    used, or Ray is started on this machine."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
@@ -121,7 +121,7 @@ def fields_of(*groups: type) -> dict[str, "Field[Any]"]:
 
 
 def is_changeable(option: "Field[Any]") -> bool:
-    """Whether a run that goes on may have another value of it."""
+    """Whether `resume` may change it."""
     return bool(option.metadata.get("changeable"))
 
 
@@ -129,7 +129,7 @@ def can_change_result(option: "Field[Any]", values: Mapping[str, Any]) -> bool:
     """Whether another value of an option can give a seed other metrics or another agent, rounding aside.
 
     Args:
-        option: the field, which declares it in its metadata: it can, unless it says otherwise.
+        option: the field; its metadata can say that it cannot.
         values: those of all options, by name.
     """
     says = option.metadata.get("changes_result", True)
@@ -142,18 +142,18 @@ def changeable_names() -> list[str]:
 
 
 def made(group: type[Group], options: dict[str, Any]) -> Group:
-    """A group from those of the options that are its own."""
+    """A group with its own options among these."""
     return group(**{name: options[name] for name in fields_of(group) if name in options})
 
 
 def changed(group: Group, options: dict[str, Any]) -> Group:
-    """A group with those of the options that are its own, and are not None, in place of its values."""
+    """A group with its own options among these changed, except for None."""
     changes = {name: options[name] for name in fields_of(type(group)) if options.get(name) is not None}
     return replace(group, **changes)  # type: ignore[type-var]
 
 
 def helps(group: type) -> dict[str, str]:
-    """The sentence of help of every field: the text below it in the source. Empty where there is no source."""
+    """The help of every field: the text below it in the source. Empty without the source."""
     try:
         text = Path(sys.modules[group.__module__].__file__ or "").read_text(encoding="utf-8")
     except OSError:
@@ -177,7 +177,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[Function], Function]:
-    """Let a function's `**options` be these: in its signature, in its docstring, and no others.
+    """Let a function's `**options` be these and no others, also in its signature and docstring.
 
     Args:
         names: of the options.
@@ -212,7 +212,7 @@ def takes_options(names: Iterable[str], *, optional: bool = False) -> Callable[[
 
 
 def _hint(name: str, ours: list[str]) -> str:
-    """What was meant by an argument that there is not: another one, or a setting of an agent."""
+    """A hint for an unknown argument: another argument, or a setting of an agent."""
     from hybridppo.agents.registry import AGENTS
 
     setting = OF_CONFIGS.get(name, name)

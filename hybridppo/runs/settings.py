@@ -1,4 +1,4 @@
-"""All that `config.json` says of a run: written when it begins, checked whoever wrote it when it goes on."""
+"""The settings in `config.json`: written when a run begins, and checked when it goes on."""
 
 import json
 import logging
@@ -31,12 +31,12 @@ logger = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 OF_ONES_OWN = ("agent", "loss", "networks")
-"""What a run may have that only Python can make again, by the names of `train`'s arguments."""
+"""Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run was asked to be, and the versions that it was begun with."""
+    """The settings of a run, and the versions that it was begun with."""
 
     env_id: str
     """The environment's id, or the name of the function that makes it."""
@@ -44,29 +44,28 @@ class Settings:
     config: AnyConfig
     environment: EnvironmentOptions
     run: RunOptions
-    """With its seed, also where none was given."""
+    """With the seed, also if none was given."""
     placement: dict[str, Any]
     """As `Placement.settings`."""
     observation_space: "gym.Space[Any]"
     action_space: "gym.Space[Any]"
     own: dict[str, str]
-    """The names of what is `OF_ONES_OWN`, where there is such."""
+    """The names of the user's own parts (`OF_ONES_OWN`)."""
     env_kwargs_not_saved: str | None = None
-    """The `env_kwargs` that the run was begun with, as text, if JSON cannot hold them. They are not in `environment`
-    then, once it is read from a file."""
+    """The `env_kwargs` of the run as text, if JSON cannot hold them. Then a file has no `env_kwargs`."""
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """The seed of everything random."""
         assert self.run.seed is not None  # `train` and `read` see to that
         return self.run.seed
 
     def with_options(self, options: dict[str, Any]) -> "Settings":
-        """The settings of a run that goes on with some options changed; None changes nothing."""
+        """The settings with some options changed; None changes nothing."""
         return replace(self, environment=changed(self.environment, options), run=changed(self.run, options))
 
     def to_json(self) -> dict[str, Any]:
-        """What `config.json` holds."""
+        """The contents of `config.json`."""
         return {
             "format_version": FORMAT_VERSION,
             "env_id": self.env_id,
@@ -103,10 +102,10 @@ class Settings:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> "Settings":
-        """The settings of a run, whole and of the right kinds.
+        """Read the settings of a run, and check their types.
 
         Raises:
-            RunDirectoryError: where `config.json` lacks one, or says what cannot be: which, the value and the rule.
+            RunDirectoryError: if `config.json` lacks a setting, or has an invalid one; the message has the rule.
         """
         file, found = directory.path / "config.json", upgraded_config(directory.config)
         read = partial(_read, file, found)
@@ -131,12 +130,12 @@ class Settings:
         )
 
     def source(self, env: EnvSource | None) -> EnvSource:
-        """What the run's environments are made from.
+        """What the run's environments are made from: an id, or a function.
 
         Raises:
-            CheckpointError: where `env` is another environment than the run's.
-            RunDirectoryError: where a function made it, or arguments that JSON cannot hold were for it: then a function
-                that makes it must be given.
+            CheckpointError: if `env` is another environment than the run's.
+            RunDirectoryError: if a function made it, or with arguments that JSON cannot hold: then `env` must be a
+                function that makes it.
         """
         if self.env_kwargs_not_saved is not None:
             if env is None or isinstance(env, str):
@@ -161,11 +160,11 @@ class Settings:
         return env
 
     def require_own(self, **given: object) -> None:
-        """Refuse a run to go on without what only Python can make again, or with what it did not have.
+        """Refuse to resume a run without its own parts, or with parts that it did not have.
 
         Raises:
-            RunDirectoryError: where something is missing.
-            CheckpointError: where something is given that the run was begun without.
+            RunDirectoryError: if something is missing.
+            CheckpointError: if something is given that the run was begun without.
         """
         for what, value in given.items():
             name = self.own.get(what)
@@ -178,10 +177,11 @@ class Settings:
 
 
 def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what `config.json` has of a run, all that can change the result of a seed, rounding aside, by name.
+    """The settings in `config.json` that can change the result of a seed, rounding aside.
 
-    Two runs in one environment that are alike in this differ in their seeds alone. Which settings these are follows
-    from their declarations (`can_change_result`); what earlier releases did not write is as it was then.
+    Two runs in one environment with equal settings of this kind differ only in their seeds. The declarations of the
+    settings decide which these are (`can_change_result`); settings that earlier releases did not write have their
+    defaults of then.
     """
     agent = found.get("agent", "ppo")
     kind = AGENTS[agent]
@@ -199,7 +199,7 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of_source(source: object) -> str:
-    """An environment's id; of a function or a class, its name."""
+    """An environment's id, or the name of a function or class."""
     return source if isinstance(source, str) else str(getattr(source, "__qualname__", type(source).__name__))
 
 
@@ -216,7 +216,7 @@ def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], defaul
 
 
 def _group(group: type[Made], file: Path, found: dict[str, Any]) -> Made:
-    """A group of options. Those that earlier releases did not write are as they were then: the defaults."""
+    """A group of options; those that earlier releases did not write have their defaults."""
     values = {name: found[name] for name in fields_of(group) if name in found}
     missing = [name for name in ("total_steps", "seed") if name in fields_of(group) and name not in found]
     if missing:

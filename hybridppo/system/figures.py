@@ -1,6 +1,7 @@
-"""Figures in the words that people read."""
+"""Figures as people read them."""
 
 import math
+from collections.abc import Sequence
 
 
 def shown_seconds(seconds: float) -> str:
@@ -16,3 +17,19 @@ def shown_seconds(seconds: float) -> str:
 def shown_return(mean: float) -> str:
     """The mean return of episodes, where there were any."""
     return f"return {mean:.1f}" if math.isfinite(mean) else "no whole episode"
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown whose columns have equal widths, so that a terminal shows it as well.
+
+    The first column is aligned to the left, the others to the right.
+    """
+    widths = [max(3, *map(len, column)) for column in zip(heads, *rows, strict=True)]
+    rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(_table_line(cells, widths) for cells in (heads, rules, *rows))
+
+
+def _table_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *others = zip(cells, widths, strict=True)
+    padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+    return f"| {' | '.join(padded)} |"

@@ -1,7 +1,9 @@
-"""What fails, and may go on failing for days: told of, but not a thousand times a second."""
+"""Warnings of something that may fail for days: at most one a minute."""
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ class ThrottledWarning:
         self._warned_at = 0.0
 
     def failed(self, error: BaseException, consequence: str) -> None:
-        """Count a failure, and warn of it where none was warned of just now."""
+        """Count a failure, and warn of it unless there was a warning just now."""
         self.failures += 1
         now = time.monotonic()
         if self.failures == 1 or now - self._warned_at > SECONDS_BETWEEN_WARNINGS:
@@ -30,8 +32,18 @@ class ThrottledWarning:
             times = "" if self.failures == 1 else f" ({self.failures} times in a row)"
             logger.warning("%s FAILED%s: %s: %s; %s", self._what, times, type(error).__name__, error, consequence)
 
+    @contextmanager
+    def tolerating(self, kind: type[Exception], consequence: str) -> Iterator[None]:
+        """Warn of errors of this kind instead of raising them."""
+        try:
+            yield
+        except kind as error:
+            self.failed(error, consequence)
+        else:
+            self.works()
+
     def works(self) -> None:
-        """It worked."""
+        """Note a success, and report it if there were failures before."""
         if self.failures:
             logger.warning("%s works again, after %d failures", self._what, self.failures)
             self.failures = 0

@@ -28,11 +28,10 @@ from hybridppo.reporting.callbacks import Callback, Loggers
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import ResumeKeywords
-from hybridppo.runs.loading import agent_of, rewind_to
+from hybridppo.runs.loading import agent_of, rewind_to, start_from
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import changeable_names, takes_options
 from hybridppo.runs.settings import Settings
-from hybridppo.runs.starting import start_from
 from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
 from hybridppo.system.interruption import Interruption
 from hybridppo.training.train import TrainResult, run_by_groups

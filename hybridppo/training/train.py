@@ -42,11 +42,10 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runs.compiling import compiled_if_possible, compiled_options
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
-from hybridppo.runs.loading import go_on
+from hybridppo.runs.loading import go_on, start_from
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import Settings, name_of_source
-from hybridppo.runs.starting import start_from
 from hybridppo.system.interruption import Interruption, Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads

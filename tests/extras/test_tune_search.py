@@ -65,7 +65,7 @@ def test_a_search_ends_in_an_entry_and_goes_on_where_it_is(tmp_path: Path) -> No
     rates = [one.params["learning_rate"] for one in study.trials]
     assert len(set(rates)) == 3  # the one that was taken up again, and no other, was tried before
     assert rates[0] == PPOConfig().learning_rate
-    with pytest.raises(ConfigurationError, match="holds a search with total_steps 400, not 500"):
+    with pytest.raises(ConfigurationError, match="was begun with total_steps 400, not 500"):
         search(tmp_path, total_steps=500)
 
 
@@ -166,7 +166,7 @@ def test_functions_and_masks_are_searched_with(tmp_path: Path) -> None:
     assert hybridppo.tuned("Sized", file=tmp_path / "tuned.json") == entry.config
     for settings in settings_below(tmp_path):
         assert (settings["env_kwargs"], settings["action_masks"]) == ({"size": 3}, True)
-    with pytest.raises(ConfigurationError, match="holds a search with action_masks True, not False"):
+    with pytest.raises(ConfigurationError, match="was begun with action_masks True, not False"):
         hybridppo.tune(Sized, trials=1, **{**options, "action_masks": False})
 
 

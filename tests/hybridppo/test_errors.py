@@ -11,8 +11,9 @@ import pytest
 
 import hybridppo
 from hybridppo import ConfigurationError, RunDirectoryError
-from hybridppo.commands.exits import EXIT_INTERRUPTED, report
 from hybridppo.commands.main import COMMANDS
+from hybridppo.commands.parsing import EXIT_INTERRUPTED
+from hybridppo.commands.train import report
 from hybridppo.errors import command, pip_install
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.training.train import TrainResult

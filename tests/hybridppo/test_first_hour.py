@@ -24,7 +24,7 @@ from toy_environments import IdentityDiscrete
 import hybridppo
 from hybridppo import CheckpointError, EnvError, RunDirectoryError
 from hybridppo.commands.main import main
-from hybridppo.commands.tables import for_terminals
+from hybridppo.system.figures import markdown_table
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_epochs=1, num_minibatches=2, hidden_sizes=(8,))
 BATCH = CONFIG.batch_size
@@ -368,28 +368,12 @@ def test_another_goal_says_what_it_does_to_what_is_annealed(
 # What the command line shows
 
 
-def test_a_table_is_for_terminals_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    with pytest.raises(SystemExit) as exited:
-        main(["placements", "CartPole-v1", "--num-envs", "2", "--num-steps", "16", "--no-progress"])
-    assert exited.value.code == 0
-    out = capsys.readouterr().out
-    assert "|" not in out
-    assert "placement" in out.splitlines()[0]
-
-
-def test_columns_are_as_wide_as_what_is_in_them() -> None:
-    markdown = "before\n| a | ms |\n|---|---:|\n| **long name** | 1.00 |\n| b | 12.00 |\n\nafter"
-    assert for_terminals(markdown).splitlines() == [
-        "before",
-        "a               ms",
-        "-----------  -----",
-        "long name *   1.00",
-        "b            12.00",
-        "",
-        "after",
+def test_the_columns_of_a_table_have_equal_widths() -> None:
+    assert markdown_table(("a", "ms"), [("**long name**", "1.00"), ("b", "12.00")]).splitlines() == [
+        "| a             |    ms |",
+        "| ------------- | ----: |",
+        "| **long name** |  1.00 |",
+        "| b             | 12.00 |",
     ]
 
 

@@ -1,15 +1,15 @@
-"""What is wrong with an environment, how to mend it, and how fast it steps.
+"""What is wrong with an environment, how to fix it, and how fast it steps.
 
     report = hybridppo.check_env("CartPole-v1")
     print(report)
 
-An environment that can be trained in has no errors. Warnings are what learning often fails on; notes are good to know.
+An environment that can be trained in has no errors. Warnings name frequent reasons why learning fails.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -17,16 +17,14 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from hybridppo.environments.checking.check_tensors import check_tensor_env
-from hybridppo.environments.checking.random_steps import (
-    STEPS_OF_AN_EPISODE,
+from hybridppo.environments.checking.report import (
+    EnvReport,
     Seen,
     global_generators,
     in_time,
-    judge_sizes,
     steps_to_repeat,
     timed,
 )
-from hybridppo.environments.checking.report import EnvReport
 from hybridppo.environments.checks import checked_step, describe_error
 from hybridppo.environments.making import WHERE_TO_LOOK, is_tensor_env, require_single
 from hybridppo.environments.named import make_env, note_of
@@ -49,26 +47,25 @@ from hybridppo.system.validation import is_seconds, require_whole
 Array = NDArray[Any]
 
 STEPS_TO_REPEAT = 100
-"""How many steps are made twice, to see whether a seed gives the same episode."""
+"""How many steps are repeated, to see whether a seed gives the same episode."""
 SECONDS_WORTH_WORKERS = 100e-6
-"""A step slower than this gains from worker processes, where there are cores for them."""
+"""Worker processes make steps faster that are slower than this, if there are cores for them."""
 SECONDS_TO_STEP = 10.0
-"""A slow environment makes fewer steps than were asked for."""
+"""The time limit for steps."""
 
 
 def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_STEP, seed: int = 0) -> EnvReport:
     """Make an environment, step it with random actions, and report.
 
     Args:
-        env: an environment's id, or a function that makes one; of several agents, or of tensors, too; or an environment
-            of tensors itself.
-        steps: how many to make, or fewer,
-        seconds: where those take longer than this; the report says how many there were.
-        seed: of its resets, and of the actions.
+        env: an environment's id; a function that makes one, also of several agents or of tensors; or an environment of
+            tensors.
+        steps: how many steps to make at most.
+        seconds: stop stepping after this time; the report has the number of steps made.
+        seed: of the resets and of the actions.
 
     Raises:
-        ConfigurationError: for numbers that cannot be; for a function that makes a vector: check one of its
-            environments.
+        ConfigurationError: for invalid numbers, and for a function that makes a vector: check one of its environments.
     """
     steps = require_whole("steps", steps)
     if not is_seconds(seconds):
@@ -117,18 +114,35 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
     return report
 
 
+class _Step(NamedTuple):
+    """What a step of an environment of one agent or several gave."""
+
+    rows: Array
+    """Observations of the agents that are present, `[agents present, *shape]`."""
+    rewards: list[float]
+    """Rewards of the agents that acted."""
+    acted: Array
+    """Which agents acted, `[agents]`."""
+    ended: Array
+    """Whose episode ended, `[agents]`."""
+    is_over: bool
+    """Whether the environment must be reset."""
+
+
 class _Check:
-    """One environment under examination."""
+    """A check of an environment of one agent."""
+
+    _num_agents = 1
 
     def __init__(self, env: Any, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
         self._env, self._make, self._report, self._seed = env, make, report, seed
         self._spaces: Any = env
-        """What has the spaces that an agent is made for."""
+        """The object that has an agent's spaces."""
         self._saved: object = env
-        """What a checkpoint would save."""
+        """The object whose state a checkpoint saves."""
 
     def run(self, source: EnvSource, steps: int, seconds: float) -> None:
-        """All of it, as far as it goes; `source` is what the environments are made from."""
+        """Run all checks; `source` is what environments are made from."""
         if not self._has_spaces():
             return
         with _reported(self._report, "it fails"):
@@ -162,46 +176,34 @@ class _Check:
         return report.is_usable
 
     def _step_randomly(self, steps: int, seconds: float) -> Seen:
-        env, report = self._env, self._report
-        actions, encode = env.action_space, self._encode
-        actions.seed(self._seed)
-        observation, info = self._reset(env, self._seed)
-        seen = Seen(encode)
-        seen.add(encode.one(observation)[None], [])
-        length = 0
-        has_mask = isinstance(info, dict) and info.get("action_mask") is not None
-        if has_mask:
+        env, report, seen = self._env, self._report, Seen(self._encode)
+        self._seed_actions(env)
+        seen.add(self._begin(env, self._seed), [])
+        if any(mask is not None for mask in self._masks(env)):
             report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
+        lengths = np.zeros(self._num_agents, np.int64)
         for _ in in_time(steps, seconds, report):
-            action = actions.sample(info["action_mask"]) if has_mask else actions.sample()
+            actions = self._sample_actions(env)
             with timed(seen.step_seconds):
-                result = env.step(action)
-            # As in training: bounds are held to in the first step, and warned of later.
-            observation, reward, terminated, truncated, info = checked_step(encode, result, bounds=not report.steps)
+                result = env.step(actions)
+            # As in training: values out of bounds are an error in the first step, and a warning later.
+            found = self._read(env, result, bounds=not report.steps)
             report.steps += 1
-            length += 1
-            seen.add(encode.one(observation)[None], [reward])
-            if terminated or truncated:
-                report.episode_lengths.append(length)
-                length = 0
+            seen.add(found.rows, found.rewards)
+            lengths += found.acted
+            report.episode_lengths += lengths[found.ended].tolist()
+            lengths[found.ended] = 0
+            if found.is_over:
                 with timed(seen.reset_seconds):
-                    observation, info = self._reset(env, None, bounds=False)
-                seen.add(encode.one(observation)[None], [])
+                    rows = self._begin(env, None, bounds=False)
+                seen.add(rows, [])
         return seen
 
     def _judge(self, seen: Seen) -> None:
-        """What learning often fails on."""
-        report, rewards, largest = self._report, np.asarray(seen.rewards), np.abs(seen.extremes).max(0)
-        seen.tell_times(report)
+        report, rewards = self._report, np.asarray(seen.rewards)
         if outside := self._encode.warning_of_extremes(seen.extremes):
             report.add("warning", outside, "give the space the true bounds (-inf and inf where there are none)")
-        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
-            report.add(
-                "warning",
-                f"no episode ended in {report.steps:,} random steps",
-                "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)",
-            )
-        judge_sizes(report, self._encode.names, largest, rewards)
+        seen.judge(report, "limit them: gymnasium.wrappers.TimeLimit(env, max_episode_steps=1000)")
         if rewards.any() and np.ptp(rewards) == 0.0 and len(set(report.episode_lengths)) <= 1:
             report.add(
                 "warning",
@@ -216,7 +218,7 @@ class _Check:
             )
 
     def _check_repeats(self) -> None:
-        """Whether a seed gives the same episode, whatever else draws from the global generators."""
+        """Check that a seed gives the same episode, also with other states of the global generators."""
         first = self._trajectory(global_seed=0)
         if not _same(first, self._trajectory(global_seed=0)):
             self._report.add(
@@ -235,18 +237,12 @@ class _Check:
         env = self._make()
         try:
             with global_generators(global_seed):
-                actions = env.action_space  # of which a reset may make another, as highway-env's does
-                actions.seed(self._seed)
-                observation, info = self._reset(env, self._seed)
-                seen = [self._encode.one(observation)]
+                self._seed_actions(env)
+                seen = [self._begin(env, self._seed)]
                 for step in steps_to_repeat(STEPS_TO_REPEAT, self._report):
-                    mask = info.get("action_mask") if isinstance(info, dict) else None
-                    action = actions.sample(mask) if mask is not None else actions.sample()
-                    observation, reward, terminated, truncated, info = checked_step(
-                        self._encode, env.step(action), bounds=step == 0
-                    )
-                    seen += [self._encode.one(observation), np.asarray(reward)]
-                    if terminated or truncated:
+                    found = self._read(env, env.step(self._sample_actions(env)), bounds=step == 0)
+                    seen += [found.rows, np.asarray(found.rewards)]
+                    if found.is_over:
                         break
                 return seen
         finally:
@@ -265,79 +261,82 @@ class _Check:
             remedy = "a resumed run starts new episodes; get_state() and set_state(state) would make it exact"
             self._report.add("note", f"its state cannot be saved: {error}", remedy)
 
-    def _reset(self, env: "gym.Env[Any, Any]", seed: int | None, *, bounds: bool = True) -> tuple[Any, Any]:
+    def _seed_actions(self, env: Any) -> None:
+        self._action_space = env.action_space  # a reset may replace it, as highway-env's does
+        self._action_space.seed(self._seed)
+
+    def _begin(self, env: Any, seed: int | None, *, bounds: bool = True) -> Array:
+        """Reset; the rows of observations, `[agents, *shape]`."""
         result: Any = env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadValueError("its reset did not return two values, as gymnasium.Env.reset: observation, info")
-        return self._encode.checked(result[0], bounds=bounds), result[1]
+        observation, self._info = self._encode.checked(result[0], bounds=bounds), result[1]
+        return self._encode.one(observation)[None]
+
+    def _masks(self, env: Any) -> list[Any]:
+        """The action mask of each agent, or None."""
+        return [self._info.get("action_mask") if isinstance(self._info, dict) else None]
+
+    def _sample_actions(self, env: Any) -> Any:
+        return self._action_space.sample(self._masks(env)[0])
+
+    def _read(self, env: Any, result: Any, *, bounds: bool) -> _Step:
+        observation, reward, terminated, truncated, self._info = checked_step(self._encode, result, bounds=bounds)
+        has_ended = bool(terminated or truncated)
+        ones = np.ones(1, bool)
+        return _Step(self._encode.one(observation)[None], [reward], ones, ones & has_ended, has_ended)
 
 
 class _AgentsCheck(_Check):
-    """An environment of several agents, whose answers `ParallelEnvironment` looks at."""
+    """A check of an environment of several agents, whose values `ParallelEnvironment` checks."""
 
     def __init__(self, env: ParallelEnvironment, make: Callable[[], Any], report: EnvReport, seed: int) -> None:
         super().__init__(env, make, report, seed)
-        self._spaces, self._saved = env.agent, env.env
+        self._spaces, self._saved, self._num_agents = env.agent, env.env, len(env.agents)
         names = ", ".join(map(str, env.agents))
         report.add("note", f"it has {len(env.agents)} agents, which share a policy: {names}", "a row for each of them")
 
     def look_for_races(self, definition: Any) -> None:
-        """Whether the phases of a compiled environment are what they must be."""
+        """Report the phases of a compiled environment that race."""
         from hybridppo.compiled.python_form import phases_that_race
 
         for problem in phases_that_race(definition):
             self._report.add("error", problem)
 
-    def _step_randomly(self, steps: int, seconds: float) -> Seen:
-        env, report, num_agents = self._env, self._report, len(self._env.agents)
+    def _seed_actions(self, env: Any) -> None:
         env.agent.action_space.seed(self._seed)
-        rows, _ = env.reset(seed=self._seed)
-        if any(info.get("action_mask") is not None for info in env.infos.values()):
-            report.add("note", "its infos have an 'action_mask'", "train with action_masks=True (--action-masks)")
-        seen = Seen(self._encode)
-        seen.add(rows[env.present], [])
-        lengths = np.zeros(num_agents, np.int64)
-        for _ in in_time(steps, seconds, report):
-            was_there, actions = env.present.copy(), self._actions(env)
-            with timed(seen.step_seconds):
-                rows, of_step, terminated, truncated, _ = env.step(actions)
-            report.steps += 1
-            env.require_finite()
-            seen.add(rows[env.present], of_step[was_there].tolist())
-            lengths += was_there
-            has_ended = terminated | truncated
-            report.episode_lengths += lengths[has_ended].tolist()
-            lengths[has_ended] = 0
-            if not env.present.any():
-                with timed(seen.reset_seconds):
-                    rows, _ = env.reset()
-                seen.add(rows[env.present], [])
-        return seen
 
-    def _trajectory(self, global_seed: int) -> list[Array]:
-        env = self._make()
-        try:
-            with global_generators(global_seed):
-                env.agent.action_space.seed(self._seed)
-                seen = [env.reset(seed=self._seed)[0].copy()]
-                for _ in steps_to_repeat(STEPS_TO_REPEAT, self._report):
-                    rows, rewards, *_ = env.step(self._actions(env))
-                    seen += [rows.copy(), rewards.copy()]
-                    if not env.present.any():
-                        break
-                return seen
-        finally:
-            env.close()
+    def _begin(self, env: Any, seed: int | None, *, bounds: bool = True) -> Array:
+        rows, _ = env.reset(seed=seed)
+        return self._present_rows(env, rows)
 
-    def _actions(self, env: ParallelEnvironment) -> list[Any]:
-        """At random, of those that are allowed, for every agent."""
-        infos = [env.infos.get(agent) or {} for agent in env.agents]
-        return [env.agent.action_space.sample(info.get("action_mask")) for info in infos]
+    def _present_rows(self, env: Any, rows: Array) -> Array:
+        self._acting = env.present.copy()
+        present: Array = rows[self._acting]
+        return present
+
+    def _masks(self, env: Any) -> list[Any]:
+        return [(env.infos.get(agent) or {}).get("action_mask") for agent in env.agents]
+
+    def _sample_actions(self, env: Any) -> list[Any]:
+        return [env.agent.action_space.sample(mask) for mask in self._masks(env)]
+
+    def _read(self, env: Any, result: Any, *, bounds: bool) -> _Step:
+        rows, rewards, terminated, truncated, _ = result
+        env.require_finite()
+        acted = self._acting
+        return _Step(
+            self._present_rows(env, rows),
+            rewards[acted].tolist(),
+            acted,
+            terminated | truncated,
+            not env.present.any(),
+        )
 
 
 @contextlib.contextmanager
 def _reported(report: EnvReport, what: str) -> Iterator[None]:
-    """Within it, what an environment raises, or returns that cannot be used, is an error in the report."""
+    """Report what an environment raises, and unusable values that it returns, as errors."""
     try:
         yield
     except (ConfigurationError, KeyboardInterrupt):

@@ -1,6 +1,5 @@
 """What is wrong with an environment of tensors, and how fast it steps: `check_env` for these."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,26 +7,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridppo.environments.checking.random_steps import STEPS_OF_AN_EPISODE, in_time, judge_sizes, steps_to_repeat
-from hybridppo.environments.checking.report import EnvReport
-from hybridppo.environments.tensors import TensorEnvironments
+from hybridppo.environments.checking.report import EnvReport, Seen, in_time, steps_to_repeat, timed
+from hybridppo.environments.tensors import TensorEnvironments, on_host
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.on_tensors import TensorActions, words
 
 MOST_STEPS_TO_REPEAT = 50
-"""How many steps are made twice, to see whether a seed, or a saved state, gives the same ones."""
+"""How many steps are repeated, to see whether a seed and a saved state give the same steps."""
 
 
 def check_tensor_env(env: Any, report: EnvReport, *, steps: int, seconds: float, seed: int) -> None:
-    """Step an environment with random actions, and say what was found.
+    """Step an environment with random actions, and add to the report.
 
     Args:
         env: a `TensorEnv`.
-        report: what is found is added to it.
-        steps: to make, of all environments together, or fewer,
-        seconds: where those take longer than this.
-        seed: of its resets, and of the actions.
+        report: findings are added to it.
+        steps: how many steps to make at most, of all environments together.
+        seconds: stop stepping after this time.
+        seed: of the resets and of the actions.
     """
     try:
         environments = TensorEnvironments(env, env.num_envs, owns=False)
@@ -39,7 +37,7 @@ def check_tensor_env(env: Any, report: EnvReport, *, steps: int, seconds: float,
 
 
 class _TensorCheck:
-    """One environment under examination."""
+    """A check of an environment of tensors."""
 
     def __init__(self, environments: TensorEnvironments, report: EnvReport, seed: int) -> None:
         self._environments, self._report, self._seed = environments, report, seed
@@ -47,7 +45,7 @@ class _TensorCheck:
         self._actions = TensorActions(self._distribution, environments.device)
 
     def _action(self, step: int) -> Any:
-        """At random, all choices alike, and numbers from normals of deviation 1."""
+        """Random actions: all choices with equal probability, numbers from normals of deviation 1."""
         environments, actions = self._environments, self._actions
         noise = actions.noise(
             words(
@@ -59,54 +57,39 @@ class _TensorCheck:
         return actions.to_env(actions.sample(outputs, noise))
 
     def step_randomly(self, steps: int, seconds: float) -> None:
-        """So many steps of every environment, or as many as there is time for, looked at one by one."""
-        environments, report = self._environments, self._report
-        numbers_of = environments.on_device.numbers
+        """Make this many steps of every environment, or as many as there is time for, and report."""
+        environments, report, seen = self._environments, self._report, Seen(self._environments.encode)
         report.add("note", f"its tensors are on {environments.device}", "it is sampled there")
-        start = time.perf_counter()
-        rows = environments.begin(self._seed)
-        report.seconds_per_reset = time.perf_counter() - start
-        largest = np.zeros(environments.encode.layout.num_numbers)
-        rewards: list[float] = []
-        step_seconds, lengths = [], torch.zeros(environments.num_envs, dtype=torch.int64, device=environments.device)
-        num_cut = num_unknown = 0
+        with timed(seen.reset_seconds):
+            environments.begin(self._seed)
+        lengths = np.zeros(environments.num_envs, np.int64)
+        num_truncated = num_unknown = 0
         for step in in_time(steps, seconds, report, at_once=environments.num_envs):
             action = self._action(step)
-            start = time.perf_counter()
-            taken = environments.advance(action)
-            environments.require_finite("reward", taken.rewards[None], f"in step {step + 1}")  # which also waits for it
-            step_seconds.append(time.perf_counter() - start)
-            rows = taken.observations
-            environments.require_finite("observation", rows[None], f"in step {step + 1}")
+            with timed(seen.step_seconds):
+                taken = environments.advance(action)
+                # This also waits for the step.
+                environments.require_finite("reward", taken.rewards[None], f"in step {step + 1}")
+            environments.require_finite("observation", taken.observations[None], f"in step {step + 1}")
             report.steps += environments.num_envs
-            largest = np.maximum(largest, _listed(numbers_of(rows).flatten(1).abs().amax(0)))
-            rewards += taken.rewards.tolist()
+            seen.add(on_host(taken.observations), taken.rewards.tolist())
+            terminated, truncated = on_host(taken.terminated), on_host(taken.truncated)
             lengths += 1
-            ended = taken.terminated | taken.truncated
-            report.episode_lengths += [
-                length for length, has in zip(lengths.tolist(), ended.tolist(), strict=True) if has
-            ]
-            lengths.masked_fill_(ended, 0)
-            cut = int((taken.truncated & ~taken.terminated).sum())
-            num_cut += cut
-            num_unknown += cut * (taken.finals is None)
-        report.seconds_per_step = float(np.median(step_seconds))
-        self._judge(largest, np.asarray(rewards), num_cut, num_unknown)
-
-    def _judge(self, largest: Any, rewards: Any, num_cut: int, num_unknown: int) -> None:
-        report, names = self._report, self._environments.encode.names
-        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
-            report.add("warning", f"no episode ended in {report.steps:,} random steps", "limit them, by truncation")
+            report.episode_lengths += lengths[terminated | truncated].tolist()
+            lengths[terminated | truncated] = 0
+            found = int((truncated & ~terminated).sum())
+            num_truncated += found
+            num_unknown += found * (taken.finals is None)
         if num_unknown:
             report.add(
                 "warning",
-                f"{num_unknown} of {num_cut} truncated episodes came without infos['final_obs']",
+                f"{num_unknown} of {num_truncated} truncated episodes came without infos['final_obs']",
                 "give it: else the value of the observation before the last action stands for what followed",
             )
-        judge_sizes(report, names, largest, rewards)
+        seen.judge(report, "limit them, by truncation")
 
     def look_at_repeats(self) -> None:
-        """Whether a seed gives the same steps again, and whether a saved state does."""
+        """Check that a seed and a saved state give the same steps again."""
         environments, report = self._environments, self._report
 
         def begun() -> list[Tensor]:
@@ -131,10 +114,6 @@ class _TensorCheck:
             taken = self._environments.advance(self._action(step))
             seen += [taken.observations.clone(), taken.rewards.clone()]
         return seen
-
-
-def _listed(tensor: Tensor) -> Any:
-    return np.asarray(tensor.tolist(), dtype=np.float64)
 
 
 def _same(some: list[Tensor], others: list[Tensor]) -> bool:

@@ -1,39 +1,54 @@
-"""What is said of an environment that was checked."""
+"""The report on an environment, and what all checks share."""
 
+import contextlib
+import random
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.system.figures import shown_seconds
 
+Array = NDArray[Any]
 Severity = Literal["error", "warning", "note"]
+
+
+STEPS_OF_AN_EPISODE = 500
+"""In fewer steps than this, no episode need have ended."""
+LARGE = 100.0
+"""An agent learns slowly from numbers larger than this."""
+SECONDS_TO_REPEAT = 2.0
+"""How long the steps may take that are repeated; a slow environment repeats fewer."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about an environment."""
+    """One thing about an environment."""
 
     severity: Severity
     what: str
     """What was seen."""
-    mend: str = ""
+    fix: str = ""
     """What to do about it."""
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.what}" + (f" -> {self.mend}" if self.mend else "")
+        return f"{self.severity}: {self.what}" + (f" -> {self.fix}" if self.fix else "")
 
 
 @dataclass
 class EnvReport:
-    """What was found, and what was measured."""
+    """The findings and measurements."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
     steps: int = 0
-    """How many were made."""
+    """Steps made."""
     seconds_per_step: float = float("nan")
-    """Median, resets left out."""
+    """Median, without resets."""
     seconds_per_reset: float = float("nan")
     episode_lengths: list[int] = field(default_factory=list)
 
@@ -42,9 +57,9 @@ class EnvReport:
         """Whether it can be trained in."""
         return not any(finding.severity == "error" for finding in self.findings)
 
-    def add(self, severity: Severity, what: str, mend: str = "") -> None:
+    def add(self, severity: Severity, what: str, fix: str = "") -> None:
         """Add a finding."""
-        self.findings.append(Finding(severity, what, mend))
+        self.findings.append(Finding(severity, what, fix))
 
     def __str__(self) -> str:
         order = {"error": 0, "warning": 1, "note": 2}
@@ -56,3 +71,85 @@ class EnvReport:
             lines.append(f"{self.steps:,} steps: {shown_seconds(self.seconds_per_step)} a step{resets}{lengths}")
         lines.append(f"{self.name}: {'can be trained in' if self.is_usable else 'cannot be trained in'}")
         return "\n".join(lines)
+
+
+class Seen:
+    """What random steps have shown: observations, rewards and times."""
+
+    def __init__(self, encode: ObservationEncoder) -> None:
+        self._encode = encode
+        self.extremes = np.outer((np.inf, -np.inf), np.ones(encode.layout.num_numbers))
+        """The smallest and the largest value of each number of an observation."""
+        self.rewards: list[float] = []
+        self.step_seconds: list[float] = []
+        self.reset_seconds: list[float] = []
+
+    def add(self, rows: Array, rewards: list[float]) -> None:
+        """Add rows `[N, *shape]` and rewards."""
+        self.rewards += rewards
+        numbers = self._encode.layout.numbers(rows)
+        if numbers.size:  # images have none, and at an episode's end no agent may be left
+            least, most = self.extremes
+            np.minimum(least, numbers.min(0), out=least)
+            np.maximum(most, numbers.max(0), out=most)
+
+    def judge(self, report: EnvReport, how_to_limit: str) -> None:
+        """Report the times, and what learning often fails on.
+
+        Args:
+            report: findings are added to it.
+            how_to_limit: how to limit the length of episodes.
+        """
+        report.seconds_per_step = float(np.median(self.step_seconds))
+        report.seconds_per_reset = float(np.median(self.reset_seconds)) if self.reset_seconds else float("nan")
+        largest, rewards = np.abs(self.extremes).max(0), np.asarray(self.rewards)
+        if not report.episode_lengths and report.steps >= STEPS_OF_AN_EPISODE:
+            report.add("warning", f"no episode ended in {report.steps:,} random steps", how_to_limit)
+        if largest.size and largest.max() > LARGE:
+            name = self._encode.names[int(largest.argmax())]
+            fix = "PPO normalises observations (normalize_observations); for other agents, scale them to about 1"
+            report.add("note", f"observation{name} goes up to {largest.max():g}", fix)
+        if np.abs(rewards).max() > LARGE:
+            fix = "PPO normalises rewards (normalize_rewards); for other agents, scale them to about 1"
+            report.add("note", f"rewards go up to {np.abs(rewards).max():g}", fix)
+        if not rewards.any():
+            fix = "random actions found none: expect a long training"
+            report.add("warning", f"all {len(rewards):,} rewards were 0", fix)
+
+
+def in_time(steps: int, seconds: float, report: EnvReport, *, at_once: int = 1) -> Iterator[int]:
+    """Count steps, each of `at_once` environments; after `seconds`, stop early and add a note."""
+    start = time.perf_counter()
+    for step in range(steps):
+        yield step
+        spent = time.perf_counter() - start
+        if spent > seconds and step + 1 < steps:
+            fix = "for more, check_env(..., seconds=60), or --seconds 60"
+            report.add("note", f"{report.steps:,} of {steps * at_once:,} steps took {spent:.0f} s", fix)
+            return
+
+
+def steps_to_repeat(most: int, report: EnvReport) -> range:
+    """A range of `most` steps, or of as many as probably take `SECONDS_TO_REPEAT`."""
+    return range(max(1, min(most, int(SECONDS_TO_REPEAT / max(report.seconds_per_step, 1e-9)))))
+
+
+@contextlib.contextmanager
+def timed(seconds: list[float]) -> Iterator[None]:
+    """Append the seconds that the block takes."""
+    start = time.perf_counter()
+    yield
+    seconds.append(time.perf_counter() - start)
+
+
+@contextlib.contextmanager
+def global_generators(seed: int) -> Iterator[None]:
+    """Seed Python's and NumPy's global generators, and restore them afterwards."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002

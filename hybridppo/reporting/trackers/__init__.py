@@ -1,5 +1,5 @@
-"""Trackers: where people look at their trainings, as TensorBoard and Weights & Biases are.
+"""Trackers, such as TensorBoard and Weights & Biases.
 
-A file for each, listed in `registry.py`; none of their packages is imported before it is used. Not here: when rows are
-sent, and what happens where that fails, which is `tracking.py`'s, for all of them alike. Begin with `base.py`.
+A file for each, listed in `registry.py`; their packages are imported when they are used. `tracking.py` decides when
+rows are sent, and what happens if that fails. Begin with `base.py`.
 """

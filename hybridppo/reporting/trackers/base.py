@@ -1,4 +1,4 @@
-"""What a tracker is asked to do.
+"""The interface of trackers.
 
 class Printer(Tracker):
     name = "printer"
@@ -16,47 +16,47 @@ from pathlib import Path
 from typing import Any
 
 Row = tuple[int, dict[str, float]]
-"""Environment steps, and numbers by name."""
+"""Environment steps, and values by name."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run when it begins."""
+    """What a tracker knows of a run."""
 
     name: str
-    """Of the run directory's folder; without one, the environment and the seed."""
+    """The name of the run directory; without one, the environment and the seed."""
     config: dict[str, Any]
-    """Everything that was asked for, as `config.json` has it."""
+    """All settings, as in `config.json`."""
     run_dir: Path | None
 
     def flat_config(self) -> dict[str, str | int | float | bool | None]:
-        """The configuration without nesting: `config.learning_rate` and the like, and where the run lies."""
+        """The settings without nesting (`config.learning_rate`), and the path of the run directory."""
         found: dict[str, Any] = {}
         _flatten(self.config, "", found)
         return {**found, "run_dir": None if self.run_dir is None else str(self.run_dir.resolve())}
 
 
 class Tracker:
-    """Takes what a run has to tell; a subclass overrides `log`, and what else it needs.
+    """Takes the metrics of a run. A subclass overrides `log`, and what else it needs.
 
-    All methods are called in one thread, beside the training. Each may raise whatever it likes: that is warned of, and
-    it is asked again later, with the same rows. It never ends a training.
+    All methods are called in one thread, beside the training. What they raise is
+    logged, and they are called again later with the same rows. A tracker never ends a training.
     """
 
     name: str = ""
-    """What it is called in messages, and in the run directory's folder `trackers/`."""
+    """Its name in messages, and in the run directory's folder `trackers/`."""
     needs_run_dir: bool = False
-    """Whether it cannot do without a run directory."""
+    """Whether it needs a run directory."""
 
     def open(self, run: TrackedRun, before: str | None) -> str | None:
         """Begin, or go on.
 
         Args:
-            run: what there is to know of it.
+            run: the run.
             before: what `open` returned when the run, which is resumed, was tracked before; else None.
 
         Returns:
-            What is needed to go on with the same run later, where that is something.
+            What `open` needs to go on with the same run later, or None.
         """
         return None
 
@@ -65,7 +65,7 @@ class Tracker:
         raise NotImplementedError
 
     def close(self) -> None:
-        """The training has ended; called where `open` has returned."""
+        """The training has ended; called if `open` has returned."""
 
 
 def _flatten(value: dict[str, Any], prefix: str, into: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The trackers that there are, by name. A further one is a file and a line here."""
+"""The library's trackers by name. A new one is a file and a line here."""
 
 import difflib
 import importlib
@@ -23,7 +23,7 @@ def names_of_trackers(track: object) -> list[str]:
     """The names in a text, with commas between.
 
     Raises:
-        ConfigurationError: where one of them is no tracker's.
+        ConfigurationError: if one of them is no tracker's.
     """
     if not isinstance(track, str):
         raise ConfigurationError(f"track must name trackers, with commas between, got {shown(track)}")
@@ -40,7 +40,7 @@ def tracker_of(name: str) -> "Tracker":
     """A tracker with its own defaults.
 
     Raises:
-        ConfigurationError: where its package is not installed.
+        ConfigurationError: if its package is not installed.
     """
     if importlib.util.find_spec(name) is None:
         raise ConfigurationError(f"tracking with {name} needs a package: {pip_install(name)}")

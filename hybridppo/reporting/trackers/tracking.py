@@ -1,17 +1,18 @@
-"""When a tracker is sent what, in a thread of its own, and what happens where that fails.
+"""Sends rows to a tracker, in a thread of its own, and tries again if that fails.
 
-Rows are sent about once a second. What could not be sent is sent later: out of memory, or out of the run directory's
-`metrics.jsonl` and `evaluations.jsonl` where it has been too much, or where the process has ended since. How far a
-tracker has come is in the run directory's folder `trackers/`, so that a resumed run goes on with the same run there.
+Rows are sent about once a second: those of the run directory's `metrics.jsonl` and `evaluations.jsonl`, or, without a
+run directory, those in memory. The run directory's folder `trackers/` has how far a tracker has come, so that a resumed
+run goes on with the same run there, and sends what was not sent before.
 """
 
+import itertools
 import json
 import logging
 import math
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from hybridppo.errors import ConfigurationError, command
 from hybridppo.reporting.callbacks import Callback, TrainingRun
 from hybridppo.reporting.trackers.base import TrackedRun, Tracker
+from hybridppo.run_directory.lines import Tail
 from hybridppo.system.throttling import ThrottledWarning
 from hybridppo.system.validation import whole
 
@@ -26,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_SENDS = 1.0
 SECONDS_BETWEEN_ATTEMPTS = 15.0
-"""How long what has failed is left alone."""
+"""How long to wait after a failure."""
 SECONDS_AT_THE_END = 60.0
-"""How long the end of a training waits for what is yet to be sent."""
+"""How long the end of a training waits for unsent rows."""
 MOST_IN_MEMORY = 10_000
-"""Rows that wait to be sent; more are read from the run directory again."""
+"""The most rows that wait in memory without a run directory; older ones are dropped."""
 ROWS_AT_ONCE = 32
 
 FILES = {"metrics": "metrics.jsonl", "evaluations": "evaluations.jsonl"}
-"""What the kinds of rows are written to."""
+"""The file of each kind of rows."""
 
 
 class _Waiting(NamedTuple):
-    """A row that is yet to be sent."""
+    """A row that has not been sent."""
 
     kind: str
     iteration: int
@@ -47,7 +49,7 @@ class _Waiting(NamedTuple):
 
 
 class Tracking(Callback):
-    """Sends what a training tells to a tracker."""
+    """Sends the metrics and evaluations of a training to a tracker."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
@@ -57,11 +59,10 @@ class Tracking(Callback):
         self._is_ending = False
         self._is_open = False
         self._thread: threading.Thread | None = None
-        self._must_replay = False
         self._dropped = 0
 
     def on_start(self, run: TrainingRun) -> None:
-        """Begin; where the run was tracked before, with what was not sent then."""
+        """Begin, with the rows that an earlier tracking of the run has not sent."""
         name = run.run_dir.name if run.run_dir is not None else f"{run.config['env_id']}-seed{run.config['seed']}"
         self._run = TrackedRun(name, run.config, run.run_dir)
         self._file = None if run.run_dir is None else run.run_dir / "trackers" / f"{self.tracker.name}.json"
@@ -70,21 +71,22 @@ class Tracking(Callback):
         self._before: str | None = state.get("run")
         # What a process that was killed had sent of iterations that are made again is sent again.
         self._sent = {kind: min(state.get(kind, 0), run.iteration) for kind in FILES}
-        self._must_replay = run.run_dir is not None and run.iteration > 0
-        self._replayed = dict.fromkeys(FILES, 0)
+        self._tails = (
+            {kind: Tail(run.run_dir / file) for kind, file in FILES.items()} if run.run_dir is not None else {}
+        )
         self._thread = threading.Thread(target=self._work, name=f"hybridppo-{self.tracker.name}", daemon=True)
         self._thread.start()
 
     def on_iteration(self, run: TrainingRun, metrics: dict[str, float]) -> None:
-        """Keep a row for the next time that something is sent."""
-        self._append("metrics", metrics)
+        """Keep the metrics to be sent."""
+        self._keep("metrics", metrics)
 
     def on_evaluation(self, run: TrainingRun, evaluation: dict[str, Any]) -> None:
-        """Likewise."""
-        self._append("evaluations", evaluation)
+        """Keep the evaluation to be sent."""
+        self._keep("evaluations", evaluation)
 
     def on_end(self, run: TrainingRun) -> None:
-        """Send what is left, and wait for that."""
+        """Send the remaining rows, and wait for that."""
         if self._thread is None:
             return
         with self._condition:
@@ -96,19 +98,15 @@ class Tracking(Callback):
                 "the tracker %s is not done after %g s, and is left to itself", self.tracker.name, SECONDS_AT_THE_END
             )
 
-    def _append(self, kind: str, line: dict[str, Any]) -> None:
-        row = _row(kind, line)
+    def _keep(self, kind: str, line: dict[str, Any]) -> None:
+        """Keep a row in memory if no file has it."""
+        if self._tails:
+            return
         with self._condition:
-            if row.iteration <= self._replayed[kind]:  # read from its file before it came here
-                return
             if len(self._rows) >= MOST_IN_MEMORY:
-                if self._run.run_dir is not None:
-                    self._rows.clear()
-                    self._must_replay = True
-                    return
                 self._rows.popleft()
                 self._dropped += 1
-            self._rows.append(row)
+            self._rows.append(_row(kind, line))
 
     def _work(self) -> None:
         """Send, until the training has ended."""
@@ -162,50 +160,34 @@ class Tracking(Callback):
             self._dropped = 0
 
     def _next(self) -> list[_Waiting]:
-        """The next rows to send, the oldest first: those that are only in files before those in memory."""
-        if self._must_replay:
-            self._must_replay = False
-            self._replay()
+        """The next rows to send, the oldest first."""
+        if not self._rows:  # during an outage, further rows stay in their files
+            for kind, tail in self._tails.items():
+                tail.read()
+                rows = (_row(kind, line) for line in tail.lines)
+                self._rows.extend(row for row in rows if row.iteration > self._sent[kind])
+                tail.lines.clear()
+            if self._tails:
+                self._rows = deque(sorted(self._rows, key=lambda row: row.env_steps))
         with self._condition:
-            return [self._rows[i] for i in range(min(ROWS_AT_ONCE, len(self._rows)))]
-
-    def _replay(self) -> None:
-        """Add to what waits in memory what only the files have and was never sent, the oldest first."""
-        assert self._run.run_dir is not None
-        found = [
-            _row(kind, line)
-            for kind, file in FILES.items()
-            for line in _lines(self._run.run_dir / file)  # while the training goes on, and may write another
-            if line["iteration"] > self._sent[kind]
-        ]
-        with self._condition:
-            in_memory = {(row.kind, row.iteration) for row in self._rows}
-            missed = [row for row in found if (row.kind, row.iteration) not in in_memory]
-            for row in missed:
-                self._replayed[row.kind] = max(self._replayed[row.kind], row.iteration)
-            # A line is in its file before its row is in memory: what is missed may be older than what waits, or newer.
-            self._rows = deque(sorted([*missed, *self._rows], key=lambda row: row.env_steps))
+            return list(itertools.islice(self._rows, ROWS_AT_ONCE))
 
     def _write(self) -> None:
-        """Write down how far the tracker has come. Where the disk will not take it, more is sent again than need be."""
+        """Save how far the tracker has come. If that fails, a resumed run sends some rows twice."""
         if self._file is None:
             return
         temporary = self._file.with_name(f".{self._file.name}.{os.getpid()}.tmp")
-        try:
+        with self._file_outage.tolerating(OSError, "a run that goes on from here may send some rows twice"):
             self._file.parent.mkdir(exist_ok=True)
             temporary.write_text(json.dumps({"run": self._before, **self._sent}, allow_nan=False))
             temporary.replace(self._file)
-        except OSError as error:
-            self._file_outage.failed(error, "a run that goes on from here may tell some rows twice")
-        else:
-            self._file_outage.works()
 
 
 def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tracking]:
     """Callbacks that send to trackers.
 
     Raises:
-        ConfigurationError: where two of them have one name, or one needs a run directory.
+        ConfigurationError: if two of them have one name, or one needs a run directory.
     """
     names = [tracker.name for tracker in trackers]
     for tracker in trackers:
@@ -221,7 +203,7 @@ def tracked(trackers: Sequence[Tracker], run_dir: str | Path | None) -> list[Tra
 
 
 def _row(kind: str, line: dict[str, Any]) -> _Waiting:
-    """What of a line is a finite number. What an evaluation has found has rows of its own."""
+    """The finite numbers of a line. Evaluations have rows of their own."""
     left_out = ("iteration", "env_steps") if kind == "metrics" else ("iteration", "env_steps", "seconds", "checkpoint")
     values = {
         name: float(value)
@@ -232,18 +214,8 @@ def _row(kind: str, line: dict[str, Any]) -> _Waiting:
     return _Waiting(kind, int(line["iteration"]), int(line["env_steps"]), values)
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The whole lines of a file, as far as they are there."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield json.loads(line)
-
-
 def _read(file: Path | None) -> dict[str, Any]:
-    """How far a tracker has come; nothing where it has not begun, or where that cannot be read."""
+    """How far a tracker has come; empty if it has not begun, or the file cannot be read."""
     if file is None or not file.exists():
         return {}
     try:

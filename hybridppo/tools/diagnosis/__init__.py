@@ -1,1 +1,1 @@
-"""What shows whether this machine works and how fast it is: `doctor`, distributions side by side."""
+"""Whether this machine works and how fast it is: `doctor`, and a comparison of distributions."""

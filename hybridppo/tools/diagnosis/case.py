@@ -1,4 +1,4 @@
-"""A check of this machine, what it runs with, and whether a training ends where the CPU's does."""
+"""Checks of this machine: what a check is, and whether a training ends where the CPU's does."""
 
 import time
 import traceback
@@ -26,38 +26,38 @@ from hybridppo.training.train import TrainResult, train
 Status = Literal["passed", "failed", "not possible here"]
 
 SMALL = PPOConfig(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(32, 32), learning_rate=1e-3)
-"""What most cases train with: little, since it is agreement that they look for, and rounding grows."""
+"""The small training of most checks: they look for agreement, and rounding errors grow."""
 TOLERANCES = {"fp32": 0.005, "tf32": 0.1, "bf16": 0.3}
-"""How far parameters may end from where the CPU's float32 takes them, as a part of the way that they have gone. On a
-CPU, over the 16 steps of these cases, two forms of float32 were measured to end 0.000002 apart, and torch's bfloat16
-0.006 from float32 with an MLP and 0.14 with convolutions. A GPU's own figures are in the report."""
+"""The largest distance of parameters from those of the CPU's float32, as a share of their way from the start. Measured
+on a CPU over the 16 steps of these checks: two forms of float32 end 0.000002 apart, torch's bfloat16 ends 0.006 from
+float32 with an MLP and 0.14 with convolutions. The report has a GPU's own figures."""
 
 
 PLACEMENTS = ("single", "migrate", "hybrid", "overlap", "overlap on one device")
 
 
 class NotPossibleHere(Exception):  # noqa: N818 - no error: an answer
-    """What a case needs is not there; the message says what."""
+    """A check needs something that this machine does not have."""
 
 
 class DisagreementError(AssertionError):
-    """Something was promised and is not so."""
+    """A check found a disagreement."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One promise."""
+    """A check."""
 
     name: str
     what: str
-    """In a sentence, for the report."""
+    """What is checked, in a sentence for the report."""
     run: Callable[["Bench"], str]
-    """Tries it; what was found, in a few words."""
+    """Checks, and returns what it found in a few words."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case."""
+    """The outcome of a check."""
 
     name: str
     what: str
@@ -72,9 +72,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bench:
-    """What cases are run with: a device to learn on, and a folder for whatever they write.
+    """What checks run with: a device to learn on, and a folder for their files.
 
-    The CPU can stand in for the device: then placements copy between equals, and what takes a GPU is not possible.
+    The CPU can stand in for the device: placements then copy within the CPU, and checks of a GPU are not possible.
     """
 
     device_name: str
@@ -89,16 +89,16 @@ class Bench:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a real one."""
+        """Whether the device is a GPU."""
         return accelerator_of(self.device).is_asynchronous
 
     def needs_gpu(self, what: str) -> None:
-        """Refuse what takes a GPU where the CPU stands in for one."""
+        """Raise `NotPossibleHere` if the CPU stands in for a GPU."""
         if not self.is_gpu:
             raise NotPossibleHere(f"{what} needs a CUDA device, and {self.device} stands in for one")
 
     def needs_precision(self, precision: str) -> None:
-        """Refuse what the device cannot multiply in."""
+        """Raise `NotPossibleHere` if the device cannot multiply in this precision."""
         accelerator = accelerator_of(self.device)
         if precision == "tf32" and not accelerator.supports_tf32():
             raise NotPossibleHere(f"{self.device} has no tensor cores for TF32")
@@ -138,7 +138,7 @@ class Bench:
         return result, history
 
     def begun(self, config: PPOConfig, *, env: Any = "CartPole-v1") -> Tensor:
-        """Where trainings of this configuration begin: where one ends that learns next to nothing."""
+        """The parameters at the start of trainings with this configuration."""
         unmoved = replace(config, learning_rate=1e-30, critic_learning_rate=None, precision="fp32", cuda_graphs=False)
         return values_of(self.train("cpu", unmoved, env=env, updates=1)[0].agent)
 
@@ -152,19 +152,19 @@ def values_of(agent: Agent) -> Tensor:
 
 
 def distance(found: Agent, expected: Agent, begun: Tensor) -> float:
-    """How far apart two agents have ended, as a part of the way that the second has gone from where both began."""
+    """The distance between two agents, as a share of the way of the second one from their common start."""
     way = (values_of(expected) - begun).norm()
     return float((values_of(found) - values_of(expected)).norm() / way)
 
 
 def require(holds: bool, what: str) -> None:
-    """Fail with what should be so."""
+    """Raise a `DisagreementError` unless this holds."""
     if not holds:
         raise DisagreementError(what)
 
 
 def attempt(case: Case, bench: Bench) -> Outcome:
-    """Run a case, whatever comes of it. Warnings are errors within it."""
+    """Run a check, and catch whatever it raises. Warnings are errors."""
     start = time.perf_counter()
     status: Status
     try:
@@ -184,7 +184,7 @@ def attempt(case: Case, bench: Bench) -> Outcome:
 
 
 def placement_on(name: str, bench: Bench, sampling: str = "cpu") -> Placement:
-    """The placement of that name that learns on the bench's device, and copies even if that is the CPU."""
+    """The placement of this name that learns on the bench's device; it copies even if that is the CPU."""
     device = bench.device
     forced = not bench.is_gpu
     if name == "single":
@@ -199,7 +199,7 @@ def placement_on(name: str, bench: Bench, sampling: str = "cpu") -> Placement:
 
 
 def on_the_cpu(name: str) -> Placement:
-    """What a placement's result is compared with: the same lag, on the CPU alone."""
+    """The placement to compare with: on the CPU alone, with the same lag."""
     return Mirrored("cpu", "cpu", max_lag=1) if name.startswith("overlap") else SingleDevice("cpu")
 
 

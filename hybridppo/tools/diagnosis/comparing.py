@@ -1,4 +1,4 @@
-"""Short trainings under every distribution that can run here, side by side.
+"""Compares the speed of short trainings under every distribution that can run here.
 
 comparison = hybridppo.compare_distributions("CartPole-v1", hybridppo.PPOConfig())
 print(comparison["line"])         # the fastest distribution
@@ -28,6 +28,7 @@ from hybridppo.runs.distribution_policies import (
     SingleLearnerCoarse,
     SingleLearnerFine,
 )
+from hybridppo.system.figures import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.training.train import train
 
@@ -106,7 +107,7 @@ def compare_distributions(
 
 
 def _powers(most: int) -> list[int]:
-    """Numbers of learners or workers worth trying: 2, 4, 8 and so on up to `most`, which is the last."""
+    """Numbers of learners or workers to try: 2, 4, 8 and so on up to `most`, and `most` itself."""
     return sorted({2**i for i in range(1, most.bit_length())} | {most})
 
 
@@ -144,7 +145,7 @@ class _Watch(Callback):
 
 @contextlib.contextmanager
 def _ray(address: str | None, left_out: list[str]) -> Iterator[int]:
-    """Within it all trainings share one Ray, whose number of CPUs this is; 0 if there is none."""
+    """Start one Ray for all trainings; its number of CPUs, 0 if there is none."""
     from hybridppo.distribution.cluster import Cluster
 
     try:
@@ -165,12 +166,12 @@ def _ray(address: str | None, left_out: list[str]) -> Iterator[int]:
 
 
 def distributions_as_markdown(comparison: dict[str, Any]) -> str:
-    """The measured speeds as a table with the fastest in bold, and what was left out."""
-    lines = ["| distribution | steps/s | times local | start s |", "|---|---:|---:|---:|"]
+    """The measured speeds as a table, with the fastest in bold, and what was left out."""
+    rows = []
     for row in comparison["rows"]:
         name = f"**{row['policy']}**" if row["policy"] == comparison["chosen"] else row["policy"]
-        cells = f"{row['steps_per_second']:,.0f} | {row['against_local']:.2f} | {row['start']:.1f}"
-        lines.append(f"| {name} | {cells} |")
+        rows.append([name, f"{row['steps_per_second']:,.0f}", f"{row['against_local']:.2f}", f"{row['start']:.1f}"])
+    lines = [markdown_table(("distribution", "steps/s", "times local", "start s"), rows)]
     lines += ["", comparison["line"][0].upper() + comparison["line"][1:] + ".", ""]
     lines.append("Measured in short trainings; environments:K is about as fast as fine:K.")
     lines += [f"Left out: {reason}." for reason in comparison["left_out"]]

@@ -3,7 +3,7 @@
     $ hybridppo doctor --json doctor.json
     $ hybridppo doctor --thorough       # every placement, precision and CUDA device, in some minutes
 
-All checks share one process. What else is promised of a GPU is tested in a checkout: `make gpu`.
+All checks share one process. Further tests of a GPU run in a checkout: `make gpu`.
 """
 
 import math
@@ -50,35 +50,34 @@ from hybridppo.tools.diagnosis.case import (
 )
 
 MOST_SECONDS = 110.0
-"""Checks that have not begun by then are left out, which is said."""
+"""Checks that have not begun by then are left out, and reported as left out."""
 UPDATES = 12
-"""Of the trainings that are compared to the last bit."""
+"""Updates of trainings whose bits are compared."""
 
 
 @dataclass
 class Diagnosis:
-    """What was found."""
+    """The machine, the outcomes of the checks, and what was measured."""
 
     machine: dict[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
-    """What was measured: `blas`, kernels by library, and `kernels_advice` on them; `environment`; `placements`, a row
-    for each."""
+    """Measurements: `blas` (kernels by library), `kernels_advice`, `environment`, and `placements` (a row for each)."""
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing failed; what is not possible here is no failure."""
+        """Whether no check failed; a check that is not possible here has not failed."""
         return not any(outcome.status == "failed" for outcome in self.outcomes)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
+        """The diagnosis as JSON."""
         outcomes = [outcome.to_json() for outcome in self.outcomes]
         figures: dict[str, Any] = finite(self.figures)
         return {"machine": self.machine, "is_well": self.is_well, "checks": outcomes, "figures": figures}
 
 
 def machine() -> dict[str, object]:
-    """The versions, cores and CUDA devices that a diagnosis is about."""
+    """The versions, cores and CUDA devices of this machine."""
     return {
         "hybridppo": __version__,
         "torch": torch.__version__,
@@ -99,15 +98,15 @@ def diagnose(
     cases: Iterable[Case] | None = None,
     say: Callable[[str], object] = lambda line: None,
 ) -> Diagnosis:
-    """Look at the machine, and train a little under each placement that it has.
+    """Check the machine, and train briefly under each placement that it can run.
 
     Args:
-        env_id: the environment whose speed is measured, and that is trained in for it.
+        env_id: the environment whose speed is measured.
         seconds: how long to train under each placement.
         most_seconds: after which no further check is begun.
         thorough: compare every placement, precision and CUDA device, however long it takes.
-        cases: others than those of this file.
-        say: told a line a check.
+        cases: other checks than those of this file.
+        say: called with a line for each check.
     """
     diagnosis = Diagnosis(machine())
     device = "cuda" if num_cuda_devices() else "cpu"
@@ -128,13 +127,13 @@ def diagnose(
 
 
 def write(diagnosis: Diagnosis, path: Path) -> None:
-    """A diagnosis as a file of JSON, to attach to a report."""
+    """Write a diagnosis as JSON, to attach to a bug report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_synced(path, as_json(diagnosis.to_json()).encode())
 
 
 def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:
-    """All of them, in the order in which they are made; what they measure goes into `figures`."""
+    """All checks, in their order; they write measurements into `figures`."""
 
     def speed(bench: Bench) -> str:
         return _environment_speed(env_id, figures)
@@ -158,7 +157,7 @@ def checks(env_id: str, seconds: float, figures: dict[str, Any]) -> list[Case]:
 
 
 def _same_results() -> Iterator[Case]:
-    """The placements without lag: copies between equals on the CPU, and what a GPU has."""
+    """Checks of the placements without lag, on the CPU and on a GPU."""
     what = "a training ends where the plain one on the CPU does"
     for name in ("migrate", "hybrid"):
         yield Case(f"same result: {name} on the CPU", what, partial(_agrees_here, name=name))
@@ -178,7 +177,7 @@ def _agrees_on_a_gpu(bench: Bench, name: str, config: PPOConfig = SMALL, device:
 
 
 def thorough_checks() -> Iterator[Case]:
-    """Every placement with eager and with recorded steps, in every precision, and on a second device."""
+    """Checks of every placement with eager and recorded steps, in every precision, and on a second device."""
     forms = {"eager": replace(SMALL, fast_updates=False), "recorded": replace(SMALL, cuda_graphs=True)}
     for form, config in forms.items():
         for name in PLACEMENTS:

@@ -1,7 +1,7 @@
-"""A run in a process of its own, told by whoever began it: `python -m hybridppo.tools.experiments.one_run`.
+"""A run in a process of its own, started by its parent: `python -m hybridppo.tools.experiments.one_run`.
 
-The first line of the standard input is a `RunAsked` as JSON. When that input is closed, by a parent that wants the run
-stopped or by its death, the run is saved and ends with 130.
+The first line of the standard input is a `RunAsked` as JSON. When that input is closed, because the parent stops the
+run or dies, the run is saved and ends with 130.
 """
 
 import base64
@@ -20,36 +20,35 @@ from hybridppo.errors import HybridPPOError
 
 EXIT_DONE, EXIT_ERROR, EXIT_STOPPED = 0, 1, 130
 SECONDS_TO_WAIT = 60.0
-"""For a process that trains in the run directory still: one whose parent has died saves the run, and ends."""
+"""How long to wait for another process that still trains in the run directory, and saves it."""
 
 
 @dataclass(frozen=True)
 class RunAsked:
-    """What is trained, where it is kept, and by which settings."""
+    """The settings of a run."""
 
     run_dir: str
     env_id: str
     total_steps: int
     seed: int
     agent: str
-    """As in the registry of agents."""
+    """The agent's name in the registry."""
     config: dict[str, Any]
     """The fields of the agent's configuration."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Further arguments of `train`, with a placement as its name or settings: those that a run may change, when it is
-    gone on with, are taken then, too."""
+    """Further arguments of `train`; a placement is a name or settings. `resume` takes those that a run may change."""
     packed: str = ""
-    """The function that makes the environment, where no id does: as `pack` of `environments/pickling.py` and Base64."""
+    """The function that makes the environment, if it has no id: by `pack` of `environments/pickling.py`, in Base64."""
 
     def to_line(self) -> str:
-        """As a line of JSON."""
+        """The settings as a line of JSON."""
         from hybridppo.run_directory.lines import as_json
 
         return as_json(asdict(self), indent=None)
 
 
 def main() -> int:
-    """Train, or go on with what is there; the exit code."""
+    """Train, or resume an existing run; the exit code."""
     asked = RunAsked(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_stop_when_closed, daemon=True).start()
     # After the thread is there: a parent that dies while all this is imported ends it, too.

@@ -1,4 +1,4 @@
-"""Settings for an environment, searched for with optuna (the extra `tune`).
+"""Searches for settings of an environment with optuna (the extra `tune`).
 
 hybridppo.tune("MyEnv-v0", total_steps=100_000, trials=50)
 """
@@ -27,14 +27,20 @@ from hybridppo.errors import ConfigurationError, HybridPPOError, pip_install, sh
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
 from hybridppo.runs.keywords import TuneKeywords
+from hybridppo.runs.loading import start_from
 from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import name_of_source
-from hybridppo.runs.starting import start_from
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import POLL_SECONDS, RunningRun, run_all
-from hybridppo.tools.experiments.suites import EVALUATION_EPISODES, result_of
+from hybridppo.tools.experiments.side_by_side import (
+    POLL_SECONDS,
+    RunningRun,
+    require_same,
+    result_of,
+    train_missing,
+)
+from hybridppo.tools.experiments.suites import EVALUATION_EPISODES
 from hybridppo.tools.experiments.tuning import Entry, write_entry
 
 SPACE: dict[str, tuple[Any, ...]] = {
@@ -54,22 +60,22 @@ SPACE: dict[str, tuple[Any, ...]] = {
     "normalize_observations": (False, True),
     "normalize_rewards": (False, True),
 }
-"""What each setting may be; the learning rate lies between the two of `LEARNING_RATES`, on a logarithmic scale."""
+"""The values to try for each setting; the learning rate lies between `LEARNING_RATES`, on a logarithmic scale."""
 LEARNING_RATES = (3e-5, 3e-3)
 FIXED = {"clip_range_vf": None}
-"""What is not searched, and not the default: a limit to how far values move suits one scale of returns alone."""
+"""Fixed settings that differ from the default: a clip range of values suits only one scale of returns."""
 LOOKS = 5
-"""Evaluations in the course of a trial, after each of which it may be given up."""
+"""Evaluations during a trial; it may be pruned after each."""
 UNJUDGED = 5
-"""Trials before the first may be given up."""
+"""Trials before the first may be pruned."""
 FINALISTS = 3
-"""Trials that are trained again, on further seeds: the best of many has been lucky, too."""
+"""Trials that are trained again on further seeds, since the best of many was also lucky."""
 FINAL_SEEDS = 3
 NETWORKS = ("hidden_sizes", "activation", "normalize_observations")
-"""Of what is searched, that on which the form of the networks depends."""
+"""The searched settings that decide the shapes of the networks."""
 TAKEN = (*fields_of(EnvironmentOptions), "start_from")
-"""The options of `train` that a search takes: a trial's length, seed and evaluations are the search's own, and what can
-change no result, as worker processes, is not needed where trials run side by side."""
+"""The options of `train` that a search takes. It sets length, seed and evaluations of trials itself, and trials side by
+side need no options that change no result, such as worker processes."""
 
 
 @dataclass
@@ -119,9 +125,9 @@ def tune(
         function stands for the id.
 
     Raises:
-        ConfigurationError: where optuna is missing, an argument cannot be meant, or `output` is of another search.
-        EnvError: where the environment cannot be made, or not be sent to a process.
-        HybridPPOError: where no trial could be trained.
+        ConfigurationError: if optuna is missing, an argument cannot be meant, or `output` is of another search.
+        EnvError: if the environment cannot be made, or not be sent to a process.
+        HybridPPOError: if no trial could be trained.
     """
     try:
         import optuna
@@ -150,7 +156,8 @@ def tune(
     chosen = {**asdict(environment), "start_from": run.start_from, "placement": where.settings()}
     asked = {"env_id": name, "total_steps": total_steps, "fixed": fixed, "seed": seed, **chosen}
     with locked(output):
-        _require_same(output / "search.json", asked)
+        require_same(output / "search.json", asked)
+        (output / "search.json").write_text(as_json(asked), encoding="utf-8")
         study = _study(output, name, seed, optuna, journal)
 
         def asked_for(folder: str, seed: int, config: dict[str, Any], **further: Any) -> RunAsked:
@@ -184,7 +191,7 @@ def tune(
 def _require_trainable(
     env: EnvSource, environment: EnvironmentOptions, config: PPOConfig, run: RunOptions, fixed: dict[str, Any]
 ) -> None:
-    """Refuse what no trial could train, before anything is written.
+    """Refuse an environment or settings that no trial can train, before anything is written.
 
     Raises:
         HybridPPOError: as `train` would.
@@ -205,7 +212,7 @@ def _require_trainable(
 
 
 def _study(output: Path, env_id: str, seed: int, optuna: Any, journal: Any) -> Any:
-    """The search as optuna keeps it: a new one, or that in the folder."""
+    """Optuna's study in the folder, new or existing."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     log = str(output / "study.log")
     lock = journal.JournalFileOpenLock(log)  # the other kind makes links, which Windows allows to few
@@ -223,7 +230,7 @@ def _study(output: Path, env_id: str, seed: int, optuna: Any, journal: Any) -> A
 
 
 def suggested(trial: Any, fixed: dict[str, Any]) -> dict[str, Any]:
-    """What a trial tries, of everything that is not fixed."""
+    """The settings that a trial tries, without the fixed ones."""
     found = {name: trial.suggest_categorical(name, values) for name, values in SPACE.items() if name not in fixed}
     if "learning_rate" not in fixed:
         found["learning_rate"] = trial.suggest_float("learning_rate", *LEARNING_RATES, log=True)
@@ -231,10 +238,10 @@ def suggested(trial: Any, fixed: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
-    """The configuration of what is tried, where the size of minibatches stands for their number.
+    """The configuration with these parameters; `minibatch_size` gives the number of minibatches.
 
     Raises:
-        ConfigurationError: where what is fixed cannot be.
+        ConfigurationError: if a fixed setting is invalid.
     """
     settings = {**parameters, **fixed}
     size = settings.pop("minibatch_size", None)
@@ -249,7 +256,7 @@ def config_from(parameters: dict[str, Any], fixed: dict[str, Any]) -> PPOConfig:
 
 
 def _nearest(config: PPOConfig) -> dict[str, Any]:
-    """Of every value in the space, the one nearest to a configuration's."""
+    """The values of the space that are nearest to a configuration's."""
     mine: dict[str, Any] = {**config.to_json(), "minibatch_size": config.minibatch_size}
     found: dict[str, Any] = {"learning_rate": min(max(config.learning_rate, LEARNING_RATES[0]), LEARNING_RATES[1])}
     for name, values in SPACE.items():
@@ -260,21 +267,8 @@ def _nearest(config: PPOConfig) -> dict[str, Any]:
     return found
 
 
-def _require_same(path: Path, asked: dict[str, Any]) -> None:
-    """A search is gone on with as it was begun."""
-    if path.exists():
-        there = json.loads(path.read_text(encoding="utf-8"))
-        for name, value in asked.items():
-            if name in there and there[name] != json.loads(as_json(value)):
-                raise ConfigurationError(
-                    f"{path.parent} holds a search with {name} {there[name]!r}, not {value!r}: name another output "
-                    "folder"
-                )
-    path.write_text(as_json(asked), encoding="utf-8")
-
-
 def _take_up_again(study: Any, optuna: Any) -> None:
-    """Ask anew for what was under way when the search was stopped: the runs are there, and go on."""
+    """Enqueue the trials that were running when the search was stopped again; their runs go on."""
     for trial in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):
         study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
         if "run_dir" in trial.user_attrs:
@@ -309,7 +303,7 @@ def _search(study: Any, optuna: Any, begin: Callable[[Any], RunAsked], trials: i
                             if not math.isfinite(value):  # counted, or a search of nothing else would never end
                                 raise HybridPPOError(f"{one.run.asked.run_dir} has no return that is a number")
                             end(one, values=value)
-                        elif _is_hopeless(one):
+                        elif _should_prune(one):
                             end(one, state=states.PRUNED)
                             one.run.log.unlink(missing_ok=True)
                     except HybridPPOError as error:  # settings that diverge, or that memory cannot hold
@@ -330,8 +324,8 @@ def _search(study: Any, optuna: Any, begin: Callable[[Any], RunAsked], trials: i
                 one.run.stop()
 
 
-def _is_hopeless(one: _Underway) -> bool:
-    """Report what evaluations there are; whether the trial is below the median of others there."""
+def _should_prune(one: _Underway) -> bool:
+    """Report new evaluations; whether the trial is below the median of others."""
     one.run.evaluations.read()
     lines = list(one.run.evaluations.lines)
     for number, line in enumerate(lines[one.seen :], one.seen):
@@ -341,10 +335,10 @@ def _is_hopeless(one: _Underway) -> bool:
 
 
 def _best_trials(study: Any, optuna: Any, output: Path) -> list[Any]:
-    """The finalists, the best first.
+    """The best trials, the best first.
 
     Raises:
-        HybridPPOError: where no trial came to its end.
+        HybridPPOError: if no trial was completed.
     """
     complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not complete:
@@ -353,11 +347,9 @@ def _best_trials(study: Any, optuna: Any, output: Path) -> list[Any]:
 
 
 def _best_of(runs: dict[int, list[RunAsked]], jobs: int, trials: int, progress: bool) -> Entry:
-    """Train what is missing of the finalists' runs; the one of the highest mean return."""
-    missing = [run for of_a_trial in runs.values() for run in of_a_trial if result_of(run) is None]
-    total = sum(run.total_steps for run in missing)
-    with tqdm(total=total, unit="step", unit_scale=True, desc="finals", disable=not progress) as bar:
-        run_all(missing, jobs=jobs, told=lambda steps, done: bar.update(min(steps, total) - bar.n))
+    """Train the missing runs of the finalists; the settings with the highest mean return."""
+    every = [run for of_a_trial in runs.values() for run in of_a_trial]
+    train_missing(every, jobs=jobs, progress=progress, label="finals")
     means = {
         number: sum(float((result_of(run) or {})["evaluation_return_mean"]) for run in of_a_trial) / len(of_a_trial)
         for number, of_a_trial in runs.items()

@@ -1,29 +1,31 @@
-"""Runs side by side, each in a process of its own, as many at once as there are cores.
+"""Runs side by side, each in a process of its own.
 
-Whoever asks for them can be stopped, or die: each run is then saved and ends, and the next time it is gone on with.
+If the parent process is stopped or dies, each run is saved and ends; the next time, it goes on.
 """
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybridppo.errors import HybridPPOError
+from tqdm.auto import tqdm
+
+from hybridppo.errors import ConfigurationError, HybridPPOError, shown
+from hybridppo.run_directory.lines import Tail, as_json, read_object
 from hybridppo.runners.workers.interpreter import command_of
 from hybridppo.tools.experiments.one_run import EXIT_DONE, RunAsked
-from hybridppo.tools.views.watching import Tail
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 60.0
-"""For a run to be saved in; it is killed then, and goes on from its last checkpoint the next time."""
+"""How long a run may take to be saved; then it is killed, and later goes on from its last checkpoint."""
 
 
 class RunningRun:
-    """A run that goes on in a process of its own."""
+    """A run in a process of its own."""
 
     def __init__(self, asked: RunAsked) -> None:
         self.asked = asked
@@ -51,7 +53,7 @@ class RunningRun:
 
     @property
     def env_steps(self) -> int:
-        """How far it has come."""
+        """Environment steps so far."""
         self.metrics.read()
         return int(self.metrics.lines[-1]["env_steps"]) if self.metrics.lines else 0
 
@@ -59,7 +61,7 @@ class RunningRun:
         """Whether it has ended.
 
         Raises:
-            HybridPPOError: where it ended in an error.
+            HybridPPOError: if it ended with an error.
         """
         code = self._process.poll()
         if code is None:
@@ -73,7 +75,7 @@ class RunningRun:
         return True
 
     def stop(self) -> None:
-        """Let it be saved, and wait until it has ended."""
+        """Stop the run, and wait until it is saved and has ended."""
         self.close()
         try:
             self._process.wait(STOP_SECONDS)
@@ -82,34 +84,71 @@ class RunningRun:
             self._process.wait()
 
     def close(self) -> None:
-        """Ask it to end, without waiting for it."""
+        """Ask the run to stop, without waiting."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # what was not read by a process that has ended
             self._process.stdin.close()
 
 
-@contextmanager
-def run_process(asked: RunAsked) -> Iterator[RunningRun]:
-    """A run in a process, which is stopped when this is left, however it is."""
-    running = RunningRun(asked)
-    try:
-        yield running
-    finally:
-        running.stop()
+def result_of(run: RunAsked) -> dict[str, Any] | None:
+    """The contents of a run's `result.json`; None if the run has not ended.
+
+    Raises:
+        RunDirectoryError: if the file is damaged.
+    """
+    result = read_object(Path(run.run_dir) / "result.json")
+    has_ended = result is not None and result.get("env_steps", 0) >= run.total_steps
+    return result if result is not None and has_ended and "evaluation_return_mean" in result else None
+
+
+def require_same(file: Path, settings: dict[str, Any]) -> None:
+    """Refuse to go on in a folder that was begun with other settings.
+
+    Args:
+        file: JSON with the settings that the folder was begun with; it may not exist yet.
+        settings: those of now.
+
+    Raises:
+        ConfigurationError: if one differs.
+    """
+    before = read_object(file) or {}
+    for name, value in settings.items():
+        if name in before and before[name] != json.loads(as_json(value)):
+            raise ConfigurationError(
+                f"{file.parent} was begun with {name} {shown(before[name])}, not {shown(value)}: name another output "
+                "folder, or remove that one"
+            )
+
+
+def train_missing(runs: Sequence[RunAsked], *, jobs: int, progress: bool, label: str | None = None) -> None:
+    """Train the runs that have no result yet, `jobs` at once, under a progress bar.
+
+    Raises:
+        HybridPPOError: if a run ends with an error.
+    """
+    missing = [run for run in runs if result_of(run) is None]
+    total = sum(run.total_steps for run in missing)
+    with tqdm(total=total, unit="step", unit_scale=True, desc=label, disable=not progress) as bar:
+
+        def show(steps: int, done: int) -> None:
+            bar.set_postfix_str(f"{len(runs) - len(missing) + done} of {len(runs)} runs", refresh=False)
+            bar.update(min(steps, total) - bar.n)
+
+        run_all(missing, jobs=jobs, on_progress=show)
 
 
 def run_all(
-    asked: Iterable[RunAsked], *, jobs: int, told: Callable[[int, int], object] = lambda steps, done: None
+    asked: Iterable[RunAsked], *, jobs: int, on_progress: Callable[[int, int], object] = lambda steps, done: None
 ) -> None:
     """Train every run, `jobs` at once.
 
     Args:
         asked: the runs, in the order in which they begin.
         jobs: how many at once.
-        told: called a few times a second with the environment steps of all runs, and how many have ended.
+        on_progress: called a few times a second with the environment steps of all runs, and how many have ended.
 
     Raises:
-        HybridPPOError: where one ends in an error. The others are saved, and end.
+        HybridPPOError: if a run ends with an error. The others are saved and end.
     """
     waiting = list(reversed(list(asked)))
     running: list[RunningRun] = []
@@ -123,7 +162,7 @@ def run_all(
                     running.remove(run)
                     steps_done += run.env_steps
                     done += 1
-            told(steps_done + sum(run.env_steps for run in running), done)
+            on_progress(steps_done + sum(run.env_steps for run in running), done)
             if running:
                 time.sleep(POLL_SECONDS)
     finally:

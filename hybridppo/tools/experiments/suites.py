@@ -1,28 +1,30 @@
-"""Suites of environments, trained on several seeds side by side, that end in a table and a picture.
+"""Trains suites of environments on several seeds side by side, and makes a table and a picture.
 
 hybridppo.run_benchmark("classic", seeds=5, output="benchmark")
 """
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.registry import config_from_json, name_of
-from hybridppo.errors import ConfigurationError, RunDirectoryError
+from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.lines import as_json
 from hybridppo.run_directory.lock import locked
+from hybridppo.system.figures import markdown_table
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import run_all
+from hybridppo.tools.experiments.side_by_side import require_same, result_of, train_missing
 from hybridppo.tools.experiments.tuning import known_environments, tuned_entry
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
+from hybridppo.tools.views.plotting import plot_runs
 
 Settings = Literal["tuned", "defaults"]
 
@@ -39,10 +41,10 @@ SUITES: dict[str, tuple[str, ...]] = {
         "InvertedPendulum-v5",
     ),
 }
-"""By name."""
+"""The environments of each suite."""
 EVALUATION_EPISODES = 20
 PLACEMENT = {"placement": "cpu"}
-"""Runs share the cores among them, so that each is to have one."""
+"""Runs share the cores, one for each."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +57,23 @@ class Case:
     agent: str
     config: dict[str, Any]
     published: float | None = None
-    """The return that whoever the settings are from has published."""
+    """The return that the source of the settings has published."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a case has reached."""
+    """The results of a case."""
 
     case: Case
     returns: list[float]
-    """Of each seed, the mean of the episodes after training, with the most probable actions."""
+    """The mean return after training with the most probable actions, for each seed."""
     seconds: list[float]
-    """Of training, for each seed."""
+    """Seconds of training, for each seed."""
     middle: float
     """The interquartile mean of `returns`."""
     low: float
     high: float
-    """Between which it lies with a confidence of 95 %, by bootstrap over the seeds."""
+    """The bounds of its 95 % confidence interval, by bootstrap over the seeds."""
 
 
 def run_benchmark(
@@ -84,11 +86,11 @@ def run_benchmark(
     jobs: int | None = None,
     progress: bool = True,
 ) -> list[Row]:
-    """Train every environment of a suite on several seeds, and say what was reached.
+    """Train every environment of a suite on several seeds.
 
-    Every run is a process and a run directory below `output`. What is finished there is not run again, and what was
-    stopped is gone on with, so a benchmark may be stopped at any time and asked for anew. It leaves `benchmark.json`,
-    `benchmark.md` and, where matplotlib is installed, `curves.png`.
+    Every run is a process and a run directory below `output`. A benchmark may be stopped at any time: the same call
+    goes on with the runs that are not finished. It writes `benchmark.json`, `benchmark.md` and, if matplotlib is
+    installed, `curves.png`.
 
     Args:
         suite: the name of one (`classic`, `box2d`, `mujoco`), environment ids with commas between, or a JSON file that
@@ -104,8 +106,8 @@ def run_benchmark(
         A row for each case.
 
     Raises:
-        ConfigurationError: where an argument cannot be meant, or `output` holds runs of other settings.
-        HybridPPOError: where a run ends in an error.
+        ConfigurationError: if an argument cannot be meant, or `output` holds runs of other settings.
+        HybridPPOError: if a run ends in an error.
     """
     seeds = require_whole("seeds", seeds)
     jobs = cpu_cores() if jobs is None else require_whole("jobs", jobs)
@@ -115,25 +117,22 @@ def run_benchmark(
     asked = [run for of_a_case in runs.values() for run in of_a_case]
     with locked(output):
         for run in asked:
-            _require_same(run)
-        missing = [run for run in asked if result_of(run) is None]
-        with tqdm(
-            total=sum(run.total_steps for run in missing), unit="step", unit_scale=True, disable=not progress
-        ) as bar:
-            done_before = len(asked) - len(missing)
-            run_all(missing, jobs=jobs, told=_shown_in(bar, done_before, len(asked)))
+            expected = {name: getattr(run, name) for name in ("env_id", "total_steps", "seed", "config")}
+            require_same(Path(run.run_dir) / "config.json", expected)
+        train_missing(asked, jobs=jobs, progress=progress)
         rows = [_row(case, runs[case.name]) for case in cases]
         (output / "benchmark.json").write_text(as_json([asdict(row) for row in rows]), "utf-8")
         (output / "benchmark.md").write_text(table(rows) + "\n", "utf-8")
-        _draw(asked, output)
+        with contextlib.suppress(ConfigurationError):  # matplotlib is not installed, or no episode has ended
+            plot_runs([run.run_dir for run in asked], output / "curves.png")
     return rows
 
 
 def cases_of(suite: str | Path, settings: Settings = "tuned", total_steps: int | None = None) -> list[Case]:
-    """The rows of a suite.
+    """The cases of a suite.
 
     Raises:
-        ConfigurationError: where it is none, or has no settings.
+        ConfigurationError: if there is no such suite, or it has no settings.
     """
     if settings not in get_args(Settings):
         raise ConfigurationError(f"settings must be one of {', '.join(get_args(Settings))}, got {settings!r}")
@@ -193,45 +192,6 @@ def _asked(case: Case, seed: int, output: Path) -> RunAsked:
     return RunAsked(str(folder), case.env_id, case.total_steps, seed, case.agent, case.config, options)
 
 
-def _require_same(run: RunAsked) -> None:
-    """What is there of a run is of the settings that are asked for, and not of another benchmark."""
-    path = Path(run.run_dir) / "config.json"
-    if not path.exists():
-        return
-    there = json.loads(path.read_text(encoding="utf-8"))
-    expected = {"env_id": run.env_id, "total_steps": run.total_steps, "seed": run.seed, "config": run.config}
-    for name, value in expected.items():
-        if json.loads(as_json(value)) != there.get(name):
-            raise ConfigurationError(
-                f"{run.run_dir} is a run of another {name}: name another output folder, or remove that one"
-            )
-
-
-def result_of(run: RunAsked) -> dict[str, Any] | None:
-    """What a run has reached; None where it has not ended.
-
-    Raises:
-        RunDirectoryError: where what it has left cannot be read.
-    """
-    path = Path(run.run_dir) / "result.json"
-    if not path.exists():
-        return None
-    try:
-        result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        is_there = result["env_steps"] >= run.total_steps and "evaluation_return_mean" in result
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
-    return result if is_there else None
-
-
-def _shown_in(bar: Any, done_before: int, of: int) -> Callable[[int, int], None]:
-    def show(steps: int, done: int) -> None:
-        bar.set_postfix_str(f"{done_before + done} of {of} runs", refresh=False)
-        bar.update(min(steps, bar.total) - bar.n)
-
-    return show
-
-
 def _row(case: Case, runs: Sequence[RunAsked]) -> Row:
     results = [result for run in runs if (result := result_of(run)) is not None]
     returns = [float(result["evaluation_return_mean"]) for result in results]
@@ -242,33 +202,22 @@ def _row(case: Case, runs: Sequence[RunAsked]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: a line for each case."""
-    lines = [
-        "| environment | steps | seeds | return | 95 % | lowest | highest | published | seconds a run |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    """A table in Markdown, with a line for each case."""
+    heads = ("environment", "steps", "seeds", "return", "95 %", "lowest", "highest", "published", "seconds a run")
+    lines = []
     for row in rows:
         case = row.case
-        published = "" if case.published is None else f"{case.published:g}"
-        cells = [
-            case.name,
-            f"{case.total_steps:,}",
-            str(len(row.returns)),
-            f"{row.middle:,.1f}",
-            f"{row.low:,.1f} to {row.high:,.1f}" if len(row.returns) > 1 else "",
-            f"{min(row.returns):,.1f}",
-            f"{max(row.returns):,.1f}",
-            published,
-            f"{float(np.median(row.seconds)):,.1f}",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _draw(runs: Sequence[RunAsked], output: Path) -> None:
-    from hybridppo.reporting.pictures import has_matplotlib
-
-    if has_matplotlib():
-        from hybridppo.tools.views.plotting import plot_runs
-
-        plot_runs([run.run_dir for run in runs], output / "curves.png")
+        lines.append(
+            [
+                case.name,
+                f"{case.total_steps:,}",
+                str(len(row.returns)),
+                f"{row.middle:,.1f}",
+                f"{row.low:,.1f} to {row.high:,.1f}" if len(row.returns) > 1 else "",
+                f"{min(row.returns):,.1f}",
+                f"{max(row.returns):,.1f}",
+                "" if case.published is None else f"{case.published:g}",
+                f"{float(np.median(row.seconds)):,.1f}",
+            ]
+        )
+    return markdown_table(heads, lines)

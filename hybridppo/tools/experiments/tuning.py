@@ -1,4 +1,4 @@
-"""Settings by the name of an environment, out of one readable file, `tuned.json`.
+"""Tuned settings of environments, from the file `tuned.json`.
 
 config = hybridppo.tuned("Hopper-v5")
 hybridppo.train("Hopper-v5", total_steps=1_000_000, config=config)
@@ -19,19 +19,19 @@ FILE = Path(__file__).with_name("tuned.json")
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of an environment."""
+    """The tuned settings of an environment."""
 
     config: PPOConfig
     total_steps: int
-    """That the settings were made for: what is annealed is annealed over them."""
+    """The steps that the settings were tuned for, over which annealed settings are annealed."""
     source: str
-    """Whose settings they are."""
+    """Where the settings are from."""
     published_return: float | None
-    """What the source reached."""
+    """The return that the source published."""
     return_here: float | None
-    """What this library has reached; None until it has been measured."""
+    """The return of this library; None if it has not been measured."""
     left_out: str | None
-    """What of the source's settings cannot be expressed here."""
+    """The source's settings that this library does not have."""
 
     def __str__(self) -> str:
         published = "none published" if self.published_return is None else f"{self.published_return:g} published"
@@ -41,23 +41,23 @@ class Entry:
 
 
 def tuned(env_id: str, *, file: str | Path | None = None) -> PPOConfig:
-    """The settings that are known to suit an environment.
+    """The tuned settings of an environment.
 
     Args:
         env_id: the environment.
         file: as `hybridppo tune` writes it; None for the library's own.
 
     Raises:
-        ConfigurationError: for one without an entry, with those that have one; where the file cannot be read.
+        ConfigurationError: if the environment has no entry, or the file cannot be read.
     """
     return tuned_entry(env_id, file).config
 
 
 def tuned_entry(env_id: str, file: str | Path | None = None) -> Entry:
-    """The settings, the steps that they were made for, and where they are from.
+    """The tuned settings of an environment, with their steps and their source.
 
     Raises:
-        ConfigurationError: for one without an entry, with those that have one; where the file cannot be read.
+        ConfigurationError: if the environment has no entry, or the file cannot be read.
     """
     entries = known_environments(file)
     if env_id not in entries:
@@ -78,7 +78,7 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
     """The entries of a file, by environment.
 
     Raises:
-        ConfigurationError: where it cannot be read.
+        ConfigurationError: if it cannot be read.
     """
     if file is None:
         return _shipped()
@@ -92,7 +92,7 @@ def known_environments(file: str | Path | None = None) -> dict[str, dict[str, An
 
 
 def write_entry(file: str | Path, env_id: str, entry: Entry) -> None:
-    """Put an entry into a file of tuned settings, beside those that it has."""
+    """Add an entry to a file of tuned settings."""
     path = Path(file)
     entries = known_environments(path) if path.exists() else {}
     fields = {name: value for name, value in vars(entry).items() if name != "config"}

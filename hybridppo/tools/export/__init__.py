@@ -1,1 +1,1 @@
-"""A policy to take away: an ONNX file or NumPy arrays, without the library."""
+"""Exports a policy to a file that needs no library: ONNX, or NumPy arrays."""

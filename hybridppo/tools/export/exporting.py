@@ -1,11 +1,11 @@
-"""A run's policy as a file for other machines, checked against the agent on what its environment gives.
+"""Exports a run's policy to a file for other machines, and compares the file with the agent.
 
     hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.onnx")
     hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.npz")
 
-ONNX needs the extra `onnx`; NumPy's form needs nothing, here or there. A file says what it takes and
-gives: names, order, shapes and types of the parts of an observation and an action, as JSON, in the metadata of ONNX
-under `hybridppo` and in `Policy.about` of NumPy's form.
+ONNX needs the extra `onnx`; NumPy's form needs no further package. A file describes its inputs and outputs as JSON
+(names, order, shapes and types of the parts of an observation and an action): in the metadata of ONNX under
+`hybridppo`, and in `Policy.about` of NumPy's form.
 """
 
 import contextlib
@@ -45,26 +45,26 @@ from hybridppo.tools.export.policies import TorchPolicy, arrays_of
 
 Array = NDArray[Any]
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
-"""Observation, mask and state of the environment to action, as a list of its parts, outputs and next state."""
+"""From observation, mask and state to the parts of an action, outputs and next state."""
 Experiences = Generator[tuple[Any, Any, bool], Any, None]
-"""Observation, mask, and whether an episode begins; it is sent the action."""
+"""Yields observation, mask, and whether an episode begins; receives the action."""
 
 _MODULE = Path(numpy_policy.__file__)
 STEPS_DRAWN = 20
-"""Of an episode whose observations are drawn from their space."""
+"""Length of an episode whose observations are sampled from their space."""
 TOLERANCE = 1e-4
-"""How far outputs may lie from torch's, absolutely and in proportion."""
+"""The absolute and relative tolerance of outputs."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written."""
+    """The result of an export."""
 
     path: Path
     steps_checked: int
-    """On how many observations the file gave what the agent gives."""
+    """The number of observations on which file and agent agree."""
     largest_difference: float
-    """Between an output of the file's and torch's."""
+    """The largest difference between outputs of the file and of torch."""
 
 
 def export(
@@ -93,7 +93,7 @@ def export(
 
     Raises:
         ConfigurationError: for a policy that has no such form, and where packages are missing.
-        TrainingError: where the file does not give what the agent gives; nothing is written then.
+        TrainingError: if the file does not give what the agent gives; nothing is written then.
     """
     path = Path(file)
     kinds: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy}
@@ -124,7 +124,7 @@ def export(
 
 
 def _require_ours(module: Path) -> None:
-    """Refuse to write over a module that is somebody else's.
+    """Refuse to replace a file that is not this module.
 
     Raises:
         ConfigurationError: naming it.
@@ -149,7 +149,7 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
 
     batch = torch.export.Dim("batch")
     inputs = policy.example(2)
-    with _silent("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+    with _only_errors_logged(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter, about itself
         torch.onnx.export(
             policy,
@@ -194,27 +194,25 @@ def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
 
 
 @contextlib.contextmanager
-def _silent(*names: str) -> Iterator[None]:
-    """Within it, these loggers log errors alone."""
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
+def _only_errors_logged() -> Iterator[None]:
+    """Let no logger log warnings, as the exporter does about itself."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)
 
 
 def _experiences(run_dir: str | Path, env: EnvSource | None, agent: PPO, policy: TorchPolicy) -> Experiences:
-    """Those of the run's environment, if it can be made here as a single one; else drawn from the spaces."""
+    """Observations of the run's environment, if a single one can be made; else samples of the spaces."""
     settings = Settings.read(RunDirectory.open(run_dir)) if Path(run_dir).is_dir() else None
     if env is None and (settings is None or not settings.env_is_registered):
-        return _drawn(policy, agent)
+        return _sampled(policy, agent)
     options = settings.environment if settings is not None else EnvironmentOptions()
     source = settings.source(env) if settings is not None else env
     if is_tensor_env(source):
-        return _drawn(policy, agent)
+        return _sampled(policy, agent)
     if isinstance(source, str):
         env_kwargs = options.env_kwargs or {}
         make: Callable[[], Any] = partial(make_new, make_env, source, imports=options.imports, **env_kwargs)
@@ -225,14 +223,16 @@ def _experiences(run_dir: str | Path, env: EnvSource | None, agent: PPO, policy:
         make = partial(stacked, make, options.frame_stack)
     made = make()
     if isinstance(made, gym.Env):
-        return _lived(made, make if options.restarts else None, agent, policy)
+        return _from_environment(made, make if options.restarts else None, agent, policy)
     if callable(getattr(made, "close", None)):
         made.close()
-    return _drawn(policy, agent)
+    return _sampled(policy, agent)
 
 
-def _lived(env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: PPO, policy: TorchPolicy) -> Experiences:
-    """Episodes of an environment, which is closed at the end; one that fails is made anew, if `restart` makes it."""
+def _from_environment(
+    env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: PPO, policy: TorchPolicy
+) -> Experiences:
+    """Episodes of an environment, which is closed at the end. If it fails, `restart` makes another one."""
     try:
         require_spaces_of(agent, env, masks_apart=True)
         observation, info = env.reset(seed=0)
@@ -257,21 +257,21 @@ def _lived(env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: P
         env.close()
 
 
-def _drawn(policy: TorchPolicy, agent: PPO) -> Experiences:
-    """Members of the observation space at random, and masks that allow some actions."""
+def _sampled(policy: TorchPolicy, agent: PPO) -> Experiences:
+    """Samples of the observation space, and random masks that allow some actions."""
     policy.space.seed(0)
     generator = np.random.default_rng(0)
     for step in itertools.count():
-        mask = _drawn_mask(agent.action_space, generator) if policy.mask_size else None
+        mask = _random_mask(agent.action_space, generator) if policy.mask_size else None
         yield policy.space.sample(), mask, step % STEPS_DRAWN == 0
 
 
-def _drawn_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
-    """A mask as agents take it, with something allowed for every choice."""
+def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
+    """A random mask that allows at least one action of every choice."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: _drawn_mask(part, generator) for key, part in space.spaces.items()}
+        return {key: _random_mask(part, generator) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_drawn_mask(part, generator) for part in space.spaces)
+        return tuple(_random_mask(part, generator) for part in space.spaces)
     if isinstance(space, gym.spaces.MultiBinary):
         return generator.integers(0, 3, space.shape).astype(np.int8)
     if not isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
@@ -284,7 +284,7 @@ def _drawn_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any:
 
 
 def _compare(agent: PPO, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
-    """Act by `agent.act`, and ask the file, too; the largest difference of outputs."""
+    """Act by `agent.act`, and compare with the file; the largest difference of outputs."""
     difference = 0.0
     state: Any = None
     theirs: Any = None

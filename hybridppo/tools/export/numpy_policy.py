@@ -27,14 +27,14 @@ class Policy:
         path: of the `.npz`.
 
     Raises:
-        ValueError: where the file is of another format than this module.
+        ValueError: if the file is of another format than this module.
     """
 
     def __init__(self, path: "str | Path") -> None:
         with np.load(path, allow_pickle=False) as file:
             self._arrays = {name: file[name] for name in file.files}
         self.about: dict[str, Any] = json.loads(self._arrays.pop("about").tobytes().decode())
-        """What it is: the parts of an observation and of an action, by name and in order, with their spaces; layers."""
+        """The parts of an observation and of an action, by name and in order, with their spaces; and the layers."""
         if self.about["format"] != FORMAT:
             raise ValueError(f"{path} has format {self.about['format']}, and this module reads {FORMAT}: take its own")
 
@@ -48,13 +48,13 @@ class Policy:
             state: what the last call gave; None where an episode starts, and always of a policy without a memory.
 
         Raises:
-            ValueError: where an argument is not of the shape that the policy takes.
+            ValueError: if an argument is not of the shape that the policy takes.
         """
         outputs, state = self.outputs(observation, action_mask=action_mask, state=state)
         return self._action(outputs), state
 
     def outputs(self, observation: Any, *, action_mask: Any = None, state: Any = None) -> "tuple[Any, Any]":
-        """What the network gives: logits, or means and log standard deviations; and the next state."""
+        """The outputs of the network (logits, or means and log standard deviations), and the next state."""
         about = self.about
         row = self._numbers("observation", observation, about["observation_size"])
         mask = None

@@ -1,4 +1,4 @@
-"""A policy by itself: from an observation to the most probable action, without the agent that trained it."""
+"""A policy without its agent: from an observation to the most probable action."""
 
 from typing import Any
 
@@ -29,14 +29,14 @@ Array = NDArray[Any]
 
 
 class TorchPolicy(nn.Module):
-    """The policy as a module: a tuple of inputs to a tuple of outputs, as `input_names` and `output_names` have them.
+    """The policy as a module: from a tuple of inputs (`input_names`) to a tuple of outputs (`output_names`).
 
     An observation is `[B, *Box]` of a `Box`, and `[B, numbers]` of other spaces. Images beside anything else are inputs
     of their own, `[B, *image]` of bytes. `action_mask` is `[B, n]` and `state` `[B, state_size]`, zeros at the start of
     an episode.
 
     Raises:
-        ConfigurationError: for actions that have no such form.
+        ConfigurationError: for actions that cannot be exported.
     """
 
     def __init__(self, agent: PPO) -> None:
@@ -46,19 +46,35 @@ class TorchPolicy(nn.Module):
         # The most probable action is the same, however others are drawn.
         self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
         space = agent.observation_space
-        self.mask_size = space.num_actions if isinstance(space, MaskedObservation) else 0
         self._masked = space if isinstance(space, MaskedObservation) else None
-        self.space = space.observation if isinstance(space, MaskedObservation) else space
+        self.mask_size = 0 if self._masked is None else self._masked.num_actions
+        self.space = space if self._masked is None else self._masked.observation
         self.encode = ObservationEncoder(self.space)
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
-        self.is_one_array = self.encode.is_array and not (self.encode.layout.images and self.mask_size)
+        layout = self.encode.layout
+        self.is_one_array = self.encode.is_array and not (layout.images and self.mask_size)
         """Whether an observation is one input, in its own shape, and all that rows hold."""
         parts: list[tuple[Any, slice]] = [] if self.is_one_array else self.encode.parts
-        self.images = [(leaf, at) for leaf, at in parts if leaf.image is not None]
+        self.images = {f"observation{leaf.path}": (leaf, at) for leaf, at in parts if leaf.image is not None}
         """The images that are inputs of their own, and where each is in a row of bytes."""
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        """The shape of each input, without the batch."""
+        if self.is_one_array:
+            self._shapes["observation"] = tuple(self.space.shape or ())
+        elif layout.num_numbers:
+            self._shapes["observation"] = (layout.num_numbers,)
+        self._shapes |= {name: leaf.image.shape for name, (leaf, _) in self.images.items()}
+        if self.mask_size:
+            self._shapes["action_mask"] = (self.mask_size,)
+        if self.state_size:
+            self._shapes["state"] = (self.state_size,)
+        self.input_names = list(self._shapes)
         self.action_space = agent.action_space
         self.actions = list(zip(kind_of(agent.action_space).leaves, _factors(self.distribution), strict=True))
         """The parts of an action: the space and how it is drawn."""
+        actions = [f"action{leaf.path}" for leaf, _ in self.actions]
+        self.output_names = [*actions, "outputs", *(["next_state"] if self.state_size else [])]
+        """The parts of an action, what the network gives, and the next state of a memory."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
             if not isinstance(part, (Categorical, MultiCategorical, DiagonalGaussian)):
@@ -68,49 +84,22 @@ class TorchPolicy(nn.Module):
                     bound = torch.from_numpy(np.array(array, np.float32))
                 self.register_buffer(f"{name}_{number}", bound, persistent=False)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the input `observation`, without the batch."""
-        return tuple(self.space.shape or ()) if self.is_one_array else (self.encode.layout.num_numbers,)
-
-    @property
-    def input_names(self) -> list[str]:
-        """Of the inputs."""
-        numbers = ["observation"] if self.is_one_array or self.encode.layout.num_numbers else []
-        images = [f"observation{leaf.path}" for leaf, _ in self.images]
-        return [
-            *numbers, *images, *(["action_mask"] if self.mask_size else []), *(["state"] if self.state_size else [])
-        ]  # fmt: skip
-
-    @property
-    def output_names(self) -> list[str]:
-        """Of the outputs: the parts of an action, what the network gives, and the next state of a memory."""
-        actions = [f"action{leaf.path}" for leaf, _ in self.actions]
-        return [*actions, "outputs", *(["next_state"] if self.state_size else [])]
-
     def example(self, size: int) -> tuple[Tensor, ...]:
-        """Inputs of a batch of so many."""
-        numbers: dict[str, tuple[int, ...]] = {
-            "observation": self.shape, "action_mask": (self.mask_size,), "state": (self.state_size,)
-        }  # fmt: skip
-        found = {name: torch.zeros(size, *shape) for name, shape in numbers.items()}
-        if self.is_one_array:
-            dtype = torch.uint8 if self.encode.layout.images else torch.float32
-            found["observation"] = torch.zeros(size, *self.shape, dtype=dtype)
-        for leaf, _ in self.images:
-            found[f"observation{leaf.path}"] = torch.zeros(size, *leaf.image.shape, dtype=torch.uint8)
-        return tuple(found[name] for name in self.input_names)
+        """Inputs of a batch of this size."""
+        of_bytes = {*self.images, *(["observation"] if self.is_one_array and self.encode.layout.images else [])}
+        dtypes = {name: torch.uint8 if name in of_bytes else torch.float32 for name in self.input_names}
+        return tuple(torch.zeros(size, *shape, dtype=dtypes[name]) for name, shape in self._shapes.items())
 
     def inputs(self, observation: Any, action_mask: Any, state: Array | None) -> list[Array]:
         """The inputs for one observation of the environment, a batch of one each."""
         arrays: list[Array] = []
         if self.is_one_array:
-            arrays.append(self.encode(np.asarray(observation)[None]).reshape(1, *self.shape))
+            arrays.append(self.encode(np.asarray(observation)[None]).reshape(1, *self._shapes["observation"]))
         else:
             row = self.encode.one(observation).reshape(-1)
             if self.encode.layout.num_numbers:
                 arrays.append(self.encode.layout.numbers(row)[None])
-            arrays += [row[at].reshape(1, *leaf.image.shape) for leaf, at in self.images]
+            arrays += [row[at].reshape(1, *leaf.image.shape) for leaf, at in self.images.values()]
         if self._masked is not None:
             mask = self._masked.layout.numbers(self._masked.row(observation, action_mask))[-self.mask_size :]
             arrays.append(mask[None])
@@ -123,7 +112,7 @@ class TorchPolicy(nn.Module):
         return [np.asarray(part) for part in kind_of(self.action_space).values(action)]
 
     def forward(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """As the class says."""
+        """Outputs of a batch of inputs."""
         given = dict(zip(self.input_names, inputs, strict=True))
         size = inputs[0].shape[0]
         numbers = [given["action_mask"]] if self.mask_size else []
@@ -132,7 +121,7 @@ class TorchPolicy(nn.Module):
         else:
             if self.is_one_array or self.encode.layout.num_numbers:
                 numbers = [given["observation"].reshape(size, self.encode.layout.num_numbers), *numbers]
-            images = [given[f"observation{leaf.path}"].flatten(1).float() for leaf, _ in self.images]
+            images = [given[name].flatten(1).float() for name in self.images]
             rows = torch.cat((*numbers, *images), dim=-1)
         if not self.state_size:
             outputs = self.actor(rows)
@@ -142,7 +131,7 @@ class TorchPolicy(nn.Module):
         return *self._action(outputs[0]), outputs[0], states[0]
 
     def _action(self, outputs: Tensor) -> list[Tensor]:
-        """The most probable, a part each, `[B, *space]`: choices of int64, numbers of float32."""
+        """The parts of the most probable action, `[B, *space]`: choices are int64, numbers float32."""
         return [self._part(number, factor, outputs) for number, (_, factor) in enumerate(self.actions)]
 
     def _part(self, number: int, factor: Factor, outputs: Tensor) -> Tensor:
@@ -161,11 +150,11 @@ class TorchPolicy(nn.Module):
         return torch.minimum(torch.maximum(mean, bounds["low"]), bounds["high"])
 
     def about(self) -> dict[str, Any]:
-        """What the inputs and outputs mean, as JSON can hold it: by name and in order, the parts of each."""
+        """A description of the inputs and outputs as JSON: their parts, by name and in order."""
         observation = []
         for leaf, at in self.encode.parts:
             is_input = leaf.image is not None
-            own = "observation" if self.is_one_array or not is_input else f"observation{leaf.path}"
+            own = f"observation{leaf.path}" if f"observation{leaf.path}" in self.images else "observation"
             place = {} if is_input else {"start": at.start, "stop": at.stop}
             observation.append({"name": leaf.path, "input": own, **place, "space": space_to_json(leaf.space)})
         choices = kind_of(self.action_space).mask_parts if self.mask_size else []
@@ -189,19 +178,18 @@ class TorchPolicy(nn.Module):
 
 
 def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
-    """What `numpy_policy.py` needs: what it is, and its arrays.
+    """The description and the arrays that `numpy_policy.py` reads.
 
     Raises:
-        ConfigurationError: for networks that it has no form of.
+        ConfigurationError: for networks that it cannot compute.
     """
     arrays: dict[str, Array] = {}
     about: dict[str, Any] = {**policy.about(), "memory": None, "memory_size": 0, "state_size": policy.state_size}
     network: nn.Module = policy.actor
     if isinstance(network, NormalizedNetwork):
         moments = network.normalizer.moments
-        times = (policy.encode.size + policy.mask_size) // len(
-            moments.mean
-        )  # of stacks of frames, whose moments are one frame's
+        # The moments of stacked frames are those of one frame.
+        times = (policy.encode.size + policy.mask_size) // len(moments.mean)
         arrays |= {"mean": np.tile(_host(moments.mean), times), "variance": np.tile(_host(moments.variance), times)}
         network = network.network
     if isinstance(network, RecurrentNetwork) and network.features is None:
@@ -241,7 +229,7 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _factors(distribution: Distribution) -> list[Factor]:
-    """The independent parts of a distribution; itself if it has none."""
+    """The independent parts of a distribution; the distribution itself if it has none."""
     if isinstance(distribution, JointDistribution):
         return distribution.factors
     end = distribution.output_size - distribution.free_size
@@ -249,7 +237,7 @@ def _factors(distribution: Distribution) -> list[Factor]:
 
 
 def _bounds_of(distribution: Distribution) -> dict[str, Array]:
-    """What clips and squashes actions that are numbers."""
+    """The arrays that clip and squash actions that are numbers."""
     names = ("low", "high", "half_width", "center")
     return {name: getattr(distribution, name) for name in names if hasattr(distribution, name)}
 

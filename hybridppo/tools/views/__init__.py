@@ -1,1 +1,1 @@
-"""What shows a run: curves, reports, a live view, the agent at play."""
+"""Shows a run: curves, reports, a live view, the agent at play."""

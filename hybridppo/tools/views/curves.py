@@ -1,7 +1,7 @@
-"""Learning curves of several runs, and what they say together.
+"""Learning curves of several runs.
 
-Of seeds, the interquartile mean and a bootstrap band are drawn, after Agarwal et al., "Deep Reinforcement Learning at
-the Edge of the Statistical Precipice", 2021: a few seeds have outliers, which a mean follows and a median wastes.
+Seeds are summarised by the interquartile mean and a bootstrap band, after Agarwal et al., "Deep Reinforcement Learning
+at the Edge of the Statistical Precipice", 2021: among few seeds, a mean follows outliers, and a median wastes data.
 """
 
 import functools
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hybridppo.errors import ConfigurationError, RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.lines import read_lines
 from hybridppo.runs.settings import settings_of_result
 
 logger = logging.getLogger(__name__)
@@ -26,51 +27,51 @@ Array = NDArray[Any]
 Axis = Literal["steps", "seconds"]
 
 COLUMNS: dict[Axis, str] = {"steps": "env_steps", "seconds": "seconds"}
-"""Of `metrics.jsonl`, what a curve is drawn over."""
+"""The column of `metrics.jsonl` that a curve is drawn over."""
 NUM_POINTS = 200
-"""Where a group is looked at."""
+"""Points of a group's curve."""
 MOST_IN_LABEL = 3
-"""Settings that a label names, if they are all that groups differ in; else those by which they can be told apart."""
+"""If groups differ in no more settings, a label names them all; else only as many as distinguish the groups."""
 RESAMPLES = 2000
-"""Of the runs, with replacement, for a band."""
+"""Bootstrap samples for a band."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run as pictures need it."""
+    """A run's settings and metrics."""
 
     path: Path
     config: dict[str, Any]
     lines: list[dict[str, Any]]
-    """Of `metrics.jsonl`."""
+    """The lines of `metrics.jsonl`."""
     policy: str = ""
-    """Whose it is, where several were trained together."""
+    """The policy's name, if several were trained together."""
     label: str = ""
-    """What somebody called it."""
+    """The user's label."""
 
     @property
     def env_id(self) -> str:
-        """The environment, and whose returns in it these are."""
+        """The environment, and the policy if there are several."""
         env_id = str(self.config["env_id"])
         return f"{env_id}, {self.policy}" if self.policy else env_id
 
     @functools.cached_property
     def settings(self) -> dict[str, Any]:
-        """All settings but the seed that can change the result; each of `env_kwargs` is one of its own."""
+        """All settings but the seed that can change the result; nested settings are `name.key`."""
         settings = settings_of_result(self.config)
         flat = {name: value for name, value in settings.items() if not isinstance(value, dict)}
         of_dicts = [(name, value) for name, value in settings.items() if isinstance(value, dict)]
         return {**flat, **{f"{name}.{key}": each for name, value in of_dicts for key, each in value.items()}}
 
     @property
-    def alike(self) -> str:
-        """A text that is the same for runs of the same settings, whatever their seeds and environments."""
+    def settings_key(self) -> str:
+        """A text that is equal for runs with equal settings, whatever their seeds and environments."""
         return json.dumps(
             {name: value for name, value in self.settings.items() if value is not None}, sort_keys=True, allow_nan=True
         )
 
     def curve(self, by: Axis) -> tuple[Array, Array]:
-        """Where on the axis, and the mean return of the last 100 episodes there; `[n]` each."""
+        """The positions on the axis, and the mean return of the last 100 episodes there; `[n]` each."""
         column = COLUMNS[by]
         points = [(m[column], m["episode_return_mean"]) for m in self.lines if m["episode_return_mean"] is not None]
         found = np.asarray(points, np.float64).reshape(-1, 2)
@@ -84,14 +85,14 @@ class Group:
     env_id: str
     label: str
     runs: list[Run]
-    """One of each seed: the one that has come farthest."""
+    """One run of each seed, the one with the most steps."""
     left_out: list[Run] = field(default_factory=list)
-    """Others of the same seeds, which would count one result twice."""
+    """Further runs of the same seeds, which would count a result twice."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """What a group has reached, `[NUM_POINTS]` each, as far as all of its runs have come."""
+    """The curve of a group, `[NUM_POINTS]` each, as far as all of its runs have come."""
 
     at: Array
     middle: Array
@@ -101,10 +102,10 @@ class Band:
 
 
 def read_run(path: str | Path, label: str = "") -> Run:
-    """A run, finished or not.
+    """Read a run, finished or not.
 
     Raises:
-        RunDirectoryError: where it is none, or has no metrics yet.
+        RunDirectoryError: if it is no run directory, or has no metrics yet.
     """
     directory = RunDirectory.open(path)
     lines = read_lines(directory.path / "metrics.jsonl")
@@ -114,7 +115,7 @@ def read_run(path: str | Path, label: str = "") -> Run:
 
 
 def read_policies(path: str | Path, label: str = "") -> list[Run]:
-    """A run as one for each of its policies: itself, where there is but one.
+    """Read a run as one run for each of its policies.
 
     Raises:
         RunDirectoryError: as `read_run`.
@@ -124,12 +125,12 @@ def read_policies(path: str | Path, label: str = "") -> list[Run]:
 
 
 def names_of(config: dict[str, Any]) -> list[str]:
-    """Of the policies that were trained together, by a run's `config.json`; none, where there is but one."""
+    """The names of policies that were trained together; empty for a run of one policy."""
     return list(config.get("policies", ()))
 
 
 def policy_of(run: Run, name: str) -> Run:
-    """What a run says of one of its policies, as if it were the only one."""
+    """A run with the metrics of one of its policies, as if it were the only one."""
     start = f"{name}/"
     lines = [
         {key.removeprefix(start): value for key, value in line.items() if key.startswith(start) or "/" not in key}
@@ -138,32 +139,11 @@ def policy_of(run: Run, name: str) -> Run:
     return Run(run.path, {**run.config, "config": run.config["policies"][name]}, lines, name, run.label)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of `metrics.jsonl` that are whole: the last may be under way.
-
-    Raises:
-        RunDirectoryError: where another than the last is damaged.
-    """
-    try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-    except FileNotFoundError:
-        return []
-    found = []
-    for number, line in enumerate(whole.splitlines(), 1):
-        try:
-            metrics = json.loads(line)
-            assert isinstance(metrics, dict)
-        except (ValueError, AssertionError):
-            raise RunDirectoryError(f"{path} is damaged: line {number} is no object of JSON") from None
-        found.append(metrics)
-    return found
-
-
 def find_runs(paths: Sequence[str | Path]) -> list[Path]:
-    """The run directories that are named, and those right below a folder that is none itself.
+    """The run directories among the paths, and those directly below a path that is no run directory.
 
     Raises:
-        RunDirectoryError: where there is none.
+        RunDirectoryError: if there is no run.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -184,22 +164,22 @@ def labelled(runs: Sequence[Run], labels: Sequence[str]) -> list[Run]:
     """The runs with labels, one for each configuration, in the order in which they come.
 
     Raises:
-        ConfigurationError: if there are more or fewer configurations.
+        ConfigurationError: if the numbers of labels and configurations differ.
     """
-    alike = list(dict.fromkeys(run.alike for run in runs))
+    alike = list(dict.fromkeys(run.settings_key for run in runs))
     if len(labels) != len(alike):
         raise ConfigurationError(
             "there must be one label for each folder that is named, or one for each configuration among the runs "
             f"({len(alike)}), got {len(labels)}: {', '.join(labels)}"
         )
-    return [replace(run, label=labels[alike.index(run.alike)]) for run in runs]
+    return [replace(run, label=labels[alike.index(run.settings_key)]) for run in runs]
 
 
 def groups_of(runs: Sequence[Run]) -> list[Group]:
-    """Runs of one environment, one label and the same settings together; labelled by what they differ in as well."""
+    """Group the runs that have the same environment, label and settings; the groups' labels name their differences."""
     together: dict[tuple[str, str, str], list[Run]] = {}
     for run in runs:
-        together.setdefault((run.env_id, run.label, run.alike), []).append(run)
+        together.setdefault((run.env_id, run.label, run.settings_key), []).append(run)
     labels = _labels([members[0] for members in together.values()])
     groups = []
     for label, members in zip(labels, together.values(), strict=True):
@@ -219,7 +199,7 @@ def groups_of(runs: Sequence[Run]) -> list[Group]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """A label for each run: its own, and what it differs in from the others of its environment that have the same."""
+    """A label for each run: its own, and its differences from others with the same label and environment."""
     labels = []
     for mine in runs:
         others = [run.settings for run in runs if (run.env_id, run.label) == (mine.env_id, mine.label)]
@@ -229,20 +209,20 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _differences(mine: dict[str, Any], others: list[dict[str, Any]]) -> str:
-    """What settings differ in from others, themselves among them, in a few words."""
+    """The differences of settings from others (which include them), in a few words."""
     agents = {other["agent"] for other in others}
     others = [other for other in others if other["agent"] == mine["agent"]]  # other agents have other settings
     pairs = list(itertools.combinations(others, 2))
     every = {name: None for other in others for name in other}
     names = [name for name in every if any(_differs(name, *pair) for pair in pairs)]
-    shown = names if len(names) <= MOST_IN_LABEL else _telling_apart(pairs, names)
+    shown = names if len(names) <= MOST_IN_LABEL else _distinguishing(pairs, names)
     texts = [_shown(name, mine.get(name)) for name in shown if name in mine or "." in name]
     more = [f"and {len(names) - len(shown)} more"] if len(shown) < len(names) else []
     return ", ".join([*([mine["agent"]] if len(agents) > 1 else []), *texts, *more])
 
 
-def _telling_apart(pairs: list[tuple[dict[str, Any], dict[str, Any]]], names: list[str]) -> list[str]:
-    """A few of the names, such that pairs of settings that differ in any of them differ in one of the few."""
+def _distinguishing(pairs: list[tuple[dict[str, Any], dict[str, Any]]], names: list[str]) -> list[str]:
+    """A few of the names that still distinguish every pair of settings that differs in any of them."""
     found: list[str] = []
     left = [pair for pair in pairs if any(_differs(name, *pair) for name in names)]
     while left:
@@ -252,7 +232,7 @@ def _telling_apart(pairs: list[tuple[dict[str, Any], dict[str, Any]]], names: li
 
 
 def _differs(name: str, one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two runs differ in a setting that both have; one of `env_kwargs` may be given to one alone."""
+    """Whether two runs differ in a setting that both have; a key of `env_kwargs` may be missing in one."""
     return one.get(name) != other.get(name) and ((name in one and name in other) or "." in name)
 
 
@@ -268,13 +248,13 @@ def _shown(name: str, value: Any) -> str:
 
 
 def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:
-    """The interquartile mean of a group's runs, and the band in which it lies with so much confidence.
+    """The interquartile mean of a group's runs, and its confidence band.
 
-    Runs are looked at where all of them have been; between two iterations a curve is a straight line. The band is the
-    percentile bootstrap over runs; of one run it has no width.
+    The curve covers the steps that all runs have reached; between two iterations it is a straight line. The band is the
+    percentile bootstrap over runs; for one run it has no width.
 
     Raises:
-        ConfigurationError: where no run has ended an episode, or there is nowhere that all have been.
+        ConfigurationError: if a run has ended no episode, or the runs have no steps in common.
     """
     curves = [run.curve(by) for run in group.runs]
     empty = [run.path for run, (at, _) in zip(group.runs, curves, strict=True) if not len(at)]
@@ -293,7 +273,7 @@ def band_of(group: Group, by: Axis, *, confidence: float = 0.95) -> Band:
 
 
 def bootstrap_interval(values: Array, confidence: float = 0.95) -> tuple[Any, Any]:
-    """Between which the interquartile mean of `[n, ...]` lies, by the percentile bootstrap over `n`."""
+    """The confidence interval of the interquartile mean of `[n, ...]`, by the percentile bootstrap over `n`."""
     generator = np.random.default_rng(0)  # the same runs give the same picture
     chosen = generator.integers(len(values), size=(RESAMPLES, len(values)))
     means = np.stack([interquartile_mean(values[rows]) for rows in chosen])
@@ -303,7 +283,7 @@ def bootstrap_interval(values: Array, confidence: float = 0.95) -> tuple[Any, An
 
 
 def interquartile_mean(values: Array) -> Array:
-    """Of `[n, ...]`, the mean over `n` without its lowest and its highest quarter, each rounded down."""
-    cut = len(values) // 4
-    kept: Array = np.sort(values, axis=0)[cut : len(values) - cut].mean(0)
-    return kept
+    """The mean of `[n, ...]` over `n` without the lowest and the highest quarter, each rounded down."""
+    quarter = len(values) // 4
+    mean: Array = np.sort(values, axis=0)[quarter : len(values) - quarter].mean(0)
+    return mean

@@ -1,38 +1,66 @@
-"""Episodes of a run's agent to look at: in a video, or in a window.
+"""Shows episodes of a run's agent in a video or a window.
 
     hybridppo.record_video("runs/CartPole-v1-20260101-120000-seed0", "cartpole.mp4")
 
-Videos are gymnasium's `RecordVideo`, which needs moviepy (the extra `video`).
+Videos need moviepy (the extra `video`). The environment and the agents meet in `_play`: one agent, several agents and
+an environment of tensors all have the methods of PettingZoo's `ParallelEnv` there, with dicts by agent name.
 """
 
+import math
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
+from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.frame_stack import FrameStack
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.named import make_env
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel
+from hybridppo.environments.tensors import on_host, tensors_of
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
 from hybridppo.runs.loading import load
 from hybridppo.runs.settings import Settings
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.system.accelerator import accelerator_of
 from hybridppo.system.validation import require_whole
-from hybridppo.tools.export.acting import FirstOfTensors, Played, Together, act_in
 
 MOST_STEPS = 3000
-"""Of a video, whose frames lie in memory until its end."""
+"""The limit for a video, whose frames lie in memory until its end."""
+ALONE = ""
+"""The name of an agent that is the only one."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """The episodes that were played."""
+
+    returns: tuple[float, ...]
+    """Returns of the episodes that ended; with several agents, of each agent's episodes."""
+    lengths: tuple[int, ...]
+    agents: tuple[str, ...]
+    """The agent of each return, if there are several; else empty."""
+    episodes: int
+    """How many episodes ended, each with its last agent's."""
+    steps: int
+    """Steps of all episodes, an unfinished one included."""
+    path: Path | None = None
+    """The video."""
 
 
 def record_video(
@@ -64,8 +92,8 @@ def record_video(
         networks: as for `hybridppo.load`.
 
     Raises:
-        ConfigurationError: where moviepy is not installed, or an argument cannot be meant.
-        EnvError: where the environment draws no pictures.
+        ConfigurationError: if moviepy is not installed, or an argument cannot be meant.
+        EnvError: if the environment draws no pictures.
     """
     directory = RunDirectory.open(run_dir)
     output = Path(output) if output is not None else directory.path / "video.mp4"
@@ -75,20 +103,21 @@ def record_video(
         raise ConfigurationError(f"videos need moviepy: {pip_install('video')}")
     player_of, settings = _players(directory, checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "rgb_array")
+    frames: list[Any] = []
+    try:
+        played = _play(
+            player_of, made, episodes, seed, deterministic, most_steps, lambda: frames.append(np.asarray(made.render()))
+        )
+    finally:
+        _close(made)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".video-", dir=output.parent) as folder:
-        recorder: Any = gym.wrappers.RecordVideo(
-            made,
-            str(Path(folder) / "frames"),
-            episode_trigger=lambda episode: episode == 0,
-            video_length=2**62,  # from the first episode to the last, in one file
-        )
-        try:
-            played = _play(player_of, recorder, episodes, seed, deterministic, most_steps)
-        finally:
-            recorder.close()
-        (video,) = (Path(folder) / "frames").glob("*.mp4")
-        video.replace(output)
+        from moviepy.video.io.ImageSequenceClip import ImageSequenceClip
+
+        written = Path(folder) / "video.mp4"
+        clip = ImageSequenceClip(frames, fps=getattr(made, "metadata", {}).get("render_fps", 30))
+        clip.write_videofile(str(written), logger=None)
+        written.replace(output)
     return replace(played, path=output)
 
 
@@ -110,26 +139,27 @@ def play(
     `most_steps`, every episode is played to its end.
 
     Raises:
-        EnvError: where the environment has no window.
+        EnvError: if the environment has no window.
     """
     player_of, settings = _players(RunDirectory.open(run_dir), checkpoint, agent, networks)
     made = _make(settings.source(env), settings.environment, "human")
     try:
         return _play(player_of, made, episodes, seed, deterministic, most_steps)
     finally:
-        made.close()
+        _close(made)
 
 
 def _players(
     directory: RunDirectory, checkpoint: WhichCheckpoint, agent: type[AnyAgent] | None, networks: Networks | None
 ) -> "tuple[Callable[[str], AnyAgent], Settings]":
-    """Whose policy an agent has, by its name, and the settings of the run."""
+    """A function from an agent's name to its policy, and the settings of the run."""
     player = load(directory.path, checkpoint, agent=agent, networks=networks)
     settings = Settings.read(directory)
     return (player.agent_of if isinstance(player, Policies) else lambda name: player), settings
 
 
-def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "gym.Env[Any, Any]":
+def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> Any:
+    """An environment that renders, with the methods of PettingZoo's `ParallelEnv`."""
     what = "draws no pictures" if render_mode == "rgb_array" else "has no window"
     remedy = f"it must take render_mode={render_mode!r}"
     owns = not is_tensor_env(source)
@@ -142,7 +172,7 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
             made = source(render_mode=render_mode)
         elif owns and callable(source):
             made = with_arguments(source, 1, options)()
-    except (gym.error.Error, TypeError) as error:  # TypeError: of one that takes no render_mode
+    except (gym.error.Error, TypeError) as error:  # TypeError: it takes no render_mode
         raise EnvError(f"the environment {what}: {remedy} ({error})") from error
     if is_tensor_env(made):
         remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
@@ -150,31 +180,164 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> "
     is_drawn = getattr(made, "render_mode", None) == render_mode
     if is_drawn and is_parallel(made):
         if options.frame_stack > 1:
-            raise ConfigurationError(
-                "stacks of frames of several agents cannot be played: look at the agents one by one"
-            )
-        return Together(made)
+            raise ConfigurationError("an environment of several agents with stacked frames cannot be played")
+        return made
     if not isinstance(made, gym.Env) or not is_drawn:
         mode = getattr(made, "render_mode", None)
-        if callable(getattr(made, "close", None)):
-            made.close()
+        _close(made)
         raise EnvError(f"the environment {what}: its render_mode is {mode!r}, and {remedy}")
-    return made if options.frame_stack == 1 else FrameStack(made, options.frame_stack)
+    return OneAgent(made if options.frame_stack == 1 else FrameStack(made, options.frame_stack))
+
+
+def _close(env: Any) -> None:
+    if callable(getattr(env, "close", None)):
+        env.close()
+
+
+class OneAgent:
+    """A gymnasium environment with the methods of PettingZoo's `ParallelEnv`."""
+
+    possible_agents = (ALONE,)
+
+    def __init__(self, env: "gym.Env[Any, Any]") -> None:
+        self.env, self.metadata = env, env.metadata
+        self.render, self.close = env.render, env.close
+
+    def observation_space(self, name: str) -> "gym.Space[Any]":
+        """The agent's observation space."""
+        return self.env.observation_space
+
+    def action_space(self, name: str) -> "gym.Space[Any]":
+        """The agent's action space."""
+        return self.env.action_space
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(seed=seed)
+        return {ALONE: observation}, {ALONE: info}
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """The five values of the environment's step, each by agent name."""
+        return tuple({ALONE: each} for each in self.env.step(actions[ALONE]))
+
+
+class FirstOfTensors(gym.Env[Any, Any]):
+    """The first environment of an environment of tensors; the others take the same actions.
+
+    Args:
+        env: as `hybridppo/environments/tensors.py` describes it. It can be shown if it has `render()`, which returns
+            pictures `[height, width, 3]` or `[N, height, width, 3]`.
+        render_mode: the render mode asked for, if the environment names none.
+        owns: whether to close the environment with this.
+    """
+
+    def __init__(self, env: Any, render_mode: str, owns: bool) -> None:
+        self._env, self._owns = env, owns
+        self._device = torch.empty(0, device=env.device).device  # "cuda" by its number
+        self._accelerator = accelerator_of(self._device)
+        self._next_observation: Any = None
+        """The first observation of an episode that the environment has begun itself."""
+        renders = render_mode == "rgb_array" and callable(getattr(env, "render", None))
+        self.render_mode = getattr(env, "render_mode", None) or ("rgb_array" if renders else None)
+        self.metadata = {"render_modes": [self.render_mode], **getattr(env, "metadata", {})}
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode: the one that the environment has begun itself, unless there is a seed."""
+        begun, self._next_observation = self._next_observation, None
+        if begun is not None and seed is None:
+            return begun, {}
+        with self._accelerator.selected(), torch.no_grad():
+            observations, _ = self._env.reset(seed=seed)
+        return _first(observations), {}
+
+    def step(self, action: Any) -> Any:
+        """Step; at the end of an episode, the observation is the first of the next one."""
+        count, space = self._env.num_envs, self.action_space
+        empty: Any = create_empty_array(space, count)
+        actions = tensors_of(concatenate(space, [action] * count, empty), self._device)
+        with self._accelerator.selected(), torch.no_grad():
+            observations, rewards, terminated, truncated, _ = self._env.step(actions)
+        observation, ends = _first(observations), (bool(terminated[0]), bool(truncated[0]))
+        self._next_observation = observation if any(ends) else None
+        return observation, float(rewards[0]), *ends, {}
+
+    def render(self) -> Any:
+        """The picture of the first environment, or of all."""
+        picture = self._env.render()
+        picture = on_host(picture) if isinstance(picture, torch.Tensor) else np.asarray(picture)
+        return picture[0] if picture.ndim == 4 else picture
+
+    def close(self) -> None:
+        """Close the environment, if this owns it."""
+        if self._owns:
+            _close(self._env)
+
+
+def _first(batch: Any) -> Any:
+    """The first observation of a batch of tensors, on the host."""
+    if isinstance(batch, dict):
+        return {key: _first(part) for key, part in batch.items()}
+    return tuple(map(_first, batch)) if isinstance(batch, tuple) else on_host(batch[0])
 
 
 def _play(
     player_of: Callable[[str], AnyAgent],
-    env: "gym.Env[Any, Any]",
+    env: Any,
     episodes: int,
     seed: int,
     deterministic: bool,
     most_steps: int | None,
+    on_observation: Callable[[], object] = lambda: None,
 ) -> Played:
-    return act_in(
-        env,
-        player_of,
-        episodes=require_whole("episodes", episodes),
-        seed=require_whole("seed", seed, 0, below=2**31),
-        deterministic=deterministic,
-        most_steps=None if most_steps is None else require_whole("most_steps", most_steps),
-    )
+    """Play episodes one after the other, each until no agent is left.
+
+    Args:
+        player_of: the agent that acts for a name.
+        env: with the methods of PettingZoo's `ParallelEnv`.
+        episodes: how many.
+        seed: of the environment.
+        deterministic: take the most probable actions.
+        most_steps: end after this many, even within an episode; None for no limit.
+        on_observation: called after each reset and each step.
+
+    Raises:
+        EnvError: if an episode starts without an agent, or an agent has other spaces than the environment.
+    """
+    require_whole("episodes", episodes)
+    require_whole("seed", seed, 0, below=2**31)
+    limit = math.inf if most_steps is None else require_whole("most_steps", most_steps)
+    agents = list(env.possible_agents)
+    players = {name: player_of(name) for name in agents}
+    for name, player in players.items():
+        spaces = SimpleNamespace(observation_space=env.observation_space(name), action_space=env.action_space(name))
+        require_spaces_of(player, spaces, masks_apart=True)
+    found: list[tuple[float, int, str]] = []
+    ended = steps = 0
+    present: list[str] = []
+    while steps < limit and (present or ended < episodes):
+        if not present:
+            observations, infos = env.reset(seed=None if steps else seed)
+            on_observation()
+            present = [name for name in agents if name in observations]
+            if not present:
+                raise EnvError("an episode starts with nobody: reset gives no agent an observation")
+            began, returns, states = steps, dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
+        actions = {}
+        for name in present:
+            player = players[name]
+            mask = infos[name].get("action_mask") if isinstance(player.observation_space, MaskedObservation) else None
+            actions[name], states[name] = player.act(
+                observations[name], deterministic, action_mask=mask, state=states[name]
+            )
+        observations, rewards, terminations, truncations, infos = env.step(actions)
+        on_observation()
+        steps += 1
+        for name in actions:
+            returns[name] += float(rewards[name])
+            if terminations[name] or truncations[name]:
+                present.remove(name)
+                found.append((returns[name], steps - began, name))
+        ended += not present
+    names = () if agents == [ALONE] else tuple(name for _, _, name in found)
+    return Played(tuple(each[0] for each in found), tuple(each[1] for each in found), names, ended, steps)

@@ -1,20 +1,22 @@
-"""Pictures of several runs; needs matplotlib (the extra `plot`).
+"""Pictures of runs and of placements; needs matplotlib (the extra `plot`).
 
 hybridppo.plot_runs(["runs/a-seed0", "runs/a-seed1"], "curves.svg")
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
+from hybridppo.auto.trials import PARTS
 from hybridppo.errors import ConfigurationError, pip_install
 from hybridppo.tools.views.curves import Axis, Group, Run, band_of, find_runs, groups_of, labelled, read_policies
 
 SUFFIXES = (".png", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Which people who see few colours can tell apart: Okabe and Ito, "Color universal design", 2008."""
+"""Colours that colour-blind people can distinguish: Okabe and Ito, "Color universal design", 2008."""
 LINES = ("-", "--", "-.", ":")
-"""When the colours are used up."""
+"""Line styles; the next one is used when the colours are used up."""
 
 
 def plot_runs(
@@ -25,11 +27,11 @@ def plot_runs(
     confidence: float = 0.95,
     labels: Sequence[str] = (),
 ) -> list[Group]:
-    """Draw the returns of runs, a panel for each environment and a line for each group of seeds.
+    """Draw the returns of runs: a panel for each environment, and a line for each group of seeds.
 
-    Runs of one environment that differ in nothing that can change a result but in their seeds are a group: a line at
-    their interquartile mean, and a bootstrap band around it. Groups are labelled by the settings in which they differ.
-    Of runs that have the same seed, too, the one that has come farthest is drawn, and the others are warned of.
+    Runs of one environment are a group if they differ only in their seeds and in settings that change no result. A line
+    shows a group's interquartile mean, with a bootstrap band around it. Groups are labelled by the settings in which
+    they differ. If runs of a group have the same seed, the one with the most steps is drawn, with a warning.
 
     Args:
         run_dirs: run directories, or folders of such.
@@ -43,8 +45,8 @@ def plot_runs(
         The groups that were drawn.
 
     Raises:
-        ConfigurationError: where matplotlib is not installed, or an argument cannot be meant.
-        RunDirectoryError: where a folder is no run.
+        ConfigurationError: if matplotlib is not installed, or an argument cannot be meant.
+        RunDirectoryError: if a folder is no run.
     """
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
@@ -53,17 +55,12 @@ def plot_runs(
         raise ConfigurationError(f"by must be one of {', '.join(get_args(Axis))}, got {by!r}")
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError(f"confidence must lie between 0 and 1, got {confidence}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}") from None
+    require_matplotlib()
     groups = groups_of(_runs(run_dirs, labels))
     env_ids = list(dict.fromkeys(group.env_id for group in groups))
     columns = min(3, len(env_ids))
     rows = -(-len(env_ids) // columns)
-    figure = Figure(figsize=(1.5 + 5.5 * columns, 0.6 + 3.6 * rows), layout="constrained")
-    FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
+    figure = _figure(1.5 + 5.5 * columns, 0.6 + 3.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
     for panel in panels[len(env_ids) :]:
         panel.set_visible(False)
@@ -72,6 +69,58 @@ def plot_runs(
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=150)
     return groups
+
+
+def plot_placements(comparison: dict[str, Any], title: str, path: Path) -> Path:
+    """Draw the milliseconds of an iteration as stacked bars, one for each placement; the picture's path.
+
+    Args:
+        comparison: as `compare_placements` returns it.
+        title: above the picture.
+        path: of the PNG.
+
+    Raises:
+        ConfigurationError: if matplotlib is not installed.
+    """
+    require_matplotlib()
+    rows = comparison["candidates"]
+    figure = _figure(8, 1.4 + 0.4 * len(rows))
+    axes, positions = figure.subplots(), range(len(rows))
+    starts = [0.0] * len(rows)
+    for part in PARTS:
+        widths = [1e3 * row[part] for row in rows]
+        axes.barh(positions, widths, left=starts, label=part)
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    for position, whole in enumerate(starts):
+        axes.text(whole, position, f" {whole:.3g}" if whole < 100 else f" {whole:,.0f}", va="center")
+    labels = [row["label"] for row in rows]
+    axes.set(yticks=positions, yticklabels=labels, xlabel="milliseconds an iteration", title=title)
+    axes.set_xlim(right=1.15 * max(starts))
+    axes.invert_yaxis()  # the first on top
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=len(PARTS))
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def require_matplotlib() -> None:
+    """Refuse to draw without matplotlib.
+
+    Raises:
+        ConfigurationError: if it is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError(f"pictures need matplotlib: {pip_install('plot')}")
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # drawn straight to a file: no window, no global state
+    return figure
 
 
 def _runs(run_dirs: Sequence[str | Path], labels: Sequence[str]) -> list[Run]:

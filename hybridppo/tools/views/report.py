@@ -1,11 +1,11 @@
-"""A run as one page of HTML, which needs nothing but itself: no network, no script, light and dark.
+"""Writes a run as one HTML page that needs no other file, no network and no script, light and dark.
 
 hybridppo.write_report("runs/CartPole-v1-20260101-120000-seed0")
 """
 
 import base64
-import json
 import statistics
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING
 from html import escape
@@ -15,6 +15,7 @@ from typing import Any
 from hybridppo.agents.registry import AGENTS
 from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.files import replace_synced
+from hybridppo.run_directory.lines import read_object
 from hybridppo.runs.options import GROUPS, fields_of
 from hybridppo.runs.settings import settings_of_result
 from hybridppo.tools.views.curves import Run, names_of, policy_of, read_run
@@ -22,44 +23,22 @@ from hybridppo.tools.views.svg import line_chart, stacked_bar
 
 NAME, VIDEO = "report.html", "video.mp4"
 LARGEST_VIDEO = 20 * 2**20
-"""Bytes; a larger one is linked to, not held."""
+"""Bytes; the page links to a larger video."""
 PHASES = ("sampling", "learning", "copying", "other")
 FIRST = ("episode_return_mean", "episode_length_mean", "steps_per_second")
-"""Curves that come before the others."""
+"""The first curves."""
 NO_CURVES = {"iteration", "env_steps", "seconds", "episodes", "agent_steps", *(f"seconds_{phase}" for phase in PHASES)}
-"""What is an axis, a count, or told otherwise."""
+"""Metrics without a curve: axes, counts, and those shown elsewhere."""
 
-STYLE = """
-:root { color-scheme: light dark; --text: #1c2024; --soft: #60666d; --back: #fff; --card: #f5f6f8; --line: #d8dce1;
-  --curve: #0072b2; --part0: #0072b2; --part1: #d55e00; --part2: #009e73; --part3: #8a8f96; }
-@media (prefers-color-scheme: dark) { :root { --text: #e6e8ea; --soft: #9aa1a9; --back: #15181b; --card: #1f2327;
-  --line: #363c43; --curve: #56b4e9; --part0: #3b94cf; --part1: #e07b2e; --part2: #2fb08a; --part3: #767c84; } }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); margin: 0 auto;
-  padding: 24px 16px 64px; max-width: 1120px; }
-h1 { font-size: 1.6em; margin: 0; } h2 { font-size: 1.15em; margin: 2em 0 .6em; } .soft { color: var(--soft); }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin-top: 16px; }
-.card { background: var(--card); border-radius: 8px; padding: 10px 14px; overflow-wrap: anywhere; }
-.card b { display: block; font-size: 1.25em; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(300px, 1fr)); gap: 10px; }
-.charts svg { background: var(--card); border-radius: 8px; width: 100%; height: auto; }
-.wide { overflow-x: auto; } svg.bar, .bar svg { width: 100%; height: auto; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: 3px 14px 3px 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-tr.changed td { font-weight: 600; } video { max-width: 100%; border-radius: 8px; }
-text { fill: var(--text); font: 10px system-ui, sans-serif; } text.title { font-size: 12px; font-weight: 600; }
-text.tick { fill: var(--soft); } text.onbar { fill: #fff; font-size: 13px; } .grid { stroke: var(--line); }
-.curve { fill: none; stroke: var(--curve); stroke-width: 1.6; stroke-linejoin: round; }
-.part0 { fill: var(--part0); } .part1 { fill: var(--part1); }
-.part2 { fill: var(--part2); } .part3 { fill: var(--part3); }
-"""
+TEMPLATE = Path(__file__).with_name("report.html")
+"""The page, with `$names` for what a run fills in."""
 
 
 def write_report(run_dir: str | Path) -> Path:
-    """Write `report.html` into a run directory, of a run that is finished or not; the page's path.
+    """Write `report.html` into the run directory of a run, finished or not; the page's path.
 
     Raises:
-        RunDirectoryError: where it is no run directory, has no metrics yet, or does not take the page.
+        RunDirectoryError: if it is no run directory, has no metrics yet, or cannot be written to.
     """
     run = read_run(run_dir)
     path = run.path / NAME
@@ -83,29 +62,14 @@ def page(run: Run) -> str:
         ("Settings", _settings(run)),
     ]
     body = "\n".join(f"<section>\n<h2>{escape(name)}</h2>\n{text}\n</section>" for name, text in sections if text)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<h1>{escape(title)}</h1>
-<div class="soft">{escape(run.path.name)}, hybridppo {escape(str(run.config["versions"]["hybridppo"]))}</div>
-{_cards(run)}
-</header>
-{body}
-</body>
-</html>
-"""
+    subtitle = f"{run.path.name}, hybridppo {run.config['versions']['hybridppo']}"
+    parts = {"title": escape(title), "subtitle": escape(subtitle), "cards": _cards(run), "body": body}
+    return string.Template(TEMPLATE.read_text(encoding="utf-8")).substitute(parts)
 
 
 def _cards(run: Run) -> str:
     last = run.lines[-1]
-    result = _read(run.path / "result.json")
+    result = read_object(run.path / "result.json")
     goal = run.config["total_steps"]
     of_policies = [(f", {name}", f"{name}/") for name in names_of(run.config)] or [("", "")]
     cards = [
@@ -136,7 +100,7 @@ def _curves(run: Run) -> str:
 
 
 def _place(name: str) -> int:
-    """Where a metric's curve belongs; that of a policy is named after it."""
+    """The place of a metric's curve; a policy's metric is `policy/metric`."""
     last = name.rpartition("/")[2]
     return FIRST.index(last) if last in FIRST else len(FIRST)
 
@@ -160,7 +124,7 @@ def _phases(run: Run) -> str:
 def _placement(run: Run) -> str:
     placement = ", ".join(f"{name} {value}" for name, value in run.config["placement"].items())
     text = f"<p>{escape(placement)}</p>"
-    table = _read(run.path / "placements.json")
+    table = read_object(run.path / "placements.json")
     if not table:
         return text
     line = table.get("line", table["chosen"])  # which earlier releases left out if nothing was measured
@@ -190,7 +154,7 @@ def _video(run: Run) -> str:
 
 
 def _result(run: Run) -> str:
-    result = _read(run.path / "result.json")
+    result = read_object(run.path / "result.json")
     return _pairs(result) if result else "<p>The run has not ended, or was interrupted.</p>"
 
 
@@ -201,14 +165,14 @@ def _environment(run: Run) -> str:
 
 
 def _space(space: dict[str, Any]) -> str:
-    """A space in a line: bounds of many numbers are left out."""
+    """A space in one line, without long bounds."""
     parts = {name: value for name, value in space.items() if name != "type"}
     said = ", ".join(f"{name} {value}" for name, value in parts.items() if len(str(value)) <= 120)
     return f"{space.get('type', '')} {said}".strip()
 
 
 def _settings(run: Run) -> str:
-    """What can change the result, by which `plot` tells runs apart, of each policy; then all other options."""
+    """Tables of the settings of each policy that can change the result, then of all other options."""
     of_policies = [policy_of(run, name) for name in names_of(run.config)] or [run]
     deciding = [settings_of_result(each.config) for each in of_policies]
     tables = []
@@ -224,7 +188,7 @@ def _settings(run: Run) -> str:
 
 
 def _with_defaults(settings: dict[str, Any]) -> str:
-    """A table of settings, those other than their defaults in bold."""
+    """A table of settings; those that differ from their defaults are bold."""
     kind = AGENTS[settings["agent"]].config
     default = {
         name: _plain(option.default)
@@ -275,13 +239,3 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, hours = seconds / 60, seconds / 3600
     return f"{minutes:.1f} min" if hours < 2 else f"{hours:.1f} h"
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise RunDirectoryError(f"{path} is damaged: {error}") from error
-    return found if isinstance(found, dict) else None

@@ -1,4 +1,4 @@
-"""Charts as SVG within a page: no package, no script, and colours that the page's style decides."""
+"""Charts as SVG for the report, without packages or scripts; the page's style sets the colours."""
 
 import math
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from html import escape
 
 WIDTH, HEIGHT = 340, 190
 LEFT, RIGHT, TOP, BOTTOM = 56, 10, 26, 30
-"""Around where lines are drawn, for titles and numbers."""
+"""Margins for titles and numbers."""
 MOST_POINTS = 400
-"""Of a line: more than there are pixels tell nothing."""
+"""The most points of a line, since more than pixels show nothing."""
 
 
 def line_chart(title: str, points: Sequence[tuple[float, float]], x_label: str) -> str:
-    """A line through points whose first numbers rise."""
+    """A line chart of points in ascending order of their first numbers."""
     points = _thinned(points)
     x_ticks, y_ticks = (ticks(min(values), max(values)) for values in zip(*points, strict=True))
     left, right, low, high = x_ticks[0], x_ticks[-1], y_ticks[0], y_ticks[-1]
@@ -42,7 +42,7 @@ def line_chart(title: str, points: Sequence[tuple[float, float]], x_label: str) 
 
 
 def stacked_bar(title: str, parts: Sequence[tuple[str, float]]) -> str:
-    """One bar, divided as the numbers are; class `part0`, `part1` and so on."""
+    """One bar, divided in proportion to the numbers; the parts have classes `part0`, `part1` and so on."""
     whole = sum(value for _, value in parts)
     width, height = 700, 44
     drawn, end = [], 0.0
@@ -63,14 +63,14 @@ def _picture(title: str, width: int, height: int, parts: Sequence[str]) -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `MOST_POINTS`, each the mean of its neighbours, so that none is left out by chance."""
+    """At most `MOST_POINTS` points, each the mean of neighbours."""
     size = math.ceil(len(points) / MOST_POINTS)
     blocks = (points[start : start + size] for start in range(0, len(points), size))
     return [(sum(a for a, _ in block) / len(block), sum(b for _, b in block) / len(block)) for block in blocks]
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers, about five, the first at most `low` and the last at least `high`."""
+    """About five round numbers from at most `low` to at least `high`."""
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         room = abs(high) or 1.0
         low, high = low - 0.5 * room, high + 0.5 * room

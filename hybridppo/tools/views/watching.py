@@ -1,20 +1,18 @@
-"""A run in the terminal while it goes on, out of its files: on this machine, or on a disk that both see.
+"""Shows a run in the terminal while it trains, from its files, on this machine or on a shared disk.
 
 $ hybridppo watch runs/CartPole-v1-20260101-120000-seed0
 """
 
 import itertools
-import json
 import shutil
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from hybridppo.errors import RunDirectoryError
 from hybridppo.run_directory.directory import RunDirectory
+from hybridppo.run_directory.lines import Tail
 from hybridppo.tools.views.curves import names_of
 
 Metrics = dict[str, Any]
@@ -23,46 +21,11 @@ PHASES = ("sampling", "learning", "copying", "other")
 RECENT = 20
 """Iterations over which phases are averaged."""
 MOST_LINES = 2000
-"""Iterations that are kept, for the curves."""
+"""How many iterations the curves show at most."""
 SILENT_SECONDS = 30.0
-"""Without a new line after which that is said."""
+"""Silence of the run after which that is shown."""
 BLOCKS, PLAIN = ("▁▂▃▄▅▆▇█", "█", "░"), (".:-=+*#@", "#", ".")
-"""For curves, bars, and what of a bar is left; the second where the terminal has no more than ASCII."""
-
-
-class Tail:
-    """The newest lines of a file that grows, and may be cut by a run that is resumed."""
-
-    def __init__(self, path: Path) -> None:
-        self.lines: deque[Metrics] = deque(maxlen=MOST_LINES)
-        self._path, self._end, self._last = path, 0, b""
-
-    def read(self) -> bool:
-        """Read what is new; whether anything is.
-
-        Raises:
-            RunDirectoryError: where a line is no object of JSON.
-        """
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._end - len(self._last))
-                if file.read(len(self._last)) != self._last:  # cut by `resume`, and perhaps longer again already
-                    self.lines.clear()
-                    self._end, self._last = 0, b""
-                    file.seek(0)
-                whole, newline, _ = file.read().rpartition(b"\n")
-        except FileNotFoundError:
-            return False
-        for line in whole.splitlines():
-            try:
-                metrics = json.loads(line)
-            except ValueError as error:
-                raise RunDirectoryError(f"{self._path} is damaged: {error}") from error
-            self.lines.append(metrics)
-        if newline:
-            self._end += len(whole) + len(newline)
-            self._last = whole.rpartition(b"\n")[2] + newline
-        return bool(newline)
+"""Characters for curves, bars and the rest of a bar; the second for terminals with ASCII only."""
 
 
 def watch(
@@ -73,21 +36,21 @@ def watch(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Show a run until it ends; a frame in place of the one before where the output is a terminal.
+    """Show a run until it ends. In a terminal, each frame replaces the one before.
 
     Args:
         run_dir: of the run.
         seconds: between two looks at its files.
-        out: where to; None for the standard output.
+        out: the stream to write to; None for the standard output.
         wait: waits for so many seconds.
-        clock: seconds since whenever.
+        clock: a monotonic clock in seconds.
 
     Raises:
-        RunDirectoryError: where it is no run directory.
+        RunDirectoryError: if it is no run directory.
     """
     out = sys.stdout if out is None else out
     directory = RunDirectory.open(run_dir)
-    tail = Tail(directory.path / "metrics.jsonl")
+    tail = Tail(directory.path / "metrics.jsonl", MOST_LINES)
     signs = BLOCKS if _can_encode("".join(BLOCKS), out) else PLAIN
     height, changed_at, was_silent = 0, clock(), False
     while True:
@@ -111,7 +74,7 @@ def watch(
 
 
 def _has_ended(path: Path) -> bool:
-    """Whether the run has written its result after its last line; an older result is that of a run that goes on."""
+    """Whether the run has a result that is newer than its last line; a resumed run has an older one."""
     result, metrics = path / "result.json", path / "metrics.jsonl"
     if not result.exists():
         return False
@@ -133,14 +96,14 @@ def frame(
     signs: tuple[str, str, str] = BLOCKS,
     silence: float | None = None,
 ) -> list[str]:
-    """What is shown, line by line, none wider than `width`.
+    """The lines to show, none wider than `width`.
 
     Args:
         config: of the run, as in `config.json`.
         lines: of its metrics, oldest first.
         width: of the terminal.
         signs: for curves and bars.
-        silence: seconds without a new line, where that is worth saying.
+        silence: seconds without a new line; None if they are few.
     """
     placement = " ".join(str(value) for value in config["placement"].values())
     shown = [f"{config['env_id']}, seed {config['seed']}, placement {placement}"]
@@ -190,7 +153,7 @@ def _bar(share: float, room: int, signs: tuple[str, str, str]) -> str:
 
 
 def _curve(values: Sequence[float], room: int, signs: str) -> str:
-    """Means of neighbours, as high as they are between the lowest and the highest."""
+    """A curve of means of neighbours, scaled between the lowest and the highest."""
     if not values:
         return ""
     count = min(room, len(values))

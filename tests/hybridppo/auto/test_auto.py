@@ -88,7 +88,7 @@ def test_overlap_is_taken_only_where_it_is_allowed(recorded: Any, tmp_path: Path
     result = train(**options, placement=Auto(max_lag=1), run_dir=tmp_path / "with")
     assert config_of(tmp_path / "without")["placement"] == SingleDevice("cpu").settings()
     assert config_of(tmp_path / "with")["placement"] == Mirrored("cpu", "cpu", max_lag=1).settings()
-    assert config_of(tmp_path / "with")["num_workers"] is None  # the worker that overlap has by itself
+    assert config_of(tmp_path / "with")["num_workers"] == 1
     by_name = train(**options, placement=Mirrored("cpu", "cpu", max_lag=1))
     assert torch.equal(parameters(result), parameters(by_name))
 

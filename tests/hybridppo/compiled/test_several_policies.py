@@ -28,7 +28,8 @@ from hybridppo import (
 from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.commands.exits import EXIT_DONE, report
+from hybridppo.commands.parsing import EXIT_DONE
+from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory

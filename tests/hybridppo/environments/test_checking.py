@@ -119,7 +119,7 @@ FINDINGS: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("what", FINDINGS)
-def test_what_is_wrong_is_found_with_its_mend(what: str) -> None:
+def test_what_is_wrong_is_found_with_its_fix(what: str) -> None:
     make, severity, text = FINDINGS[what]
     report = hybridppo.check_env(make, steps=500)
     found = [str(finding) for finding in report.findings if finding.severity == severity]
@@ -192,7 +192,7 @@ def test_a_mask_is_obeyed_and_told_of() -> None:
             return *super().step(action)[:4], {"action_mask": np.array([0, 1], np.int8)}
 
     report = hybridppo.check_env(Masked, steps=200)
-    assert [finding.mend for finding in report.findings] == ["train with action_masks=True (--action-masks)"]
+    assert [finding.fix for finding in report.findings] == ["train with action_masks=True (--action-masks)"]
 
 
 def test_the_global_generators_are_left_as_they_were() -> None:
@@ -230,7 +230,7 @@ def test_agents_that_share_a_policy_are_checked() -> None:
     assert report.steps == 100
     assert set(report.episode_lengths) == {6, 7, 8}
     assert "note: it has 3 agents, which share a policy: player 0, player 1, player 2" in str(report)
-    assert "its infos have an 'action_mask'" in str(report)
+    assert "its info has an 'action_mask'" in str(report)
     assert "two different episodes" not in str(report)
 
 

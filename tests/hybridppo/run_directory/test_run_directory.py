@@ -50,6 +50,10 @@ def test_other_folders_are_no_run_directories(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(RunDirectoryError, match=r"config\.json is damaged"):
         RunDirectory.open(tmp_path)
+    for version in ("[]", '"4"', "0", "true", "NaN"):
+        (tmp_path / "config.json").write_text(f'{{"format_version": {version}}}')
+        with pytest.raises(RunDirectoryError, match=r"config\.json is damaged: format_version must be a whole number"):
+            RunDirectory.open(tmp_path)
 
 
 def test_a_line_is_on_disk_at_once_and_strict_json(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The policies: their texts, their fragments, and what is refused before anything begins."""
+"""The policies: their texts, and what is refused before anything begins."""
 
 import json
 import sys
@@ -33,9 +33,8 @@ CONFIG = ppo_config(num_envs=4, num_steps=8, hidden_sizes=(4,))
 
 
 @pytest.mark.parametrize(("text", "policy"), EVERY.items())
-def test_every_policy_has_a_text_and_fragments(text: str, policy: Distribution) -> None:
+def test_every_policy_has_a_text(text: str, policy: Distribution) -> None:
     assert str(policy) == text
-    assert {part for fragment in policy.fragments() for part in fragment.holds} >= {"environments", "actor", "learner"}
     assert distribution_of(text) == distribution_of(policy) == policy
 
 
@@ -43,11 +42,10 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("kind", POLICIES.values(), ids=POLICIES)
-def test_the_documents_say_of_each_what_it_says_itself(kind: type[Distribution]) -> None:
+def test_the_documents_list_every_policy(kind: type[Distribution]) -> None:
     policy = kind(*[{"samplers": 8, "env_workers": 8, "workers": 8, "learners": 4}[f.name] for f in fields(kind)[:1]])
-    fragments = [f"{part.count} of {', '.join(part.holds)} ({part.crosses})" for part in policy.fragments()]
-    row = f"| `{policy!r}` | `{policy}` | {'; '.join(fragments)} |"
-    assert row in (ROOT / "docs" / "distribution.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "distribution.md").read_text(encoding="utf-8").splitlines()
+    assert any(line.startswith(f"| `{policy!r}` | `{policy}` | ") for line in lines)
 
 
 def test_there_is_one_of_each_kind() -> None:

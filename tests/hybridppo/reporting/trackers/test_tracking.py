@@ -325,14 +325,3 @@ from hybridppo.reporting.trackers import mlflow, tensorboard, trackio, wandb
 print([name for name in TRACKERS if name in sys.modules])
 """
     assert run_python("-c", code, check=True).stdout == "[]\n"
-
-
-def test_a_line_that_is_in_its_file_before_it_is_in_memory_keeps_its_place(tmp_path: Path) -> None:
-    train(4, run_dir=tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    sender = tracking.Tracking(Memory())
-    sender._run = TrackedRun("run", {}, tmp_path / "run")
-    sender._sent, sender._replayed = {"metrics": 2, "evaluations": 0}, {"metrics": 0, "evaluations": 0}
-    sender._append("metrics", lines[2])
-    sender._replay()  # finds the fourth, too, whose row is yet to come
-    assert [row.env_steps for row in sender._rows] == ALL[2:4]

@@ -13,12 +13,12 @@ import pytest
 
 import hybridppo
 from hybridppo import ConfigurationError, HybridPPOError, PPOConfig
+from hybridppo.run_directory.lines import read_lines
 from hybridppo.run_directory.lock import wait_until_free
 from hybridppo.tools.experiments.one_run import RunAsked
-from hybridppo.tools.experiments.side_by_side import run_all, run_process
-from hybridppo.tools.experiments.suites import SUITES, cases_of, result_of, table
+from hybridppo.tools.experiments.side_by_side import RunningRun, result_of, run_all
+from hybridppo.tools.experiments.suites import SUITES, cases_of, table
 from hybridppo.tools.experiments.tuning import tuned_entry
-from hybridppo.tools.views.curves import read_lines
 
 processes = pytest.mark.extras
 """Each starts several, which takes long beside other tests."""
@@ -104,19 +104,22 @@ def test_a_benchmark_ends_in_a_table_and_goes_on_where_it_is(tmp_path: Path) -> 
     assert again.returns == row.returns
     assert {file: file.stat().st_mtime_ns for file in results} == results
     write_suite(tmp_path, small={"env_id": "CartPole-v1", "total_steps": 96, "config": SMALL.to_json()})
-    with pytest.raises(ConfigurationError, match="is a run of another total_steps"):
+    with pytest.raises(ConfigurationError, match="was begun with total_steps"):
         hybridppo.run_benchmark(path, seeds=2, **options)
 
 
 @processes
 def test_a_run_that_is_stopped_goes_on(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", steps=10_000_000)
-    with run_process(run) as running:
+    running = RunningRun(run)
+    try:
         deadline = time.monotonic() + 60
         while running.env_steps == 0:
             assert time.monotonic() < deadline
             assert not running.ended()
             time.sleep(0.05)
+    finally:
+        running.stop()
     assert result_of(run) is None
     before = len(read_lines(tmp_path / "run" / "metrics.jsonl"))
     more = asked(tmp_path / "run", steps=32 * before + 64)

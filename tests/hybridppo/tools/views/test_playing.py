@@ -18,7 +18,7 @@ from toy_agents import Matching
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.commands.main import main
-from hybridppo.commands.play import _lines
+from hybridppo.commands.runs import episode_lines
 from hybridppo.compiled.tagging import RUNNER, TAGGED, TAGGER
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
@@ -161,7 +161,9 @@ def test_several_agents_play_together_each_with_a_memory_of_its_own(tmp_path: Pa
     assert played.agents == ("player 2", "player 1", "player 0", "player 1", "player 0")
     assert (played.lengths, played.episodes, played.steps) == ((6, 7, 8, 7, 8), 2, 16)
     assert all(0 <= value <= length for value, length in zip(played.returns, played.lengths, strict=True))
-    lines = _lines(replace(played, agents=("wolf_0", "wolf_1", "sheep_0", "wolf_0", "wolf_1"), returns=(1, 2, 5, 3, 4)))
+    lines = episode_lines(
+        replace(played, agents=("wolf_0", "wolf_1", "sheep_0", "wolf_0", "wolf_1"), returns=(1, 2, 5, 3, 4))
+    )
     assert lines == ["wolf: mean return 2.50 of 4 agents' episodes", "sheep: mean return 5.00 of 1 agents' episodes"]
 
 

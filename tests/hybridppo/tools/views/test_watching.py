@@ -13,7 +13,8 @@ from ppo_settings import ppo_config
 import hybridppo
 from hybridppo import RunDirectoryError
 from hybridppo.commands.main import main
-from hybridppo.tools.views.watching import BLOCKS, PLAIN, Tail, frame, watch
+from hybridppo.run_directory.lines import Tail
+from hybridppo.tools.views.watching import BLOCKS, PLAIN, frame, watch
 
 CONFIG = {"env_id": "A-v0", "seed": 4, "placement": {"name": "single", "device": "cpu"}, "total_steps": 1000}
 

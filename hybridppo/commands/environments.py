@@ -1,0 +1,199 @@
+"""The commands that take an environment: check, placements, doctor, benchmark, tune."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from hybridppo.agents import PPOConfig
+from hybridppo.auto.comparison import as_markdown, compare_placements
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, Command, EnvId, flags_of
+from hybridppo.environments.checking.check import SECONDS_TO_STEP, check_env
+from hybridppo.environments.options import EnvironmentOptions
+from hybridppo.errors import ConfigurationError, command
+from hybridppo.placements.by_name import make_placement
+from hybridppo.run_directory.lines import as_json
+from hybridppo.runs.options import fields_of
+
+
+@dataclass(frozen=True)
+class Check(Command):
+    """Step an environment with random actions, and report what is wrong with it, how to fix it, and how fast it is."""
+
+    env_id: EnvId
+    """The environment, as registered with gymnasium."""
+    steps: int = 2000
+    """How many steps to make at most."""
+    seconds: float = SECONDS_TO_STEP
+    """Stop stepping after this time."""
+    seed: int = 0
+    """Seed of the environment and of the actions."""
+    json: bool = False
+    """Print the report as JSON."""
+
+    def run(self) -> int:
+        """Check, and print the report; 1 if the environment cannot be trained in."""
+        report = check_env(self.env_id, steps=self.steps, seconds=self.seconds, seed=self.seed)
+        print(as_json({**asdict(report), "is_usable": report.is_usable}).rstrip() if self.json else report)
+        return EXIT_DONE if report.is_usable else EXIT_ERROR
+
+
+@dataclass(frozen=True)
+class Placements(Command):
+    """Train briefly under each placement that this machine can run, and name the fastest."""
+
+    env_id: EnvId
+    """The environment, as registered with gymnasium."""
+    total_steps: int = 500_000
+    """Steps of the planned run, over which the time to start is spread."""
+    max_lag: int = 0
+    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    num_workers: int | None = None
+    """Processes that step the environments. Not given: every number that may be worth it."""
+    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    distributions: bool = False
+    """Compare the distributions instead (docs/distribution.md), each trained for some seconds. Takes a minute or more:
+    learners are started, and Ray, if it is installed."""
+    address: str | None = None
+    """Address of a running Ray cluster, auto or HOST:PORT, for --distributions."""
+    seconds: float = 1.0
+    """How long to train under each, after a warm-up."""
+    plot: Path | None = None
+    """Draw the table into this PNG (needs matplotlib)."""
+    json: bool = False
+    """Print the table as JSON."""
+    progress: bool = True
+    """Show a progress bar."""
+    config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
+
+    def run(self) -> None:
+        """Measure, and print the table."""
+        from hybridppo.tools.diagnosis.comparing import compare_distributions, distributions_as_markdown
+        from hybridppo.tools.views.plotting import plot_placements, require_matplotlib
+
+        if self.plot is not None:
+            require_matplotlib()
+        options: dict[str, Any] = {"max_lag": self.max_lag, "seconds": self.seconds, "options": self.environment}
+        if self.distributions:
+            for flag, value in {"--plot": self.plot, "--num-workers": self.num_workers}.items():
+                if value is not None:
+                    raise ConfigurationError(f"{flag} cannot be used with --distributions: leave it out")
+            comparison = compare_distributions(self.env_id, self.config, address=self.address, **options)
+            table = distributions_as_markdown(comparison)
+        else:
+            if self.address is not None:
+                raise ConfigurationError("--address is for --distributions: give both, or neither")
+            steps, workers = self.total_steps, self.num_workers
+            options |= {"total_steps": steps, "num_workers": workers, "progress": self.progress}
+            comparison = compare_placements(self.env_id, self.config, **options)
+            table = as_markdown(comparison)
+        print(as_json(comparison).rstrip() if self.json else table)
+        if self.plot is not None:
+            plot_placements(comparison, f"{self.env_id}, seconds by part", self.plot)
+
+
+@dataclass(frozen=True)
+class Doctor(Command):
+    """Report what this machine has and whether everything works on it, within two minutes; exit 1 if not."""
+
+    env: str = "CartPole-v1"
+    """The environment whose speed is measured."""
+    seconds: float = 2.0
+    """How long to train under each placement."""
+    json: Path | None = None
+    """Also write the whole report into this file, to attach to a bug report."""
+    thorough: bool = False
+    """Compare every placement, precision and CUDA device, however long it takes."""
+
+    def run(self) -> int:
+        """Run the checks, and print what they find."""
+        if not self.seconds > 0:
+            raise ConfigurationError(f"--seconds must be positive, got {self.seconds:g}")
+        from hybridppo.tools.diagnosis.doctor import diagnose, write
+
+        diagnosis = diagnose(
+            self.env, seconds=self.seconds, thorough=self.thorough, say=lambda line: print(line, flush=True)
+        )
+        if self.json is not None:
+            write(diagnosis, self.json)
+            print(f"report: {self.json}")
+        print("everything works that this machine has" if diagnosis.is_well else "something does not work: see above")
+        return EXIT_DONE if diagnosis.is_well else EXIT_ERROR
+
+
+@dataclass(frozen=True)
+class Benchmark(Command):
+    """Train a suite of environments on several seeds, side by side. If stopped, the same command goes on."""
+
+    suite: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
+    """classic, box2d or mujoco; environment ids separated by commas; or a .json file with settings of your own."""
+    seeds: int = 5
+    """Runs for each environment."""
+    settings: Literal["tuned", "defaults"] = "tuned"
+    """Settings tuned for each environment, or the library's defaults."""
+    total_steps: int | None = None
+    """Steps of each run. Not given: those that the settings were made for."""
+    output: Path = Path("benchmark")
+    """The folder of the runs, the table and the picture."""
+    jobs: int | None = None
+    """Runs at once. Not given: one for each core."""
+    progress: bool = True
+    """Show a progress bar."""
+
+    def run(self) -> None:
+        """Train what is missing, and print the table."""
+        from hybridppo.tools.experiments.suites import run_benchmark, table
+
+        print(table(run_benchmark(**self.arguments())))
+        print(f"table, figures and picture: {self.output}")
+
+
+@dataclass(frozen=True)
+class Tune(Command):
+    """Search for settings of PPO with optuna. If stopped, the same command goes on."""
+
+    env_id: EnvId
+    """The environment."""
+    total_steps: int = 100_000
+    """Environment steps of each trial."""
+    trials: int = 50
+    """How many settings to try."""
+    fixed: dict[str, Any] | None = None
+    """Settings that are not searched: fields of PPOConfig, such as '{"recurrent": "lstm"}'."""
+    environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)
+    start_from: str | None = None
+    """A run directory, or a file that an agent was saved to, whose networks every trial starts from. Needs
+    hidden_sizes, activation and normalize_observations in --fixed."""
+    placement: Literal["cpu", "cuda", "migrate", "hybrid", "overlap"] = "cpu"
+    """Where every trial samples and learns. Trials share the cores, one for each."""
+    sampling_device: str | None = None
+    """Where migrate, hybrid and overlap sample; not given: cpu."""
+    learning_device: str | None = None
+    """Where migrate, hybrid and overlap learn; not given: cuda."""
+    output: Path = Path("tune")
+    """The folder of the search."""
+    jobs: int | None = None
+    """Runs at once. Not given: one for each core."""
+    seed: int = 0
+    """Seed of the search and of the runs."""
+    progress: bool = True
+    """Show a progress bar."""
+
+    def run(self) -> None:
+        """Search, and print the best settings."""
+        from hybridppo.tools.experiments.search import tune
+
+        where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
+        options = {**self.arguments("env_id", "environment", *where), **asdict(self.environment)}
+        entry = tune(self.env_id, **{**options, "placement": make_placement(self.placement, **where)})
+        print(f"best: return {entry.return_here:.1f}, mean of its seeds ({entry.source})")
+        print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
+
+    def _flags_of_train(self) -> list[str]:
+        """The flags with which `train` trains as the trials did, with the settings that were found."""
+        names = [*fields_of(EnvironmentOptions), "start_from", "placement", "sampling_device", "learning_device"]
+        given = {**asdict(self), **asdict(self.environment)}
+        usual = {**asdict(Tune(self.env_id)), **asdict(EnvironmentOptions())}
+        changed = {name: given[name] for name in names if given[name] != usual[name]}
+        return ["--tuned-from", str(self.output / "tuned.json"), *flags_of(changed)]

@@ -1,0 +1,193 @@
+"""The commands that take a run directory: evaluate, plot, report, play, export, watch."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from hybridppo.commands.parsing import Command, RunDir
+from hybridppo.errors import ConfigurationError
+from hybridppo.run_directory.directory import WhichCheckpoint
+from hybridppo.run_directory.lines import as_json
+from hybridppo.training.evaluate import evaluate
+
+if TYPE_CHECKING:
+    from hybridppo.tools.views.playing import Played
+
+
+@dataclass(frozen=True)
+class Evaluate(Command):
+    """Run whole episodes with a checkpoint of a run."""
+
+    run_dir: RunDir
+    """The run's folder."""
+    episodes: int = 20
+    """How many episodes."""
+    seed: int = 0
+    """Seed of the environments and of sampled actions."""
+    deterministic: bool = True
+    """Take the most probable actions."""
+    checkpoint: WhichCheckpoint = "latest"
+    """The latest checkpoint, or the best: the one with the highest mean return, by evaluations during training if there
+    were any, else over 100 episodes of training."""
+    json: bool = False
+    """Print the result as JSON."""
+    progress: bool = True
+    """Show a progress bar."""
+
+    def run(self) -> None:
+        """Evaluate, and print mean and standard deviation."""
+        evaluation = evaluate(**self.arguments("json"))
+        if self.json:
+            print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
+        else:
+            mean, deviation = evaluation.return_mean, evaluation.return_std
+            actions = "most probable" if self.deterministic else "sampled"
+            print(f"return {mean:.2f} +- {deviation:.2f} over {self.episodes} episodes, {actions} actions")
+
+
+@dataclass(frozen=True)
+class Plot(Command):
+    """Draw the returns of runs: seeds of one configuration together, with other configurations beside them.
+
+    Seeds are drawn as their interquartile mean with a bootstrap band. Runs whose settings differ only in what cannot
+    change a result, such as --num-workers, count as seeds of one configuration.
+    """
+
+    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_DIR...")]
+    """Folders of runs, or folders that contain such."""
+    output: Path = Path("curves.png")
+    """The picture, .png or .svg."""
+    by: Literal["steps", "seconds"] = "steps"
+    """What returns are drawn over: environment steps, or seconds of training."""
+    confidence: float = 0.95
+    """Confidence of the band."""
+    label: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME")] = ()
+    """What to call the runs: one label for each folder that is given, or one for each configuration, in their order.
+    Not given: the settings in which they differ."""
+
+    def run(self) -> None:
+        """Draw, and list what was drawn."""
+        from hybridppo.tools.views.plotting import plot_runs
+
+        groups = plot_runs(labels=self.label, **self.arguments("label"))
+        for group in groups:
+            count = len(group.runs)
+            print(f"{group.env_id}: {group.label}, {count} {'seed' if count == 1 else 'seeds'}")
+        print(f"picture: {self.output}")
+
+
+@dataclass(frozen=True)
+class Report(Command):
+    """Write report.html into a run's folder: one page that needs no other file and no network."""
+
+    run_dir: RunDir
+    """The run's folder."""
+
+    def run(self) -> None:
+        """Write the page, and print its path."""
+        from hybridppo.tools.views.report import write_report
+
+        print(f"report: {write_report(self.run_dir)}")
+
+
+@dataclass(frozen=True)
+class Play(Command):
+    """Write episodes of a run's agent into a video, or show them in a window."""
+
+    run_dir: RunDir
+    """The run's folder."""
+    output: Path | None = None
+    """The video, .mp4. Not given: video.mp4 in the run's folder."""
+    episodes: int = 1
+    """How many episodes."""
+    window: bool = False
+    """Show them in the environment's own window instead."""
+    seed: int = 0
+    """Seed of the environment."""
+    deterministic: bool = True
+    """Take the most probable actions."""
+    checkpoint: WhichCheckpoint = "latest"
+    """The latest checkpoint, or the best."""
+    most_steps: int | None = None
+    """Stop after this many steps, even within an episode. Not given: 3000 for a video, no limit for a window."""
+
+    def run(self) -> None:
+        """Play, and print the returns."""
+        from hybridppo.tools.views.playing import play, record_video
+
+        if self.window and self.output is not None:
+            raise ConfigurationError("--window writes no video: leave --output out")
+        options = self.arguments("window", "output")
+        if self.most_steps is None:
+            del options["most_steps"]
+        played = play(**options) if self.window else record_video(output=self.output, **options)
+        for line in episode_lines(played):
+            print(line)
+        if played.episodes < self.episodes:
+            print(f"ended after {played.steps} steps, within an episode (--most-steps)")
+        if played.path is not None:
+            print(f"video: {played.path}")
+
+
+def episode_lines(played: "Played") -> list[str]:
+    """A line for every episode; with several agents, a line with the mean return of each kind of agent."""
+    if not played.agents:
+        pairs = zip(played.returns, played.lengths, strict=True)
+        return [f"episode: return {value:.2f}, {length} steps" for value, length in pairs]
+    kinds: dict[str, list[float]] = {}
+    for name, value in zip(played.agents, played.returns, strict=True):
+        kinds.setdefault(name.rpartition("_")[0] or name, []).append(value)
+    return [f"{kind}: mean return {sum(of) / len(of):.2f} of {len(of)} agents' episodes" for kind, of in kinds.items()]
+
+
+@dataclass(frozen=True)
+class Export(Command):
+    """Write a run's policy into a file for other machines: .onnx, or .npz for NumPy alone.
+
+    An existing file of that name is replaced once the new one is whole. The module numpy_policy.py, which reads .npz,
+    is written beside it; another file of that name is not replaced.
+    """
+
+    run_dir: RunDir
+    """The run's folder."""
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """The file to write, .onnx or .npz."""
+    checkpoint: WhichCheckpoint = "latest"
+    """The latest checkpoint, or the best."""
+    check_steps: int = 200
+    """Number of observations on which the file is compared with the agent; 0 for none."""
+
+    def run(self) -> None:
+        """Export, and print what was compared."""
+        from hybridppo.tools.export.exporting import export
+
+        exported = export(**self.arguments())
+        if exported.steps_checked:
+            print(
+                f"compared with the agent on {exported.steps_checked} observations: outputs differ by at most "
+                f"{exported.largest_difference:.1g}"
+            )
+        print(f"policy: {exported.path}")
+
+
+@dataclass(frozen=True)
+class Watch(Command):
+    """Show a run in the terminal while it trains, until it ends. Ctrl-C leaves the run alone."""
+
+    run_dir: RunDir
+    """The run's folder, on this machine or a shared disk."""
+    seconds: float = 1.0
+    """Seconds between two looks at its files."""
+
+    def run(self) -> None:
+        """Watch until the run ends, or Ctrl-C."""
+        from hybridppo.tools.views.watching import watch
+
+        if not 0.0 < self.seconds < 3600.0:
+            raise ConfigurationError(f"--seconds must be positive, and below 3600, got {self.seconds:g}")
+        try:
+            watch(self.run_dir, seconds=self.seconds)
+        except KeyboardInterrupt:
+            print()

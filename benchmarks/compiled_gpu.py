@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 from numpy_tag import NumpyTag
 
-from hybridppo import PPO, PPOConfig, SingleDevice, compiled
+from hybridppo import PPO, PPOConfig, SingleDevice
 from hybridppo.compiled.modules import has_numba
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import EnvironmentsOnDevice, bytes_needed
@@ -34,6 +35,9 @@ from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.runners.samplers.on_device import DeviceSampler
 from hybridppo.runners.samplers.rows_on_device import RowsOnDevice
 from hybridppo.system.accelerator import accelerator_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from tagging import tag
 
 KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
 """Taggers and runners, of so many agents."""
@@ -50,7 +54,7 @@ def source_of(num_agents: int) -> Any:
     if num_agents == 1:
         return "CartPole-v1"
     taggers, runners = KINDS[num_agents]
-    return compiled.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
+    return tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
 
 
 def turn_of(work: Callable[[], object], wait: Callable[[], None], steps: int) -> Turn:

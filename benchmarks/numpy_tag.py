@@ -1,6 +1,6 @@
 """Tag in vectorised NumPy, for `E` environments at once: what compiled Tag is measured against, and tested against.
 
-Written by itself, from the description in `hybridppo/compiled/tagging.py`. All arrays are `[E, A]`, taggers first.
+Written by itself, from the description in `examples/tagging.py`. All arrays are `[E, A]`, taggers first.
 """
 
 import math

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -24,10 +25,13 @@ import numpy as np
 from numpy_tag import NumpyTag
 from settings import cleanrl
 
-from hybridppo import PPO, SingleDevice, compiled
+from hybridppo import PPO, SingleDevice
 from hybridppo.environments.making import make_environments
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.system.threads import limit_threads
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import tagging
 
 KINDS = {5: (1, 4), 100: (10, 90), 1000: (100, 900)}
 """Taggers and runners, of so many agents."""
@@ -57,7 +61,7 @@ def contestants(num_agents: int, num_envs: int) -> dict[str, Callable[[], float]
     columns = num_agents * num_envs
     actions = np.random.default_rng(0).integers(0, 21, (num_envs, num_agents, 2))
     of_numpy = NumpyTag(num_envs, taggers=taggers, runners=runners, tagging_distance=NEVER)
-    definition = compiled.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
+    definition = tagging.tag(taggers=taggers, runners=runners, tagging_distance=NEVER)
     forms = {"numpy": stepping(lambda: of_numpy.step(actions), columns)}
     for name, threads in (("compiled", 1), ("two threads", 2)):
         environments = make_environments(definition, num_envs, vectorization="compiled", env_threads=threads)

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import machine
@@ -22,11 +23,14 @@ import torch
 from settings import cleanrl
 
 import hybridppo
-from hybridppo import PPO, compiled
+from hybridppo import PPO
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from tagging import tag
 
 LEVELS = 21
 OWN, OTHER = 7, 6
-"""Numbers of an observation, as `hybridppo/compiled/tagging.py` has them."""
+"""Numbers of an observation, as `examples/tagging.py` has them."""
 
 
 def chaser(observations: Any) -> Any:
@@ -61,7 +65,7 @@ def catch_rate(taggers: Any, runners: Any, game: Any, episodes: int) -> float:
 
 def train(seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train both kinds from one seed, and compare."""
-    game = compiled.tag(
+    game = tag(
         taggers=arguments.taggers,
         runners=arguments.runners,
         episode_length=arguments.episode_length,

@@ -95,27 +95,21 @@ class TwinLauncher:
         )  # fmt: skip
 
     def _step_agents(
-        self, states: Array, randoms: Array, lengths: Array, present: Array, groups: Array, limit: int, t: int,
+        self, states: Array, randoms: Array, lengths: Array, present: Array, limit: int, t: int,
         for_env: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array, absent: Array,
         finals: Array,
     ) -> None:  # fmt: skip
         num_envs = len(states)
         kinds = np.cumsum([0, *self._definition.policies.values()]).astype(np.int64)
 
-        def of_groups(rows: Array) -> list[Array]:
-            parts = (rows[:, num_envs * first : num_envs * end] for first, end in pairwise(groups))
-            return [part.reshape(len(rows), num_envs, -1, *rows.shape[2:]) for part in parts]
-
         def by_kind(rows: Array) -> tuple[Array, ...]:
-            if len(groups) > 2:
-                return tuple(of_groups(rows))
-            [split] = of_groups(rows)
+            split = rows.reshape(len(rows), num_envs, -1, *rows.shape[2:])
             return tuple(split[:, :, first:end] for first, end in pairwise(kinds))
 
         last = finals[t : t + 1] if limit else np.empty((1, *observations.shape[1:]), np.float32)
         self._kernels.step_all(
             (states, randoms, lengths, present, kinds, limit), 0, num_envs,
-            np.concatenate(of_groups(for_env[None]), 2)[0], by_kind(observations[t : t + 2]),
+            for_env.reshape(num_envs, -1, for_env.shape[-1]), by_kind(observations[t : t + 2]),
             (*(by_kind(rows[t : t + 1]) for rows in (rewards, terminated, truncated, absent)), by_kind(last)),
             np.empty(observations.shape[-1], np.float32),
         )  # fmt: skip

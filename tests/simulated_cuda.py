@@ -9,6 +9,7 @@ Gives what was seen, once everything agreed; as a script, as one line of JSON. W
 import json
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,15 @@ from compiled_kinds import Choices, Numbers
 from cuda_stand_in import SimulatedLauncher, TwinLauncher
 from numba import config
 
-from hybridppo import compiled
 from hybridppo.compiled import cuda_building
 from hybridppo.compiled.known import compiled_form
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.on_device import DeviceRollout, EnvironmentsOnDevice
 from hybridppo.runners.samplers.fused_actor import bounds_of
 from hybridppo.spaces.distributions import distribution_for
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+from tagging import tag, tag_on_grid
 
 ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     # What it is, how many, and steps of two rollouts each.
@@ -38,32 +41,26 @@ ENVIRONMENTS: dict[str, tuple[Any, int, int]] = {
     "Choices": (Choices, 4, 30),
     "Hunt": (Hunt, 3, 16),
     "Numbers": (Numbers, 2, 12),
-    "Hunt apart": (Hunt, 3, 16),
-    "Numbers apart": (Numbers, 2, 12),
     "Tag": (
-        compiled.tag(taggers=2, runners=4, episode_length=9, nearest=3, tagging_distance=0.2, egocentric=True),
+        tag(taggers=2, runners=4, episode_length=9, nearest=3, tagging_distance=0.2, egocentric=True),
         2,
         12,
     ),
-    "TagOnGrid": (compiled.tag_on_grid(taggers=2, runners=3, side=4, episode_length=9, exits=False), 2, 12),
+    "TagOnGrid": (tag_on_grid(taggers=2, runners=3, side=4, episode_length=9, exits=False), 2, 12),
     # More agents than a warp, whose threads take two each, and a state that is not the block's own.
-    "in place": (compiled.tag_on_grid(taggers=3, runners=32, side=12, episode_length=6, nearest=2), 1, 7),
+    "in place": (tag_on_grid(taggers=3, runners=32, side=12, episode_length=6, nearest=2), 1, 7),
 }
-APART = ("Hunt apart", "Numbers apart")
-"""Those of which each kind of agents has columns of its own."""
 LIMITS = {"Acrobot-v1": 12, "MountainCar-v0": 12, "MountainCarContinuous-v0": 12, "Pendulum-v1": 12}
 """Of episodes, so that some are truncated."""
 
 
-def side(
-    source: Any, num_envs: int, num_steps: int, device: torch.device, apart: bool = False
-) -> tuple[Any, EnvironmentsOnDevice]:
+def side(source: Any, num_envs: int, num_steps: int, device: torch.device) -> tuple[Any, EnvironmentsOnDevice]:
     environments: Any = make_environments(source, num_envs, vectorization="compiled")
     distribution: Any = distribution_for(environments.action_space)
     low, high = bounds_of(distribution)
     on_device = EnvironmentsOnDevice(
         environments, device, num_steps=num_steps, num_outputs=distribution.output_size,
-        num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high, apart=apart,
+        num_noise=distribution.noise_size, num_scales=distribution.free_size, low=low, high=high,
     )  # fmt: skip
     return environments, on_device
 
@@ -74,9 +71,9 @@ def compare(name: str, device: torch.device, tolerance: float = 1e-6, of_noise: 
     if name in LIMITS:
         source = replace(compiled_form(source), episode_length=LIMITS[name])
     launchers = cuda_building.LAUNCHERS
-    ours, tested = side(source, num_envs, num_steps, device, name in APART)
+    ours, tested = side(source, num_envs, num_steps, device)
     before, launchers["cpu"] = launchers.get("cpu"), TwinLauncher
-    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"), name in APART)
+    theirs, twin = side(source, num_envs, num_steps, torch.device("cpu"))
     del launchers["cpu"]
     if before is not None:
         launchers["cpu"] = before

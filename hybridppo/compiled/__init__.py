@@ -5,7 +5,8 @@
     @compiled.environment(...)                  # the guide is docs/compiled.md
     class Catch: ...
 
-`definition.py` says how an environment is written; `cartpole.py` is the shortest one, `tagging.py` has several agents.
+`definition.py` says how an environment is written; `cartpole.py` is the shortest one, and `examples/tagging.py` has
+several agents.
 `sources.py` gathers its functions, `kernels.py` and `agent_kernels.py` are the loops around them, `building.py`
 compiles both, and `modules.py` keeps the result. `python_form.py` is the same without Numba, with errors explained, and
 `rehearsal.py` steps that before anything is compiled, to find mistakes. `cuda_kernels.py` and `cuda_agent_kernels.py`
@@ -24,15 +25,13 @@ from hybridppo._lazy import lazy_attributes
 if TYPE_CHECKING:
     from hybridppo.compiled.definition import Definition, environment
     from hybridppo.compiled.random_numbers import integers, normal, uniform
-    from hybridppo.compiled.tagging import tag, tag_on_grid
 
-__all__ = ["Definition", "environment", "integers", "normal", "tag", "tag_on_grid", "uniform"]
+__all__ = ["Definition", "environment", "integers", "normal", "uniform"]
 
 __getattr__ = lazy_attributes(
     __name__,
     {
         "hybridppo.compiled.definition": "Definition environment",
         "hybridppo.compiled.random_numbers": "integers normal uniform",
-        "hybridppo.compiled.tagging": "tag tag_on_grid",
     },
 )

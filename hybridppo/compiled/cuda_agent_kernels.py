@@ -4,8 +4,7 @@ Where an environment has more agents than a block has threads, a thread takes se
 a phase writes its own agent's fields alone, so that nothing else is needed. The state lies in the memory that a block
 has to itself while a step lasts, if it fits, and else where it always is (`held`).
 
-Columns of a rollout lie side by side for each group of agents that shares a policy, environment by environment: as on
-the CPU where all share one. `groups` `[G + 1]` are the first agents of the groups, and how many agents there are.
+A rollout has a column for each agent of each environment, environment by environment, as on the CPU.
 """
 
 from typing import Any
@@ -19,18 +18,7 @@ from hybridppo.compiled.random_numbers import begin_agent
 __all__ = ["act_all", "phases", "phases_of_choice", "step_all"]
 
 
-def column(agent: int, i: int, num_envs: int, groups: Any) -> Any:
-    """Of an agent of environment `i`, its column of a rollout."""
-    group = 0
-    while agent >= groups[group + 1]:
-        group += 1
-    first = groups[group]
-    return num_envs * first + i * (groups[group + 1] - first) + agent - first
-
-
-def begin_episode(
-    state: Any, randoms: Any, present: Any, groups: Any, num_envs: int, i: int, observations: Any
-) -> None:
+def begin_episode(state: Any, randoms: Any, present: Any, i: int, observations: Any) -> None:
     """Begin an episode of environment `i` with all agents; `observations` is a row, `[N, obs]`."""
     for agent in range(thread(), len(present), num_threads()):
         present[agent] = True
@@ -38,22 +26,22 @@ def begin_episode(
         reset(agent, state, randoms[agent])
     barrier()
     for agent in range(thread(), len(present), num_threads()):
-        observe(agent, state, 0, observations[column(agent, i, num_envs, groups)])
+        observe(agent, state, 0, observations[i * len(present) + agent])
 
 
-def phases(i: int, num_envs: int, state: Any, for_env: Any, randoms: Any, present: Any, groups: Any) -> None:
+def phases(i: int, state: Any, for_env: Any, randoms: Any, present: Any) -> None:
     """Every phase in turn, for every agent that is there; an action is an array."""
     for agent in range(thread(), len(present), num_threads()):
         if present[agent]:
-            phase(agent, state, for_env[column(agent, i, num_envs, groups)], randoms[agent])
+            phase(agent, state, for_env[i * len(present) + agent], randoms[agent])
     barrier()
 
 
-def phases_of_choice(i: int, num_envs: int, state: Any, for_env: Any, randoms: Any, present: Any, groups: Any) -> None:
+def phases_of_choice(i: int, state: Any, for_env: Any, randoms: Any, present: Any) -> None:
     """The same where an action is a single choice."""
     for agent in range(thread(), len(present), num_threads()):
         if present[agent]:
-            phase(agent, state, for_env[column(agent, i, num_envs, groups), 0], randoms[agent])
+            phase(agent, state, for_env[i * len(present) + agent, 0], randoms[agent])
     barrier()
 
 
@@ -62,9 +50,7 @@ def step_one(
     randoms: Any,
     lengths: Any,
     present: Any,
-    groups: Any,
     limit: int,
-    num_envs: int,
     t: int,
     i: int,
     for_env: Any,
@@ -74,12 +60,12 @@ def step_one(
     """Row `t` of environment `i`: as `agent_kernels.finish_step`, after the phases."""
     rewards, terminated, truncated, absent, finals = results
     time = lengths[i] + 1
-    phases(i, num_envs, state, for_env, randoms, present, groups)
+    phases(i, state, for_env, randoms, present)
     is_over = any_of_block(thread() == 0 and end(state, time))
     is_cut = limit > 0 and time >= limit
     stays = False
     for agent in range(thread(), len(present), num_threads()):
-        n = column(agent, i, num_envs, groups)
+        n = i * len(present) + agent
         was_there = present[agent]
         absent[t, n] = not was_there
         truncated[t, n] = False
@@ -110,7 +96,7 @@ def step_one(
         lengths[i] = 0
     for agent in range(thread(), len(present), num_threads()):
         randoms[agent, 2] += 1
-    begin_episode(state, randoms, present, groups, num_envs, i, observations[t + 1])
+    begin_episode(state, randoms, present, i, observations[t + 1])
 
 
 def step_all(
@@ -118,7 +104,6 @@ def step_all(
     randoms: Any,
     lengths: Any,
     present: Any,
-    groups: Any,
     limit: int,
     t: int,
     for_env: Any,
@@ -136,7 +121,6 @@ def step_all(
         randoms: `[E, A, 4]`.
         lengths: `[E]`, of episodes under way.
         present: `[E, A]`, which agents are there.
-        groups: `[G + 1]`, see above.
         limit: the longest that an episode may be; 0 for none.
         t: the row.
         for_env: `[N, action]`, as environments want them.
@@ -147,13 +131,13 @@ def step_all(
         absent: `[T, N]`, where nobody was there: all else of such a row is 0, and it counts as terminated.
         finals: `[T, N, obs]`, written where an episode is truncated; of no size where none ever is.
     """
-    i, num_envs = block(), len(states)
+    i = block()
     state = held(states[i])
     for agent in range(thread(), present.shape[1], num_threads()):
         carry(agent, states[i], state)
     barrier()
     step_one(
-        state, randoms[i], lengths, present[i], groups, limit, num_envs, t, i, for_env, observations,
+        state, randoms[i], lengths, present[i], limit, t, i, for_env, observations,
         (rewards, terminated, truncated, absent, finals),
     )  # fmt: skip
     for agent in range(thread(), present.shape[1], num_threads()):

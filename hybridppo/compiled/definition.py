@@ -21,8 +21,8 @@ class Slide:
     def draw(state):                        # may be left out: a picture [height, width, 3] of bytes, in plain Python
         return picture_of(state.x)
 
-Several agents act in phases, each phase by all agents: `tagging.py` is such an environment, and `docs/compiled.md`
-the guide.
+Several agents act in phases, each phase by all agents: `examples/tagging.py` is such an environment, and
+`docs/compiled.md` the guide.
 """
 
 from __future__ import annotations

@@ -12,20 +12,19 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.parallel import ParallelEnvironment, parallel_environment
-from hybridppo.environments.sub_environment import SubEnvironment, in_step
+from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.registry import each_of
-from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 
 
-class ManyAgents(Environments):
+class ManyAgents(SubEnvironments):
     """Parallel environments, stepped one after the other: `N` columns for `N / A` environments of `A` agents.
 
     Args:
@@ -49,16 +48,20 @@ class ManyAgents(Environments):
         action_masks: bool = False,
     ) -> None:
         makes = partial(parallel_environment, make, action_masks)
-        self.sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
-        model = self._parallel(0)
-        for i, sub_env in enumerate(self.sub_environments):
-            _require_alike(self._parallel(i), model, f"environment {sub_env.index}", f"environment {first}", num_envs)
+        sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
+        model = cast(ParallelEnvironment, sub_environments[0].env)
+        for sub_env in sub_environments:
+            _require_alike(
+                cast(ParallelEnvironment, sub_env.env),
+                model,
+                f"environment {sub_env.index}",
+                f"environment {first}",
+                num_envs,
+            )
         num_agents = len(model.agents)
-        super().__init__(num_envs * num_agents, model.agent.observation_space, model.agent.action_space, first)
+        super().__init__(sub_environments, num_agents, model.agent.observation_space, model.agent.action_space)
         self.agents = tuple(map(str, model.agents))
         self._each_action = each_of(model.agent.action_space)
-        # Of each environment, its columns.
-        self._columns = [slice(i * num_agents, (i + 1) * num_agents) for i in range(num_envs)]
         self._rows = np.zeros((self.num_envs, *self.encode.shape), self.encode.dtype)
         self._rewards = np.zeros(self.num_envs, np.float32)
         self._terminated, self._truncated, self._present, self._absent = (
@@ -66,8 +69,6 @@ class ManyAgents(Environments):
         )
         self.absent: Array = self._absent
         self._sum_of_rows, self._sum_of_rewards = self.encode.finite_test(self.num_envs), finite_test(self.num_envs)
-        self._num_steps = 0
-        self._started_at = [0] * num_envs  # what `_num_steps` was when the episode began
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         self._num_steps = 0
@@ -106,17 +107,10 @@ class ManyAgents(Environments):
         return self._rows, self._rewards, self._terminated, self._truncated, finals_of, finals
 
     def state(self) -> list[EnvState]:
-        """As in the base; each with who is there, and what its sub-environment knows of it."""
+        """As in the base; each with who is there."""
         return [
-            {
-                **state,
-                "present": self._present[columns].tolist(),
-                "sub_environment": sub_env.state(),
-                "episode_steps": self._num_steps - started_at,
-            }
-            for state, columns, sub_env, started_at in zip(
-                super().state(), self._columns, self.sub_environments, self._started_at, strict=True
-            )
+            {**state, "present": self._present[columns].tolist()}
+            for state, columns in zip(super().state(), self._columns, strict=True)
         ]
 
     def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
@@ -127,8 +121,6 @@ class ManyAgents(Environments):
                 raise ValueError(f"present is no list of {self.num_agents} truths")
             self._present[self._columns[i]] = present
             self._parallel(i).put_present(np.array(present))
-            self.sub_environments[i].load_state(state["sub_environment"])
-            self._started_at[i] = self._num_steps - whole(state, "episode_steps")
 
     def _parts(self) -> list[tuple[object, int]]:
         return [(self._parallel(i).env, self.num_agents) for i in range(len(self.sub_environments))]
@@ -136,20 +128,15 @@ class ManyAgents(Environments):
     def _parallel(self, i: int) -> ParallelEnvironment:
         return cast(ParallelEnvironment, self.sub_environments[i].env)
 
-    def _reset(self, i: int, seed: int | None = None) -> None:
-        sub_env = self.sub_environments[i]
-        before = sub_env.times_restarted
-        self._begin(i, sub_env.reset(seed, self._num_steps), before)
+    def _recover(self, i: int, action: Any, error: Exception) -> None:
+        """As in the base; the error names the actions of the agents that were there."""
+        absent = self._absent[self._columns[i]]
+        acting = {agent: action[slot] for slot, agent in enumerate(self.agents) if not absent[slot]}
+        super()._recover(i, acting, error)
 
-    def _recover(self, i: int, actions: list[Any], error: Exception) -> None:
-        """Raise, or begin a new episode in this step, of which the rows of all its agents are then lost."""
-        sub_env, columns = self.sub_environments[i], self._columns[i]
-        before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
-        acting = {agent: actions[slot] for slot, agent in enumerate(self.agents) if not self._absent[columns][slot]}
-        rows = sub_env.recover(in_step(episode_steps, self._num_steps, acting), error, episode_steps)
-        self._rewards[columns] = 0.0
-        self._terminated[columns] = self._truncated[columns] = False
-        self._begin(i, rows, before)
+    def _begin(self, i: int, rows: Array, times_restarted_before: int) -> None:
+        super()._begin(i, rows, times_restarted_before)
+        self._present[self._columns[i]] = self._parallel(i).present
 
     def _recover_from_numbers(
         self, actions: list[Any], finals_of: list[int], finals: list[Array]
@@ -164,19 +151,6 @@ class ManyAgents(Environments):
                 recovered.update(range(columns.start, columns.stop))
         kept = [pair for pair in zip(finals_of, finals, strict=True) if pair[0] not in recovered]
         return [column for column, _ in kept], [final for _, final in kept]
-
-    def _begin(self, i: int, rows: Array, times_restarted_before: int) -> None:
-        columns = self._columns[i]
-        self._rows[columns] = rows
-        self._present[columns] = self._parallel(i).present
-        self._started_at[i] = self._num_steps
-        if times := self.sub_environments[i].times_restarted - times_restarted_before:
-            for column in range(columns.start, columns.stop):
-                self.restarted[column] = self.restarted.get(column, 0) + times
-
-    def _close(self) -> None:
-        for sub_env in self.sub_environments:
-            sub_env.close()
 
 
 def _require_alike(

@@ -142,9 +142,7 @@ class EnvironmentsOnDevice:
         results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
         if isinstance(environments, CompiledAgents):
             self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
-            groups = torch.from_numpy(environments.kinds[[0, -1]])
-            self._groups = groups.to(device)
-            own += [launcher.array(self._present), launcher.array(self._groups)]
+            own.append(launcher.array(self._present))
             results.append(held["absent"])
         for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
         self._step_before = *own, definition.episode_length

@@ -1,4 +1,4 @@
-"""One environment of a vector: which one it is when it fails, and restarted where that is asked for."""
+"""Environments of a vector, one by one: named when they fail, and restarted if that is asked for."""
 
 import logging
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.base import closed, warned_of_closing
+from hybridppo.environments.base import Environments, EnvState, closed, warned_of_closing
 from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
 from hybridppo.errors import BadValueError, EnvError
@@ -185,6 +185,80 @@ class SubEnvironment:
 
     def _failure(self, when: str, error: Exception) -> EnvError:
         return failure(self.index, self.seed, when, error)
+
+
+class SubEnvironments(Environments):
+    """Environments that this process steps one after the other: what saves, restarts and closes them.
+
+    A subclass makes the arrays of a step, `_rows`, `_rewards`, `_terminated` and `_truncated`.
+
+    Args:
+        sub_environments: one or more, numbered as in the run.
+        columns: of a rollout, that each has.
+        observation_space: of a column.
+        action_space: of a column.
+    """
+
+    _rows: Array
+    _rewards: Array
+    _terminated: Array
+    _truncated: Array
+
+    def __init__(
+        self,
+        sub_environments: list[SubEnvironment],
+        columns: int,
+        observation_space: "gym.Space[Any]",
+        action_space: "gym.Space[Any]",
+    ) -> None:
+        first = sub_environments[0].index
+        super().__init__(len(sub_environments) * columns, observation_space, action_space, first)
+        self.sub_environments = sub_environments
+        self._columns = [slice(i * columns, (i + 1) * columns) for i in range(len(sub_environments))]
+        self._num_steps = 0
+        self._started_at = [0] * len(sub_environments)
+        """What `_num_steps` was when the episode of each began."""
+
+    def state(self) -> list[EnvState]:
+        """As in the base; each with what its sub-environment knows of it."""
+        return [
+            {**state, "sub_environment": sub_env.state(), "episode_steps": self._num_steps - started_at}
+            for state, sub_env, started_at in zip(super().state(), self.sub_environments, self._started_at, strict=True)
+        ]
+
+    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
+        super().load_state(states)
+        for sub_env, state in zip(self.sub_environments, states, strict=True):
+            sub_env.load_state(state["sub_environment"])
+        self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
+
+    def _reset(self, i: int, seed: int | None = None) -> None:
+        """Begin an episode of the `i`-th environment."""
+        sub_env = self.sub_environments[i]
+        before = sub_env.times_restarted
+        self._begin(i, sub_env.reset(seed, self._num_steps), before)
+
+    def _recover(self, i: int, action: Any, error: Exception) -> None:
+        """Raise, or begin a new episode in this step; the step's rows of this environment are then lost."""
+        sub_env = self.sub_environments[i]
+        before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
+        rows = sub_env.recover(in_step(episode_steps, self._num_steps, action), error, episode_steps)
+        columns = self._columns[i]
+        self._rewards[columns], self._terminated[columns], self._truncated[columns] = 0.0, False, False
+        self._begin(i, rows, before)
+
+    def _begin(self, i: int, rows: Any, times_restarted_before: int) -> None:
+        """Write the first rows of an episode, and count restarts."""
+        columns = self._columns[i]
+        self._rows[columns] = rows
+        self._started_at[i] = self._num_steps
+        if times := self.sub_environments[i].times_restarted - times_restarted_before:
+            for column in range(columns.start, columns.stop):
+                self.restarted[column] = self.restarted.get(column, 0) + times
+
+    def _close(self) -> None:
+        for sub_env in self.sub_environments:
+            sub_env.close()
 
 
 def failure(index: int, seed: int | None, when: str, error: Exception) -> EnvError:

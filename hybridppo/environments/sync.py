@@ -8,19 +8,18 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.environments.base import Environments, EnvState, Step
+from hybridppo.environments.base import Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
-from hybridppo.environments.sub_environment import SubEnvironment, in_step
+from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.checks import finite_test, require_finite
 from hybridppo.spaces.registry import each_of
-from hybridppo.system.validation import whole
 
 Array = NDArray[Any]
 
 
-class SyncEnvironments(Environments):
+class SyncEnvironments(SubEnvironments):
     """Sub-environments, each stepped, and reset when its episode has ended, before `step` returns.
 
     Every row is a step, but where an environment was restarted. What `step` returns holds copies of what the
@@ -48,8 +47,7 @@ class SyncEnvironments(Environments):
         for sub_env in sub_environments:
             require_same_spaces(sub_env.env, model, f"environment {sub_env.index}", f"environment {first}", num_envs)
         space = model.observation_space
-        super().__init__(num_envs, space, model.action_space, first)
-        self.sub_environments = sub_environments
+        super().__init__(sub_environments, 1, space, model.action_space)
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         self._each_action = each_of(model.action_space)
         # Observations, [N, *space] of arrays and else rows [N, *obs], and rewards [N], as rollouts hold them, in one
@@ -66,8 +64,6 @@ class SyncEnvironments(Environments):
         self._sum = finite_test(self._numbers.size)
         if self.encode.layout.images and self.encode.layout.num_numbers:
             self._sum = self._sum_with_bytes(self._sum, self.encode.finite_test(num_envs))
-        self._num_steps = 0
-        self._started_at = [0] * num_envs  # what `_num_steps` was when the episode began
 
     @property
     def envs(self) -> "list[gym.Env[Any, Any]]":  # noqa: D102 - as in the base
@@ -106,36 +102,8 @@ class SyncEnvironments(Environments):
                 self._reset(i)
         return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
 
-    def state(self) -> list[EnvState]:
-        """As in the base; each with what its sub-environment knows of it."""
-        return [
-            {**state, "sub_environment": sub_env.state(), "episode_steps": self._num_steps - started_at}
-            for state, sub_env, started_at in zip(super().state(), self.sub_environments, self._started_at, strict=True)
-        ]
-
-    def load_state(self, states: list[EnvState]) -> None:  # noqa: D102 - as in the base
-        super().load_state(states)
-        for sub_env, state in zip(self.sub_environments, states, strict=True):
-            sub_env.load_state(state["sub_environment"])
-        self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
-
     def _parts(self) -> list[tuple[object, int]]:
         return [(sub_env.env, 1) for sub_env in self.sub_environments]
-
-    def _reset(self, i: int, seed: int | None = None) -> None:
-        sub_env = self.sub_environments[i]
-        before = sub_env.times_restarted
-        self._rows[i] = sub_env.reset(seed, self._num_steps)
-        self._begun(i, before)
-
-    def _recover(self, i: int, action: Any, error: Exception) -> None:
-        """Raise, or begin a new episode in this step, of which the row is then lost."""
-        sub_env = self.sub_environments[i]
-        before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
-        when = in_step(episode_steps, self._num_steps, action)
-        self._rows[i] = sub_env.recover(when, error, episode_steps)
-        self._rewards[i], self._terminated[i], self._truncated[i] = 0.0, False, False
-        self._begun(i, before)
 
     def _sum_with_bytes(self, of_rewards: Callable[[Array], Any], of_rows: Callable[[Array], Any]) -> Any:
         """The test of numbers, and of those that lie among the bytes of rows."""
@@ -149,15 +117,6 @@ class SyncEnvironments(Environments):
                 require_finite("its reward", self._rewards[i])
             except BadValueError as error:
                 self._recover(i, action, error)
-
-    def _begun(self, i: int, times_restarted_before: int) -> None:
-        self._started_at[i] = self._num_steps
-        if times := self.sub_environments[i].times_restarted - times_restarted_before:
-            self.restarted[i] = self.restarted.get(i, 0) + times
-
-    def _close(self) -> None:
-        for sub_env in self.sub_environments:
-            sub_env.close()
 
 
 def _as_it_is(rows: Array) -> Array:

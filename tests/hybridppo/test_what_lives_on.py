@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from ppo_settings import ppo_config
+from tagging import tag
 from toy_environments import FailingEnv, raise_an_error
 
 import hybridppo
-import hybridppo.compiled
 from hybridppo import EnvError, Migrating, Mirrored, TD3Config, TrainingInterrupted
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.ppo.batch import Batch
@@ -171,6 +171,6 @@ def test_nothing_but_the_agents_outlives_a_training_of_several_policies(
     pytest.importorskip("numba")
     configs = {"tagger": CONFIG, "runner": CONFIG}
     arguments: Options = {"total_steps": 64, "seed": 0, "placement": "cpu", "progress": False}
-    agents = hybridppo.train(hybridppo.compiled.tag(), config=configs, run_dir=tmp_path / "run", **arguments).agents
+    agents = hybridppo.train(tag(), config=configs, run_dir=tmp_path / "run", **arguments).agents
     nothing_more_lives()
     assert not any(agent.should_stop() for agent in agents.values())

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 from ppo_settings import ppo_config
+from tagging import tag
 from tensor_environments import Broken
 
 import hybridppo
-import hybridppo.compiled
 from hybridppo import EnvError, GPUOnly, Mirrored, MultiLearner, TD3Config, TrainingError
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.run_directory.checkpoints import load_latest
@@ -177,10 +177,10 @@ def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path, options = tmp_path / "run", {"total_steps": 4 * BATCH, "seed": 0, "placement": "cpu", "progress": False}
     configs = {"tagger": CONFIG, "runner": CONFIG}
     with pytest.raises(EnvError, match=r"the motor is stuck; .*hybridppo resume"):
-        hybridppo.train(hybridppo.compiled.tag(), config=configs, run_dir=path, **options)
+        hybridppo.train(tag(), config=configs, run_dir=path, **options)
     assert last_iteration(path) == 2
     monkeypatch.undo()
-    result = hybridppo.resume(path, env=hybridppo.compiled.tag(), progress=False)
+    result = hybridppo.resume(path, env=tag(), progress=False)
     assert result.metrics["iteration"] == 4
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import tagging
 from compiled_hunt import HUNTERS, PREY, Hunt
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ppo_settings import ppo_config
@@ -98,7 +99,7 @@ class Side:
 
 
 def tag() -> Any:
-    return compiled.tag(taggers=3, runners=9, tagging_distance=0.08, episode_length=60, nearest=4)
+    return tagging.tag(taggers=3, runners=9, tagging_distance=0.08, episode_length=60, nearest=4)
 
 
 KINDS: dict[str, Callable[[], Any]] = {"choice": lambda: Hunt, "choices": tag, "numbers": lambda: Drift}

@@ -13,9 +13,10 @@ pytestmark = pytest.mark.gpu
 from compiled_hunt import Hunt  # noqa: E402
 from ppo_settings import ppo_config  # noqa: E402
 from simulated_cuda import ENVIRONMENTS, compare, side  # noqa: E402
+from tagging import tag  # noqa: E402
 
 import hybridppo  # noqa: E402
-from hybridppo import Mirrored, SingleDevice, compiled  # noqa: E402
+from hybridppo import Mirrored, SingleDevice  # noqa: E402
 from hybridppo.system.accelerator import accelerator_of  # noqa: E402
 
 GPU = torch.device("cuda:0")
@@ -29,7 +30,7 @@ def test_kernels_do_what_the_cpus_loops_do(name: str) -> None:
 
 
 def test_a_state_beyond_the_memory_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = compiled.tag(taggers=40, runners=1100, nearest=2, episode_length=4, tagging_distance=0.01)
+    large = tag(taggers=40, runners=1100, nearest=2, episode_length=4, tagging_distance=0.01)
     monkeypatch.setitem(ENVIRONMENTS, "large", (large, 3, 6))
     assert compare("large", GPU, tolerance=1e-5, of_noise=1e-5)["terminated"] > 0
 

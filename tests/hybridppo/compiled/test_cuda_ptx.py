@@ -17,8 +17,8 @@ import pytest
 from compiled_catch import Catch
 from compiled_hunt import Hunt
 from compiled_kinds import Choices, Numbers
+from tagging import tag, tag_on_grid
 
-from hybridppo import compiled
 from hybridppo.compiled.cuda_building import BLOCK_MEMORY, LOOPS, cuda_module, shape_of
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.known import compiled_form
@@ -36,8 +36,8 @@ DEFINITIONS: dict[str, Definition] = {
     "Choices": Choices,
     "Hunt": Hunt,
     "Numbers": Numbers,
-    "Tag": compiled.tag(taggers=10, runners=1000),
-    "TagOnGrid": compiled.tag_on_grid(),
+    "Tag": tag(taggers=10, runners=1000),
+    "TagOnGrid": tag_on_grid(),
 }
 SLOW_TRIGONOMETRY = re.compile(
     # Of the sine and cosine of float32: beyond 105,615, the angle is reduced in whole numbers and once in float64.
@@ -70,7 +70,7 @@ def signatures(definition: Definition) -> dict[str, Any]:
     own: tuple[Any, ...] = (state, i[:, ::1], i[::1])
     results: tuple[Any, ...] = (rows, numbers, flags, flags)
     if definition.policies:
-        own, results = (state, i[:, :, ::1], i[::1], flags, i[::1]), (*results, flags)
+        own, results = (state, i[:, :, ::1], i[::1], flags), (*results, flags)
     return {
         "act_all": (i[::1], i, rows, numbers, action[:, :, ::1], action[:, ::1], numbers, action[::1], action[::1]),
         "step_all": (*own, i, i, action[:, ::1], *results, rows),
@@ -128,7 +128,7 @@ def test_no_float64_where_the_source_has_none(name: str) -> None:
 
 
 def test_a_state_that_a_block_cannot_hold_stays_where_it_is() -> None:
-    small, large = compiled.tag(taggers=24, runners=1000), compiled.tag(taggers=25, runners=1000)
+    small, large = tag(taggers=24, runners=1000), tag(taggers=25, runners=1000)
     assert small.state.itemsize == BLOCK_MEMORY < large.state.itemsize
     assert shape_of(small).is_held
     assert shape_of(large) == dataclasses.replace(shape_of(small), is_held=False)

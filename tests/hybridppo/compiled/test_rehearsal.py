@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from compiled_kinds import Choices
 from gymnasium.spaces import Box, Discrete
+from tagging import tag
 
 import hybridppo
 from hybridppo import compiled
@@ -483,13 +484,13 @@ def test_fields_may_be_called_as_numpy_calls_its_own() -> None:
 
 def test_of_many_agents_few_are_stepped() -> None:
     agents = set()
-    tag = compiled.tag(taggers=3, runners=50)
+    game = tag(taggers=3, runners=50)
 
     def observe(agent: int, *arguments: Any) -> None:
         agents.add(agent)
-        tag.functions["observe"](agent, *arguments)
+        game.functions["observe"](agent, *arguments)
 
-    rehearsal._step(dataclasses.replace(tag, functions={**tag.functions, "observe": observe}))
+    rehearsal._step(dataclasses.replace(game, functions={**game.functions, "observe": observe}))
     assert agents == {0, 1, 2, 3, 4, 51, 52}
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tagging import tag, tag_on_grid
 
-from hybridppo import ConfigurationError, compiled
+from hybridppo import ConfigurationError
 from hybridppo.compiled.python_form import phases_that_race
 from hybridppo.environments.making import make_environments
 
@@ -20,10 +21,10 @@ from numpy_tag import NumpyTag  # noqa: E402
 PLANE: dict[str, Any] = {"taggers": 3, "runners": 9, "tagging_distance": 0.08, "episode_length": 60}
 GRID: dict[str, Any] = {"taggers": 2, "runners": 3, "episode_length": 50}
 FORMS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "nearest": (compiled.tag, {**PLANE, "nearest": 4}),
-    "egocentric": (compiled.tag, {**PLANE, "nearest": 4, "egocentric": True}),
-    "all": (compiled.tag, {**PLANE, "nearest": 0, "exits": False}),
-    "grid": (compiled.tag_on_grid, {**GRID, "side": 6}),
+    "nearest": (tag, {**PLANE, "nearest": 4}),
+    "egocentric": (tag, {**PLANE, "nearest": 4, "egocentric": True}),
+    "all": (tag, {**PLANE, "nearest": 0, "exits": False}),
+    "grid": (tag_on_grid, {**GRID, "side": 6}),
 }
 FIELDS = ("x", "y", "speed", "direction", "x_speed", "y_speed", "heading_x", "heading_y")
 
@@ -76,7 +77,7 @@ def test_it_is_the_game_that_numpy_plays(form: str) -> None:
 
 def test_others_are_seen_from_ones_own_heading() -> None:
     environments: Any = make_environments(
-        compiled.tag(taggers=1, runners=1, egocentric=True, unit=0.2), 1, vectorization="compiled"
+        tag(taggers=1, runners=1, egocentric=True, unit=0.2), 1, vectorization="compiled"
     )
     environments.reset(0)
     # The tagger looks up; the runner is above it and to its left, and looks to the left.
@@ -99,7 +100,7 @@ def test_phases_depend_on_no_order(form: str) -> None:
 
 
 def test_starts_are_drawn_anew_for_every_episode_and_environment() -> None:
-    environments: Any = make_environments(compiled.tag_on_grid(episode_length=3, side=50), 8, vectorization="compiled")
+    environments: Any = make_environments(tag_on_grid(episode_length=3, side=50), 8, vectorization="compiled")
     environments.reset(0)
     starts = [environments.states["x"].copy()]
     for _ in range(5):
@@ -122,4 +123,4 @@ def test_starts_are_drawn_anew_for_every_episode_and_environment() -> None:
 )
 def test_what_cannot_be_played_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        compiled.tag(**options)
+        tag(**options)

@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from ppo_settings import ppo_config
 from processes import run_python
+from tagging import RUNNER, TAGGED, TAGGER, tag
 from tensor_environments import Guessing
 from toy_agents import Matching
 
@@ -19,7 +20,6 @@ import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
 from hybridppo.commands.main import main
 from hybridppo.commands.runs import episode_lines
-from hybridppo.compiled.tagging import RUNNER, TAGGED, TAGGER
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
 
@@ -244,7 +244,7 @@ def test_a_video_of_environments_of_tensors(tensor_run: Path, tmp_path: Path) ->
 
 
 def test_compiled_environments_draw_where_they_say_how() -> None:
-    game = compiled.tag(taggers=1, runners=2, episode_length=5)
+    game = tag(taggers=1, runners=2, episode_length=5)
     made: Any = game(render_mode="rgb_array")
     made.reset(seed=0)
     made.fields.x[:], made.fields.y[:] = (0.5, 0.1, 0.9), (0.5, 0.1, 0.9)

@@ -1,6 +1,7 @@
 """Tag: taggers chase runners, in the plane or on a grid. An environment of two kinds of agents, for any number of each.
 
-    hybridppo.train(compiled.tag(taggers=10, runners=100), vectorization="compiled", ...)
+    from tagging import tag                                 # with examples/ in PYTHONPATH
+    hybridppo.train(tag(taggers=10, runners=100), vectorization="compiled", ...)
 
 A runner nearer to its nearest tagger than the tagging distance is tagged: it pays a penalty, the tagger has its
 reward, and the runner leaves, or plays on. Runners who are left at the end are paid. The game is that of WarpDrive

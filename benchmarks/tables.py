@@ -78,7 +78,6 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "atari": atari.as_markdown,
     "atari_learned": lambda result: atari_learned.as_markdown(result["runs"]),
     "auto": auto.result_as_markdown,
-    "auto-busy": auto.result_as_markdown,
     "auto-cuda": auto.result_as_markdown,
     "comparison": _comparison("pictures/comparison.png"),
     "comparison-cuda": _comparison("pictures/comparison-cuda.png"),

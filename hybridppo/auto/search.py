@@ -156,6 +156,8 @@ class Search:
             return None
         self._slot = min(MAX_SECONDS_OF_A_TRIAL, self._budget / 6)
         self._share = min(1.0, max(smallest, self._slot / (ITERATIONS * quick.iteration)))
+        if self._share <= smallest:
+            return quick  # a second trial of it would be no longer, and others need the time
         del self.trials[self.baseline.label]
         return self._try(self.baseline, self._slot, self._share) or quick
 
@@ -229,6 +231,8 @@ class Search:
     def _overlapping(self, learning: str) -> Candidate | None:
         """Overlap with the best's workers, if there is a core for one beside the learner's threads."""
         limits, best = self.limits, self.best.candidate
+        if learning == "cpu" and limits.any_threads:
+            best = replace(best, torch_threads=max(1, min(best.torch_threads, limits.cores - 1)))
         room = limits.cores - (best.torch_threads if learning == "cpu" else 1)
         if room < 1 or not self._may_take("overlap"):
             return None

@@ -158,6 +158,8 @@ class Export(Command):
     """The latest checkpoint, or the best."""
     check_steps: int = 200
     """Number of observations on which the file is compared with the agent; 0 for none."""
+    policy: str | None = None
+    """Which policy, by its name, if the run has several."""
 
     def run(self) -> None:
         """Export, and print what was compared."""

@@ -3,7 +3,7 @@
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ from hybridppo.auto.auto import Auto
 from hybridppo.auto.named import PlacementName, PlacementOptions
 from hybridppo.commands.parsing import EXIT_DONE, EXIT_ERROR, EXIT_INTERRUPTED, Command, EnvId, RunDir
 from hybridppo.environments.options import EnvironmentOptions
-from hybridppo.errors import ConfigurationError, command
+from hybridppo.errors import ConfigurationError, command, shown
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import require_devices
 from hybridppo.reporting.advice import advice
@@ -59,6 +59,9 @@ class Train(Command):
     """Draw the learning curve into the run directory (needs matplotlib)."""
     progress: bool = True
     """Show a progress bar."""
+    policies: dict[str, Any] | None = None
+    """Train several policies: JSON that holds the name of each and the settings in which it differs from the flags, as
+    '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def with_tuned_defaults(self) -> "Train":
@@ -85,7 +88,7 @@ class Train(Command):
         result = train(
             self.env_id,
             placement=self.placement.resolve(),
-            config=self.config,
+            config=self.config if self.policies is None else self._config_of_each(self.policies),
             run_dir=self.run_dir or fresh_path(self.env_id, seed),
             compiled=self.compiled,
             profile=self.profile,
@@ -96,6 +99,25 @@ class Train(Command):
         if self.plot and result.metrics and result.run_dir is not None:
             _draw_learning_curve(result.run_dir)
         return report(result)
+
+    def _config_of_each(self, policies: Mapping[str, Any]) -> dict[str, PPOConfig]:
+        """The settings of each policy: the flags', with the policy's own instead.
+
+        Raises:
+            ConfigurationError: if the agent is not PPO, or a setting is wrong.
+        """
+        if type(self) is not Train:
+            raise ConfigurationError("several policies (--policies) are trained by PPO: leave --agent out")
+        found = {}
+        for name, own in policies.items():
+            try:
+                found[name] = PPOConfig(**{**self.config.to_json(), **own})
+            except TypeError as error:
+                raise ConfigurationError(
+                    f"--policies must hold an object of PPO's settings for each policy, got {shown(own)} for "
+                    f"{name!r}: {error}"
+                ) from error
+        return found
 
 
 def train_command(arguments: Sequence[str]) -> type[Train]:

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.agents import PPO
+from hybridppo.agents.registry import AnyAgent, agents_by_policy
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.making import is_tensor_env, with_arguments
@@ -76,6 +77,7 @@ def export(
     env: EnvSource | None = None,
     agent: type[PPO] | None = None,
     networks: Networks | None = None,
+    policy: str | None = None,
 ) -> Exported:
     """Write the policy of a run: the most probable action, with normalisation, masks and memory inside.
 
@@ -90,9 +92,10 @@ def export(
         env: as for `hybridppo.resume`, for the comparison; None does without.
         agent: as for `hybridppo.load`.
         networks: as for `hybridppo.load`.
+        policy: which policy, by its name, if the run has several.
 
     Raises:
-        ConfigurationError: for a policy that has no such form, and where packages are missing.
+        ConfigurationError: for a policy that has no such form, and if packages are missing.
         TrainingError: if the file does not give what the agent gives; nothing is written then.
     """
     path = Path(file)
@@ -100,27 +103,42 @@ def export(
     if path.suffix.lower() not in kinds:
         raise ConfigurationError(f"the file must end with {' or '.join(kinds)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
-    player = load(run_dir, checkpoint, agent=agent, networks=networks)
+    player = _policy_of(load(run_dir, checkpoint, agent=agent, networks=networks), policy)
     if not isinstance(player, PPO):
         raise ConfigurationError(
             f"{type(player).__name__} cannot be exported, only PPO's policies can: `agent.save(file)` keeps any agent"
         )
-    policy = TorchPolicy(player).eval()
+    exported = TorchPolicy(player).eval()
     module = path.parent / "numpy_policy.py" if path.suffix.lower() == ".npz" else None
     if module is not None:
         _require_ours(module)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
         written = Path(folder) / f"policy{path.suffix.lower()}"
-        call = kinds[path.suffix.lower()](policy, written)
+        call = kinds[path.suffix.lower()](exported, written)
         difference = 0.0
         if check_steps:
-            with contextlib.closing(_experiences(run_dir, env, player, policy)) as experiences:
-                difference = _compare(player, policy, call, experiences, check_steps)
+            with contextlib.closing(_experiences(run_dir, env, player, exported)) as experiences:
+                difference = _compare(player, exported, call, experiences, check_steps)
         written.replace(path)
     if module is not None:
         module.write_bytes(_MODULE.read_bytes())
     return Exported(path, check_steps, difference)
+
+
+def _policy_of(agent: AnyAgent, policy: str | None) -> AnyAgent:
+    """The agent of one policy.
+
+    Raises:
+        ConfigurationError: if there is none of that name, or there are several and none is named.
+    """
+    agents = agents_by_policy(agent)
+    if policy is None and len(agents) == 1:
+        return agent
+    if policy not in agents:
+        asked = "name one" if policy is None else f"there is no {policy!r}"
+        raise ConfigurationError(f"the run has the policies {', '.join(agents)}: {asked} (policy=..., --policy)")
+    return agents[policy]
 
 
 def _require_ours(module: Path) -> None:

@@ -2,11 +2,14 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import safetensors.torch
@@ -28,13 +31,15 @@ from hybridppo import (
 from hybridppo.agents.policies import Policies, PoliciesConfig
 from hybridppo.agents.ppo import memory
 from hybridppo.agents.ppo.ppo import PPO
-from hybridppo.commands.parsing import EXIT_DONE
+from hybridppo.commands.main import main
+from hybridppo.commands.parsing import EXIT_DONE, EXIT_USAGE
 from hybridppo.commands.train import report
 from hybridppo.environments.making import make_environments
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused, fused_agents
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.tools.export import numpy_policy
 
 pytest.importorskip("numba")
 pytestmark = pytest.mark.extras
@@ -333,6 +338,58 @@ def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytes
         assert f"{name}: return {metrics[f'{name}/episode_return_mean']:.1f}" in said
     assert f"{4 * STEPS:,} steps" in said
     assert f"run directory: {never_stopped.run_dir}" in said
+
+
+@pytest.fixture
+def hunt_id() -> Iterator[str]:
+    gym.register("HuntOfPolicies-v0", entry_point=Hunt)
+    yield "HuntOfPolicies-v0"
+    del gym.registry["HuntOfPolicies-v0"]
+
+
+def test_the_command_line_trains_several_policies(
+    hunt_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--num-epochs", "1", "--seed", "3"]
+    own = {name: {"hidden_sizes": list(config.hidden_sizes), "gamma": config.gamma} for name, config in CONFIGS.items()}
+    more = ["--vectorization", "compiled", "--total-steps", str(STEPS), "--placement", "cpu", "--no-progress"]
+    run = str(tmp_path / "run")
+    arguments = ["train", hunt_id, *flags, *more, "--run-dir", run, "--policies", json.dumps(own)]
+    assert main(arguments) == EXIT_DONE
+    agents = hybridppo.load_policies(run)
+    assert {name: (agent.config.hidden_sizes, agent.config.gamma) for name, agent in agents.items()} == {
+        name: (config.hidden_sizes, config.gamma) for name, config in CONFIGS.items()
+    }
+    assert main(["resume", run, "--total-steps", str(2 * STEPS), "--no-progress"]) == EXIT_DONE
+    assert main(["evaluate", run, "--episodes", "2"]) == EXIT_DONE
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--policies", '{"hunter": {"leaning_rate": 1.0}, "prey": {}}'], "leaning_rate.*did you mean learning_rate"),
+        (["--policies", '{"hunter": 1, "prey": {}}'], "an object of PPO's settings for each policy, got 1"),
+        (["--agent", "td3", "--policies", "{}"], "trained by PPO: leave --agent out"),
+    ],
+)
+def test_wrong_policies_on_the_command_line_are_said(
+    flags: list[str], message: str, hunt_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", hunt_id, "--run-dir", str(tmp_path / "run"), *flags]) == EXIT_USAGE
+    assert re.search(message, capsys.readouterr().err)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_policy_of_several_is_exported(never_stopped: Any, tmp_path: Path) -> None:
+    exported = hybridppo.export(never_stopped.run_dir, tmp_path / "prey.npz", policy="prey", check_steps=50)
+    assert exported.steps_checked == 50
+    policy, agent = numpy_policy.Policy(tmp_path / "prey.npz"), never_stopped.agents["prey"]
+    observation = agent.observation_space.sample()
+    assert policy.act(observation.reshape(-1))[0] == agent.act(observation)
+    for name, asked in {None: "name one", "wolf": "there is no 'wolf'"}.items():
+        with pytest.raises(ConfigurationError, match=f"the policies hunter, prey: {asked}"):
+            hybridppo.export(never_stopped.run_dir, tmp_path / "other.npz", policy=name)
 
 
 def test_what_loads_and_evaluates_one_policy_does_several(never_stopped: Any, tmp_path: Path) -> None:

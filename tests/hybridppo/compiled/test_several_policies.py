@@ -52,6 +52,13 @@ CONFIGS = {
 STEPS = 4 * 32
 
 
+def command(*arguments: str) -> Any:
+    """The exit code of the command line."""
+    with pytest.raises(SystemExit) as exited:
+        main(arguments)
+    return exited.value.code
+
+
 def train(configs: Any = None, **options: Any) -> Any:
     options = {"seed": 3, "total_steps": 4 * STEPS, "progress": False, **options}
     return hybridppo.train(Hunt, config=CONFIGS if configs is None else configs, **options)
@@ -354,14 +361,13 @@ def test_the_command_line_trains_several_policies(
     own = {name: {"hidden_sizes": list(config.hidden_sizes), "gamma": config.gamma} for name, config in CONFIGS.items()}
     more = ["--vectorization", "compiled", "--total-steps", str(STEPS), "--placement", "cpu", "--no-progress"]
     run = str(tmp_path / "run")
-    arguments = ["train", hunt_id, *flags, *more, "--run-dir", run, "--policies", json.dumps(own)]
-    assert main(arguments) == EXIT_DONE
+    assert command("train", hunt_id, *flags, *more, "--run-dir", run, "--policies", json.dumps(own)) == EXIT_DONE
     agents = hybridppo.load_policies(run)
     assert {name: (agent.config.hidden_sizes, agent.config.gamma) for name, agent in agents.items()} == {
         name: (config.hidden_sizes, config.gamma) for name, config in CONFIGS.items()
     }
-    assert main(["resume", run, "--total-steps", str(2 * STEPS), "--no-progress"]) == EXIT_DONE
-    assert main(["evaluate", run, "--episodes", "2"]) == EXIT_DONE
+    assert command("resume", run, "--total-steps", str(2 * STEPS), "--no-progress") == EXIT_DONE
+    assert command("evaluate", run, "--episodes", "2") == EXIT_DONE
     capsys.readouterr()
 
 
@@ -376,7 +382,7 @@ def test_the_command_line_trains_several_policies(
 def test_wrong_policies_on_the_command_line_are_said(
     flags: list[str], message: str, hunt_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", hunt_id, "--run-dir", str(tmp_path / "run"), *flags]) == EXIT_USAGE
+    assert command("train", hunt_id, "--run-dir", str(tmp_path / "run"), *flags) == EXIT_USAGE
     assert re.search(message, capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
 

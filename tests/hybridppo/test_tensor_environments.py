@@ -149,7 +149,7 @@ def test_rewards_are_clipped_where_they_are_learned_from() -> None:
 def test_a_training_in_tensors_is_profiled(tmp_path: Path) -> None:
     train(TorchCartPole, iterations=8, run_dir=tmp_path / "run", profile=True)
     trace = (tmp_path / "run" / "trace.json").read_text()
-    assert all(f'"{region}"' in trace for region in ("iteration", "sampling", "learning"))
+    assert all(f'"{region}"' in trace for region in ("iteration", "sampling: begin", "sampling: finish", "learning"))
 
 
 def test_evaluation_needs_an_environment_of_its_own_meanwhile() -> None:

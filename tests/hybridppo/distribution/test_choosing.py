@@ -275,8 +275,8 @@ def test_the_fastest_is_named_if_it_is_faster_by_a_margin(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--address", "auto"], "--address is of --distributions"),
-        (["--distributions", "--num-workers", "2"], "--num-workers cannot be had with --distributions"),
+        (["--address", "auto"], "--address is for --distributions"),
+        (["--distributions", "--num-workers", "2"], "--num-workers cannot be used with --distributions"),
     ],
 )
 def test_flags_of_the_one_table_are_refused_in_the_other(

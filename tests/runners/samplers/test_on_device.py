@@ -311,7 +311,7 @@ def test_what_was_saved_on_a_device_goes_on_on_the_host_and_back(
 
 def test_a_rollout_under_way_on_the_host_is_not_ended_on_a_device(stand_in: str) -> None:
     host, acting = host_sampler(Hunt)
-    host.start(acting)
+    host.sample_async(acting)
     host.request_stop()
     host.pause()
     tensors, state = host.state()
@@ -341,7 +341,7 @@ def test_what_is_not_finite_is_named(stand_in: str, monkeypatch: pytest.MonkeyPa
 
     def spoiling(self: Any, *arguments: Any) -> None:
         step(self, *arguments)
-        arguments[8][5, 8, 2] = np.nan  # observations
+        arguments[7][5, 8, 2] = np.nan  # observations
 
     monkeypatch.setattr(TwinLauncher, "step_all", spoiling)
     with pytest.raises(EnvError, match=r"environment 1, agent 'prey_1': observation\[2\] is nan"):

@@ -30,7 +30,7 @@ SAID = {
         "after 20,",
         "rollouts of 2 learners",
         "and 1 was allowed",
-        "pay",
+        "fast",  # "faster than local", or "as fast as"
     ],
 }
 """Of each notebook, what it says when what it tells of came true."""

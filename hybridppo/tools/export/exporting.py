@@ -135,10 +135,11 @@ def _policy_of(agent: AnyAgent, policy: str | None) -> AnyAgent:
     agents = agents_by_policy(agent)
     if policy is None and len(agents) == 1:
         return agent
-    if policy not in agents:
+    found: AnyAgent | None = agents.get(policy or "")
+    if found is None:
         asked = "name one" if policy is None else f"there is no {policy!r}"
         raise ConfigurationError(f"the run has the policies {', '.join(agents)}: {asked} (policy=..., --policy)")
-    return agents[policy]
+    return found
 
 
 def _require_ours(module: Path) -> None:

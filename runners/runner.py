@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from hybridppo.reporting.progress import ProgressBar
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.run_directory.lines import finite
+from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.runners.turns import Ahead, ByTurns
@@ -22,9 +23,6 @@ from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
 from hybridppo.system.validation import real, whole
-
-if TYPE_CHECKING:
-    from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 
 
 class Runner:
@@ -68,7 +66,7 @@ class Runner:
         keep_checkpoints: int = 3,
         progress: bool = True,
         callbacks: Callbacks | None = None,
-        evaluation: "EvaluationDuringTraining | None" = None,
+        evaluation: EvaluationDuringTraining | None = None,
         interruption: Interruption | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

@@ -17,11 +17,12 @@ import numpy as np
 
 from hybridppo.errors import CheckpointError
 from hybridppo.interfaces import Agent, Metrics, SamplingActor, has_policies
+from hybridppo.placements.base import Placement
 from hybridppo.placements.snapshot import snapshot
 from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
-from hybridppo.runners.runner import Runner
+from hybridppo.runners.samplers.base import BaseSampler
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.validation import real, whole
 
@@ -52,6 +53,35 @@ class Evaluator(Protocol):
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
+        ...
+
+
+class Trained(Protocol):
+    """The runner, as evaluations see it."""
+
+    agent: Agent
+    placement: Placement
+    sampler: BaseSampler
+    iteration: int
+    seconds: float
+
+    @property
+    def steps_learned(self) -> int:
+        """Environment steps that were learned from."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Of the checkpoint that would be written now."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop was requested."""
+        ...
+
+    def save(self) -> None:
+        """Write a checkpoint."""
         ...
 
 
@@ -105,10 +135,10 @@ class EvaluationDuringTraining:
         """The number of the checkpoint that is yet to be judged."""
         return self._pending.number if self._pending is not None else None
 
-    def _is_due(self, runner: Runner) -> bool:
+    def _is_due(self, runner: Trained) -> bool:
         return runner.steps_learned // self._every > self._env_steps // self._every
 
-    def look(self, runner: Runner) -> Metrics:
+    def look(self, runner: Trained) -> Metrics:
         """At the end of an iteration: evaluate where that is due; what there is to add to its metrics."""
         if not self._is_due(runner):
             return {}
@@ -121,7 +151,7 @@ class EvaluationDuringTraining:
             return {}  # what is not done is due still, when the training is resumed
         return _summary(self._results, runner)
 
-    def settle(self, runner: Runner) -> None:
+    def settle(self, runner: Trained) -> None:
         """When the metrics are written: write and tell what came of it, and begin the next beside the training."""
         results, self._results = self._results, []
         begins = self._evaluator.is_beside and self._is_due(runner) and self.awaited is None and not runner.is_stopping
@@ -148,7 +178,7 @@ class EvaluationDuringTraining:
         for line in lines:
             self._tell(line)
 
-    def go_on(self, runner: Runner) -> None:
+    def go_on(self, runner: Trained) -> None:
         """At the start of a training that was stopped: begin again what was under way, and do what is due."""
         if self._pending is not None and self._directory is not None:
             try:
@@ -163,7 +193,7 @@ class EvaluationDuringTraining:
         self.look(runner)
         self.settle(runner)
 
-    def finish(self, runner: Runner) -> Metrics:
+    def finish(self, runner: Trained) -> Metrics:
         """At the end of the training: wait for what is under way.
 
         Raises:
@@ -198,7 +228,7 @@ class EvaluationDuringTraining:
         self._pending = None if state["pending"] is None else Moment.read(state["pending"])
 
 
-def line_of(runner: Runner, evaluation: Evaluation) -> dict[str, Any]:
+def line_of(runner: Trained, evaluation: Evaluation) -> dict[str, Any]:
     """What callbacks are told of an evaluation of the agent of now."""
     return _line(
         Moment(runner.iteration, runner.steps_learned, runner.seconds, runner.number), evaluation, runner.agent
@@ -230,7 +260,7 @@ def _line(moment: Moment, evaluation: Evaluation, agent: Agent) -> dict[str, Any
     }
 
 
-def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Runner) -> Metrics:
+def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Trained) -> Metrics:
     """What is added to the metrics of an iteration."""
     if not results:
         return {}

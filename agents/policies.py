@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,11 +22,15 @@ from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.errors import CheckpointError, ConfigurationError, EnvError, shown
 from hybridppo.interfaces import Metrics
+from hybridppo.networks.numpy_forms.form import Sizes
 from hybridppo.networks.of_policies import PoliciesActor
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.lines import finite
 from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.joint import typed
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_agents import DistributionOfPolicies, SpacesOfAgents
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import whole
 
@@ -70,6 +75,58 @@ def policies_of(agents: Sequence[str], policies: Iterable[str], policy_of: Polic
 def columns_of(agents: Mapping[str, str], policies: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Of each policy, which agents of an environment are its own, by what `policies_of` gives."""
     return {policy: tuple(i for i, own in enumerate(agents.values()) if own == policy) for policy in policies}
+
+
+def spaces_of_policy(
+    observation_space: gym.Space[Any], action_space: gym.Space[Any], policy: str, agents: Mapping[str, str]
+) -> tuple[gym.Space[Any], gym.Space[Any]]:
+    """The observation space and the action space that all agents of a policy have.
+
+    Args:
+        observation_space: of the environment's agents.
+        action_space: of the environment's agents.
+        policy: the policy's name.
+        agents: as `policies_of` gives them.
+
+    Raises:
+        ConfigurationError: if the agents of the policy have different spaces.
+    """
+    own = [name for name, of_agent in agents.items() if of_agent == policy]
+    return _space_of(observation_space, policy, own, "observation"), _space_of(action_space, policy, own, "action")
+
+
+def _space_of(space: gym.Space[Any], policy: str, agents: Sequence[str], kind: str) -> gym.Space[Any]:
+    if not isinstance(space, SpacesOfAgents):
+        return space
+    (first, model), *others = [(name, space.spaces[name]) for name in agents]
+    for name, other in others:
+        if other != model:
+            raise ConfigurationError(
+                f"agents of one policy have the same spaces, and of policy {policy!r} the {kind} space of {first!r} is "
+                f"{shown(model)}, that of {name!r} {shown(other)}: give them a policy each (policy_of=...), or make "
+                "their spaces alike, as by padding (supersuit's pad_observations_v0 and pad_action_space_v0 do)"
+            )
+    return model
+
+
+def acting_together(
+    distributions: Sequence[Distribution],
+    spaces: Sequence[tuple[gym.Space[Any], gym.Space[Any]]],
+    columns: Sequence[Sequence[int]],
+) -> tuple[Distribution, Sizes]:
+    """The distribution of policies with different spaces, and the sizes that their actors have within it.
+
+    Args:
+        distributions: of each policy.
+        spaces: of each policy, the observation space and the action space.
+        columns: of each policy, which agents of an environment are its own.
+    """
+    together = DistributionOfPolicies(distributions, [action for _, action in spaces], columns)
+    sizes = [
+        (ObservationEncoder(observation).size, distribution.output_size)
+        for distribution, (observation, _) in zip(distributions, spaces, strict=True)
+    ]
+    return together, sizes
 
 
 @dataclass(frozen=True)
@@ -148,8 +205,8 @@ class Policies:
     """An agent for each of several policies.
 
     Args:
-        observation_space: of each agent of an environment.
-        action_space: of each agent of an environment.
+        observation_space: that all agents of an environment have, or `SpacesOfAgents`.
+        action_space: likewise.
         config: the settings; made for an environment, or the agents cannot act together.
         seed: of the initial parameters and of the order of minibatches; each policy has its own part.
     """
@@ -168,16 +225,23 @@ class Policies:
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
         self.agents: dict[str, PPO] = {
-            name: PPO(observation_space, action_space, of_policy, seed=seed_of(seed, f"agent {name}"))
+            name: PPO(
+                *spaces_of_policy(observation_space, action_space, name, config.agents),
+                of_policy,
+                seed=seed_of(seed, f"agent {name}"),
+            )
             for name, of_policy in config.policies.items()
         }
         self._config = config
         self.columns = config.columns
-        self.actor: nn.Module = PoliciesActor(
-            [agent.actor for agent in self.agents.values()], list(self.columns.values())
-        )
-        self._any = next(iter(self.agents.values()))
+        agents, columns = list(self.agents.values()), list(self.columns.values())
+        self._any = agents[0]
         self.distribution: Distribution = self._any.distribution
+        self._sizes: Sizes | None = None
+        if isinstance(observation_space, SpacesOfAgents) or isinstance(action_space, SpacesOfAgents):
+            spaces = [(agent.observation_space, agent.action_space) for agent in agents]
+            self.distribution, self._sizes = acting_together([each.distribution for each in agents], spaces, columns)
+        self.actor: nn.Module = PoliciesActor([agent.actor for agent in agents], columns, self._sizes)
         self.version = 0
         self.records_graphs = all(agent.records_graphs for agent in self.agents.values())
         self._learned: dict[str, Metrics] = {}
@@ -253,13 +317,27 @@ class Policies:
         for name, agent in self.agents.items():
             if name not in self._learned:
                 own = torch.tensor(self.columns[name], device=rollout.rewards.device)
-                part = rollout.of_agents(own, len(self.config.agents))
+                part = self._narrowed(rollout.of_agents(own, len(self.config.agents)), agent)
                 # Policies of runs of earlier releases may have had fewer updates than others.
                 version = rollout.version + agent.version - self.version
                 self._learned[name] = agent.update(replace(part, version=version))
         self.version += 1
         learned, self._learned = self._learned, {}
         return {f"{name}/{what}": value for name, metrics in learned.items() for what, value in metrics.items()}
+
+    def _narrowed(self, part: Rollout, agent: PPO) -> Rollout:
+        """A policy's rows, with the numbers that are its own."""
+        if self._sizes is None:
+            return part
+        size = ObservationEncoder(agent.observation_space).size
+        actions = part.actions[..., : int(np.prod(agent.distribution.action_shape))]
+        actions = actions.reshape(*actions.shape[:-1], *agent.distribution.action_shape)
+        return replace(
+            part,
+            observations=part.observations[..., :size].contiguous(),
+            final_observations=part.final_observations[..., :size].contiguous(),
+            actions=typed(actions, agent.distribution).contiguous(),
+        )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """As for an agent: tensors by name, and what JSON can hold."""

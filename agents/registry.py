@@ -11,7 +11,7 @@ import gymnasium as gym
 from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.ddpg import DDPG, TD3
 from hybridppo.agents.ddpg.memory import explaining_memory as explaining_memory_of_ddpg
-from hybridppo.agents.policies import Policies, PoliciesConfig
+from hybridppo.agents.policies import Policies, PoliciesConfig, spaces_of_policy
 from hybridppo.agents.ppo.config import BEFORE_ITS_FIELD, PPOConfig
 from hybridppo.agents.ppo.memory import explaining_memory as explaining_memory_of_ppo
 from hybridppo.agents.ppo.ppo import PPO
@@ -52,8 +52,9 @@ def _explaining_memory_of_policies(
     config: PoliciesConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any]
 ) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for of_policy in config.policies.values():
-            stack.enter_context(explaining_memory_of_ppo(of_policy, observation_space, action_space))
+        for name, of_policy in config.policies.items():
+            spaces = spaces_of_policy(observation_space, action_space, name, config.agents)
+            stack.enter_context(explaining_memory_of_ppo(of_policy, *spaces))
         yield
 
 

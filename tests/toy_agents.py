@@ -174,3 +174,61 @@ class FaultyAgents(ScriptedAgents):
     def step(self, actions: dict[str, Any]) -> Any:
         self.steps += 1
         return self._fault(self, super().step(actions))
+
+
+class Unlike:
+    """Agents of two kinds whose spaces differ: each is to do what it observes, and is rewarded if it does.
+
+    A `sign` observes one of four, and names it. A `pointer` observes six numbers, of which the second is the target and
+    the others are noise, and gives two numbers, of which the first is to be near the target. Agents leave one after the
+    other, as in `Matching`.
+    """
+
+    possible_agents = ("sign_0", "pointer_0", "sign_1", "pointer_1")
+
+    def __init__(self, length: int = 6, images: bool = False) -> None:
+        self.agents: list[str] = []
+        self.np_random = np.random.default_rng(0)
+        self._length, self._steps = length, 0
+        self._pointers = Box(0, 255, (4, 4, 1), np.uint8) if images else Box(-1.0, 1.0, (6,), np.float32)
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(4) if agent.startswith("sign") else self._pointers
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(4) if agent.startswith("sign") else Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if seed is not None:
+            self.np_random = np.random.default_rng(seed)
+        self._steps, self.agents = 0, list(self.possible_agents)
+        return self._observe(), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        acting = self.agents
+        assert list(actions) == acting
+        rewards = {agent: self._reward(agent, actions[agent]) for agent in acting}
+        self._steps += 1
+        ends = {a: self._steps == self._length - self.possible_agents.index(a) for a in acting}
+        truncated = {a: ends[a] and a.endswith("1") for a in acting}
+        terminated = {a: ends[a] and not truncated[a] for a in acting}
+        observations = self._observe()
+        self.agents = [agent for agent in acting if not ends[agent]]
+        return observations, rewards, terminated, truncated, {}
+
+    def _reward(self, agent: str, action: Any) -> float:
+        if agent.startswith("sign"):
+            return float(action == self._targets[agent])
+        assert np.shape(action) == (2,)
+        return 1.0 - abs(float(action[0]) - float(self._targets[agent]))
+
+    def _observe(self) -> dict[str, Any]:
+        self._targets: dict[str, Any] = {}
+        observations: dict[str, Any] = {}
+        for agent in self.agents:
+            if agent.startswith("sign"):
+                observations[agent] = self._targets[agent] = int(self.np_random.integers(4))
+            else:
+                observations[agent] = self.np_random.uniform(-1.0, 1.0, 6).astype(np.float32)
+                self._targets[agent] = observations[agent][1]
+        return observations

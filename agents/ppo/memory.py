@@ -1,6 +1,6 @@
 """What a configuration takes of a device's memory, for the message when there is none left."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -88,33 +88,28 @@ def explaining_memory(
 
 
 def require_memory(
-    policies: Mapping[str, tuple[PPOConfig, int]],
-    observation_space: gym.Space[Any],
-    action_space: gym.Space[Any],
-    *,
-    learns_on_host: bool = True,
+    policies: Sequence[tuple[PPOConfig, int, gym.Space[Any], gym.Space[Any]]], *, learns_on_host: bool = True
 ) -> None:
     """Refuse a training of many agents whose rollouts and minibatches do not fit into the memory that is free.
 
     Args:
-        policies: the configuration of each, and for how many agents of an environment it acts.
-        observation_space: of one agent.
-        action_space: of one agent.
+        policies: of each, the configuration, for how many agents of an environment it acts, and their observation space
+            and action space.
         learns_on_host: whether minibatches lie in the same memory.
 
     Raises:
         OutOfMemoryError: before anything begins: what is needed, what is free, and the fields to lower.
     """
-    encode, outputs = ObservationEncoder(observation_space), distribution_for(action_space).output_size
     needs: dict[str, int] = {}
-    for config, num_agents in policies.values():
+    for config, num_agents, observation_space, action_space in policies:
+        encode, outputs = ObservationEncoder(observation_space), distribution_for(action_space).output_size
         for what, size in memory_needs(config, encode, outputs, num_agents=num_agents).items():
             if learns_on_host or not what.startswith("a minibatch"):
                 needs[what] = needs.get(what, 0) + size
     free, needed = host_memory(), sum(needs.values())
     if free is not None and needed > free:
         sizes = ", ".join(f"{what} {readable(size)}" for what, size in needs.items())
-        num_agents = sum(count for _, count in policies.values())
+        num_agents = sum(count for _, count, _, _ in policies)
         raise OutOfMemoryError(
             f"this training needs about {readable(needed)} of memory, and {readable(free)} are free: with {num_agents} "
             f"agents in each environment, {sizes}. Lower num_envs or num_steps first"

@@ -1,4 +1,4 @@
-"""Environments of several agents that share a policy: a column of a rollout for each agent of each environment.
+"""Environments of several agents: a column of a rollout for each agent of each environment.
 
 An agent that leaves ends its episode there; until its environment's next reset, its rows are no steps (`absent`). An
 environment is reset when none of its agents is left, before `step` returns.
@@ -19,6 +19,7 @@ from hybridppo.environments.parallel import ParallelEnvironment, parallel_enviro
 from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
+from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.registry import each_of
 
 Array = NDArray[Any]
@@ -35,7 +36,7 @@ class ManyAgents(SubEnvironments):
         action_masks: whether agents' infos say what each may do.
 
     Raises:
-        EnvError: where agents, or environments, differ in a space, or environments in their agents.
+        EnvError: if environments differ in a space, or in their agents.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class ManyAgents(SubEnvironments):
         num_agents = len(model.agents)
         super().__init__(sub_environments, num_agents, model.agent.observation_space, model.agent.action_space)
         self.agents = tuple(map(str, model.agents))
-        self._each_action = each_of(model.agent.action_space)
+        differ = isinstance(model.agent.action_space, SpacesOfAgents)
+        self._each_action = list if differ else each_of(model.agent.action_space)
         self._rows = np.zeros((self.num_envs, *self.encode.shape), self.encode.dtype)
         self._rewards = np.zeros(self.num_envs, np.float32)
         self._terminated, self._truncated, self._present, self._absent = (

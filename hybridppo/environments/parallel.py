@@ -3,9 +3,9 @@
 Nothing here imports PettingZoo: what has its methods is such an environment.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,6 +18,7 @@ from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_agents import SpacesOfAgents
 
 Array = NDArray[Any]
 
@@ -56,26 +57,29 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         action_masks: whether what each agent may do, in its `info["action_mask"]`, is a part of its observation.
 
     Raises:
-        EnvError: where it has no agents, or agents that differ in a space.
+        EnvError: if it has no agents, or a space is not supported.
     """
 
     def __init__(self, env: Any, action_masks: bool = False) -> None:
         self.env = env
         self.agents = _agents_of(env)
-        observation_space = _space_of(env, self.agents, "observation")
-        action_space = _space_of(env, self.agents, "action")
-        self._masked = MaskedObservation(observation_space, action_space) if action_masks else None
-        seen = self._masked if self._masked is not None else observation_space
-        self.agent = SimpleNamespace(observation_space=seen, action_space=action_space)
-        """The spaces of each agent."""
-        self._unmasked = ObservationEncoder(observation_space)
-        self.encode = encode = ObservationEncoder(seen)
+        observed, acted = _spaces_of(env, self.agents, "observation"), _spaces_of(env, self.agents, "action")
+        self._masked = list(map(MaskedObservation, observed, acted)) if action_masks else None
+        seen = observed if self._masked is None else self._masked
+        self.agent = SimpleNamespace(observation_space=self._of_all(seen), action_space=self._of_all(acted))
+        """The spaces that all agents have, or `SpacesOfAgents`."""
+        self._unmasked = _encoders(observed)
+        self._encoders = _encoders(seen)
+        encode = ObservationEncoder(self.agent.observation_space)
         num_agents = len(self.agents)
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
-        # Where observations are arrays that become rows as they are: the same memory, in their own shape.
-        is_copied = isinstance(observation_space, Box) and not action_masks
-        self._arrays = self._rows.reshape(num_agents, *(observation_space.shape or ())) if is_copied else None
+        self._own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
+        # Observations that become rows as they are: the same memory, in their own shape.
+        self._arrays = [
+            row.reshape(space.shape or ()) if isinstance(space, Box) and not action_masks else None
+            for row, space in zip(self._own_rows, observed, strict=True)
+        ]
         self._dtype = None if encode.image is None else encode.dtype
         self.rewards = np.zeros(num_agents, np.float32)
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
@@ -89,7 +93,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         # at by itself.
         low, high = (0, 255) if encode.layout.images else (-np.inf, np.inf)
         self.observation_space = Box(low, high, self._rows.shape, dtype=encode.dtype.type)
-        self.action_space = gym.spaces.Tuple([action_space] * num_agents)
+        self.action_space = gym.spaces.Tuple(acted)
         self._checks = 2  # the first reset and the first step
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -168,8 +172,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         Raises:
             BadValueError: naming the agent, and the number.
         """
-        for slot, row in enumerate(self._rows):
-            self.encode.require_finite(f"{self._name_of(slot)}: its observation", row)
+        for slot, row in enumerate(self._own_rows):
+            self._encoders[slot].require_finite(f"{self._name_of(slot)}: its observation", row)
             require_finite(f"{self._name_of(slot)}: its reward", self.rewards[slot])
 
     def put_present(self, present: Array) -> None:
@@ -200,7 +204,8 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                     "is what its return is bootstrapped from"
                 )
             self._write(slot, observation, info, has_ended=True)
-            self.encode.require_finite(f"{self._name_of(slot)}: its final observation", self._rows[slot])
+            own = self._own_rows[slot]
+            self._encoders[slot].require_finite(f"{self._name_of(slot)}: its final observation", own)
             self.finals.append((slot, self._rows[slot].copy()))
         self._rows[slot] = 0
 
@@ -208,22 +213,33 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         """Write the row of an agent."""
         try:
             if self._checks:
-                observation = self._unmasked.checked(observation)
-            if self._arrays is None:
-                self._rows[slot] = self._row(observation, info, has_ended)
-                return
+                observation = self._unmasked[slot].checked(observation)
             array = self._arrays[slot]
+            if array is None:
+                self._own_rows[slot][...] = self._row(slot, observation, info, has_ended)
+                return
             is_of_space = type(observation) is np.ndarray and observation.shape == array.shape
             if not is_of_space or (self._dtype is not None and observation.dtype != self._dtype):
-                observation = self._unmasked.checked(observation, bounds=False)
+                observation = self._unmasked[slot].checked(observation, bounds=False)
             array[...] = observation
         except BadValueError as error:
             raise BadValueError(f"{self._name_of(slot)}: {error}") from None
 
-    def _row(self, observation: Any, info: Any, has_ended: bool) -> Array:
+    def _row(self, slot: int, observation: Any, info: Any, has_ended: bool) -> Array:
         if self._masked is None:
-            return self.encode.one_to_copy(observation)
-        return masked_row(self._masked, observation, info, has_ended)
+            return self._encoders[slot].one_to_copy(observation)
+        return masked_row(self._masked[slot], observation, info, has_ended)
+
+    def _own_part(self, row: Array, slot: int) -> Array:
+        """The numbers of a row that are the agent's own, if agents have different numbers of them."""
+        differ = isinstance(self.agent.observation_space, SpacesOfAgents)
+        return row[: self._encoders[slot].size] if differ else row
+
+    def _of_all(self, spaces: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
+        """The space that all agents have, or those of each."""
+        if all(space == spaces[0] for space in spaces):
+            return spaces[0]
+        return SpacesOfAgents({str(agent): space for agent, space in zip(self.agents, spaces, strict=True)})
 
     def _refuse_newcomers(self, observations: Any, *ends: Any) -> None:
         for agent in observations.keys() - self._names:
@@ -247,20 +263,21 @@ def _agents_of(env: Any) -> tuple[Any, ...]:
     return agents
 
 
-def _space_of(env: Any, agents: tuple[Any, ...], kind: str) -> gym.Space[Any]:
-    """The space that all agents have."""
-    spaces = {agent: getattr(env, f"{kind}_space")(agent) for agent in agents}
-    first = spaces[agents[0]]
-    for agent, space in spaces.items():
+def _spaces_of(env: Any, agents: tuple[Any, ...], kind: str) -> list[gym.Space[Any]]:
+    """The space of each agent."""
+    spaces = [getattr(env, f"{kind}_space")(agent) for agent in agents]
+    for agent, space in zip(agents, spaces, strict=True):
         if not isinstance(space, gym.Space):
             raise EnvError(f"the {kind} space of agent {agent!r} is no gymnasium.spaces.Space: {shown(space)}")
-        if space != first:
-            raise EnvError(
-                f"agents that share a policy have the same spaces: the {kind} space of {agents[0]!r} is {first}, that "
-                f"of {agent!r} is {space}: make them alike, as by padding (supersuit's pad_observations_v0 and "
-                "pad_action_space_v0 do)"
-            )
-    return cast("gym.Space[Any]", first)
+    return spaces
+
+
+def _encoders(spaces: Sequence[gym.Space[Any]]) -> list[ObservationEncoder]:
+    """An encoder for each space; equal spaces share one."""
+    made: list[ObservationEncoder] = []
+    for space in spaces:
+        made.append(next((encode for encode in made if encode.space == space), None) or ObservationEncoder(space))
+    return made
 
 
 def _of(infos: Any, agent: Any) -> Any:

@@ -35,7 +35,8 @@ def actor_form(network: nn.Module) -> NumpyForm | PoliciesForm | None:
     known = tuple(form for form in forms if form is not None)
     if len(known) < len(forms) or has_hooks(network):
         return None
-    return PoliciesForm(known, tuple(len(arrays_of(actor)) for actor in network.actors), network.agents)
+    num_arrays = tuple(len(arrays_of(actor)) for actor in network.actors)
+    return PoliciesForm(known, num_arrays, network.agents, network.sizes)
 
 
 def numpy_form(network: nn.Module) -> NumpyForm | None:

@@ -56,6 +56,8 @@ def upgraded_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _name_of(name: str) -> str | None:
     first, part, rest = (*name.split(".", 2), "", "")[:3]
+    if first == "policies":  # whatever a policy is called
+        return name
     if part == "agent":  # of one of several policies
         return f"policies.{first}.{rest}"
     if part in ("sampler", "rollout", "placement"):

@@ -106,7 +106,7 @@ class JointDistribution:
 
         for f in self.factors:
             own = actions[..., f.actions].reshape(*actions.shape[:-1], *f.distribution.action_shape)
-            yield f.distribution, _own(outputs, f, torch.cat), _typed(own, f.distribution)
+            yield f.distribution, _own(outputs, f, torch.cat), typed(own, f.distribution)
 
 
 def leaves_of(distribution: Distribution) -> list[Distribution]:
@@ -122,7 +122,7 @@ def _own(outputs: Any, factor: Factor, concatenate: Any) -> Any:
     return concatenate((network, outputs[..., factor.free]), -1) if factor.distribution.free_size else network
 
 
-def _typed(actions: Tensor, distribution: Distribution) -> Tensor:
+def typed(actions: Tensor, distribution: Distribution) -> Tensor:
     """Actions in the type that a part has."""
     return actions.long() if np.issubdtype(distribution.action_dtype, np.integer) else actions.float()
 

@@ -8,6 +8,7 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.spaces.box import MOST_NUMBERS
 from hybridppo.spaces.checks import UnsupportedSpaceError
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.registry import KINDS, kind_of
 
 __all__ = ["MOST_NUMBERS", "are_same", "space_from_json", "space_to_json"]
@@ -20,6 +21,9 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
         if isinstance(space.action, gym.spaces.Discrete):  # of which only the number matters
             return {"type": "MaskedObservation", "observation": observation, "num_actions": space.num_actions}
         return {"type": "MaskedObservation", "observation": observation, "action": space_to_json(space.action)}
+    if isinstance(space, SpacesOfAgents):
+        each = [[name, space_to_json(own)] for name, own in space.spaces.items()]
+        return {"type": "SpacesOfAgents", "spaces": each}
     kind = kind_of(space)  # others were refused when the agent was made
     return {"type": kind.type_name, **kind.to_json()}
 
@@ -41,6 +45,8 @@ def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
     if space["type"] == "MaskedObservation":
         action = space_from_json(space["action"]) if "action" in space else space["num_actions"]
         return MaskedObservation(space_from_json(space["observation"]), action)
+    if space["type"] == "SpacesOfAgents":
+        return SpacesOfAgents({name: space_from_json(own) for name, own in space["spaces"]})
     for kind in KINDS:
         if space["type"] == kind.type_name:
             return kind.from_json(space, space_from_json)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.agents.policies import PoliciesConfig, policy_by_name, spaces_of_policy
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
@@ -14,6 +14,7 @@ from hybridppo.errors import ConfigurationError
 from hybridppo.networks.making import Networks
 from hybridppo.placements.base import Placement
 from hybridppo.runs.settings import name_of_source
+from hybridppo.spaces.of_agents import SpacesOfAgents
 
 
 def config_asked_for(
@@ -63,6 +64,14 @@ def agent_asked_for(
     Raises:
         ConfigurationError: where the one that there is was made for other spaces.
     """
+    differ = isinstance(environments.observation_space, SpacesOfAgents)
+    differ = differ or isinstance(environments.action_space, SpacesOfAgents)
+    if differ and not isinstance(config, PoliciesConfig):
+        kinds = ", ".join(f'"{name}": PPOConfig()' for name in dict.fromkeys(map(policy_by_name, environments.agents)))
+        raise ConfigurationError(
+            f"the agents of this environment have different spaces: train a policy for each kind, config={{{kinds}}}, "
+            "or make their spaces alike, as by padding (supersuit's pad_observations_v0 and pad_action_space_v0 do)"
+        )
     if isinstance(agent, AnyAgent):
         require_spaces_of(agent, environments, error=ConfigurationError)
         return agent
@@ -77,12 +86,15 @@ def require_memory_for_agents(config: AnyConfig, environments: Environments, pla
     Raises:
         OutOfMemoryError: with what is needed, and the fields to lower.
     """
+    spaces = environments.observation_space, environments.action_space
     if isinstance(config, PoliciesConfig):
-        policies = {name: (config.policies[name], len(own)) for name, own in config.columns.items()}
+        policies = [
+            (config.policies[name], len(own), *spaces_of_policy(*spaces, name, config.agents))
+            for name, own in config.columns.items()
+        ]
     elif environments.agents and isinstance(config, PPOConfig):
-        policies = {"": (config, environments.num_agents)}
+        policies = [(config, environments.num_agents, *spaces)]
     else:
         return
-    spaces = environments.observation_space, environments.action_space
     on_host = isinstance(placement, Placement) and placement.learning_device.type == "cpu"
-    require_memory(policies, *spaces, learns_on_host=on_host)
+    require_memory(policies, learns_on_host=on_host)

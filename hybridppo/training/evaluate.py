@@ -3,9 +3,10 @@
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from hybridppo.agents.policies import PolicyOf, columns_of, policies_of
+from hybridppo.agents.policies import PolicyOf, acting_together, columns_of, policies_of, spaces_of_policy
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.checks import require_spaces_of
@@ -28,6 +29,7 @@ from hybridppo.runs.settings import Settings
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.frames import num_frames_of
 from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.of_agents import any_space
 from hybridppo.system.seeds import seed_of
 from hybridppo.system.validation import require_whole
 
@@ -80,7 +82,7 @@ def evaluate_agent(
         env_kwargs=env_kwargs,
         imports=imports,
         vectorization=vectorization,
-        action_masks=isinstance(agent.observation_space, MaskedObservation),
+        action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
         frame_stack=num_frames_of(agent.observation_space),
     )
     environments = made_for(agent, env, num_envs, options, own_number=True)
@@ -165,19 +167,29 @@ def evaluate_policies(
     environments = make_environments(env, min(num_envs, episodes), compiled_if_possible(env, EnvironmentOptions()))
     try:
         whose = policies_of(environments.agents, agents, policy_of)
-        distribution = distribution_for(environments.action_space)
+        columns = list(columns_of(whose, agents).values())
+        spaces = [
+            spaces_of_policy(environments.observation_space, environments.action_space, policy, whose)
+            for policy in agents
+        ]
+        squash = any(isinstance(agent, PPO) and agent.config.squash_actions for agent in agents.values())
+        distributions = [distribution_for(action_space, squash=squash) for _, action_space in spaces]
+        distribution, sizes = distributions[0], None
+        if any(own != spaces[0] for own in spaces):
+            distribution, sizes = acting_together(distributions, spaces, columns)
         with contextlib.ExitStack() as stack:
             actors: list[Any] = []
-            for agent in agents.values():
+            for agent, (observation_space, action_space) in zip(agents.values(), spaces, strict=True):
                 if isinstance(agent, PPO):
-                    require_spaces_of(agent, environments)
-                    placement, distribution = SingleDevice(agent.parameters.values.device), agent.distribution
+                    own = SimpleNamespace(observation_space=observation_space, action_space=action_space)
+                    require_spaces_of(agent, own)
+                    placement = SingleDevice(agent.parameters.values.device)
                     placement.prepare(agent)
                     stack.enter_context(float32_products(agent.config.precision, placement.sampling_device))
                     agent = stack.enter_context(placement.evaluating(agent))
                 actors.append(agent)
             found = run_episodes(
-                NumpyPoliciesActor(actors, list(columns_of(whose, agents).values())),
+                NumpyPoliciesActor(actors, columns, sizes),
                 distribution,
                 environments,
                 episodes=episodes,

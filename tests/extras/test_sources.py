@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from ppo_settings import ppo_config
 
 import hybridppo
-from hybridppo import EnvError, Mirrored, SingleDevice
+from hybridppo import ConfigurationError, EnvError, Mirrored, SingleDevice
 from hybridppo.commands.main import main
 from hybridppo.environments.making import make_environments, to_send
 
@@ -245,7 +245,36 @@ def test_agents_of_pettingzoo_that_act_in_turn_are_refused() -> None:
         train(simple_spread.env)
 
 
-def test_agents_of_pettingzoo_that_differ_in_their_spaces_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "policy_of"),
+    [
+        ("simple_tag_v3", None),
+        ("simple_adversary_v3", None),
+        # The good agents observe alike; the leader of the adversaries says something, too.
+        ("simple_world_comm_v3", {"leadadversary_0": "leader"}),
+    ],
+)
+def test_kinds_of_agents_of_pettingzoo_have_a_policy_each(name: str, policy_of: Any, tmp_path: Path) -> None:
+    make = pytest.importorskip(f"mpe2.{name}").parallel_env
+    whose = policy_of or {}
+    names = ("adversary", "agent", *whose.values())
+    run = partial(
+        train,
+        make,
+        total_steps=200,
+        config=dict.fromkeys(names, SPREAD),
+        policy_of=lambda agent: whose.get(agent, agent.rpartition("_")[0]),
+    )
+    result = run(run_dir=tmp_path / "run")
+    values = torch.cat([agent.parameters.values for agent in result.agents.values()])
+    workers = run(num_workers=2)
+    assert torch.equal(torch.cat([agent.parameters.values for agent in workers.agents.values()]), values)
+    found = hybridppo.evaluate(tmp_path / "run", env=make, episodes=2, progress=False)
+    assert len(found.returns) == 2 * len(make().possible_agents)
+    assert hybridppo.check_env(make, steps=30).is_usable
+
+
+def test_agents_of_pettingzoo_that_differ_in_their_spaces_have_no_policy_in_common() -> None:
     simple_tag = pytest.importorskip("mpe2.simple_tag_v3")
-    with pytest.raises(EnvError, match=r"the observation space of 'adversary_0' is .*, that of 'agent_0' is"):
+    with pytest.raises(ConfigurationError, match=r'config=\{"adversary": PPOConfig\(\), "agent": PPOConfig\(\)\}'):
         train(simple_tag.parallel_env)

@@ -41,6 +41,7 @@ from hybridppo.environments.state.describing import describe
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.system.figures import shown_seconds
 from hybridppo.system.validation import is_seconds, require_whole
 
@@ -294,7 +295,10 @@ class _AgentsCheck(_Check):
         super().__init__(env, make, report, seed)
         self._spaces, self._saved, self._num_agents = env.agent, env.env, len(env.agents)
         names = ", ".join(map(str, env.agents))
-        report.add("note", f"it has {len(env.agents)} agents, which share a policy: {names}", "a row for each of them")
+        is_one = not isinstance(env.agent.observation_space, SpacesOfAgents)
+        is_one = is_one and not isinstance(env.agent.action_space, SpacesOfAgents)
+        share = "which may share a policy" if is_one else "whose spaces differ: train a policy for each kind"
+        report.add("note", f"it has {len(env.agents)} agents, {share}: {names}", "a row for each of them")
 
     def look_for_races(self, definition: Any) -> None:
         """Report the phases of a compiled environment that race."""
@@ -304,7 +308,7 @@ class _AgentsCheck(_Check):
             self._report.add("error", problem)
 
     def _seed_actions(self, env: Any) -> None:
-        env.agent.action_space.seed(self._seed)
+        env.action_space.seed(self._seed)
 
     def _begin(self, env: Any, seed: int | None, *, bounds: bool = True) -> Array:
         rows, _ = env.reset(seed=seed)
@@ -319,7 +323,8 @@ class _AgentsCheck(_Check):
         return [(env.infos.get(agent) or {}).get("action_mask") for agent in env.agents]
 
     def _sample_actions(self, env: Any) -> list[Any]:
-        return [env.agent.action_space.sample(mask) for mask in self._masks(env)]
+        masks = self._masks(env)
+        return [space.sample(mask) for space, mask in zip(env.action_space.spaces, masks, strict=True)]
 
     def _read(self, env: Any, result: Any, *, bounds: bool) -> _Step:
         rows, rewards, terminated, truncated, _ = result

@@ -21,6 +21,13 @@ from hybridppo.spaces.rows import RowLayout
 
 Array = NDArray[Any]
 Agents = Sequence[Sequence[int]]
+Sizes = Sequence[tuple[int, int]]
+"""Of each policy, how many numbers of a row it takes, and how many outputs it gives."""
+
+
+def most_outputs(sizes: Sizes) -> int:
+    """The outputs of the policy that gives most."""
+    return max(outputs for _, outputs in sizes)
 
 
 class NumpyFeaturesActor:
@@ -52,6 +59,7 @@ class NumpyPoliciesActor:
     Args:
         actors: of the policies.
         agents: of each policy, which of the `A` agents of an environment are its own.
+        sizes: as there.
         parameters: all that these were made of.
     """
 
@@ -59,22 +67,27 @@ class NumpyPoliciesActor:
         self,
         actors: Sequence[Callable[[Array], Array]],
         agents: Agents,
+        sizes: Sizes | None = None,
         parameters: Sequence[Array] = (),
         version: int = 0,
     ) -> None:
         self.parameters, self.version = parameters, version
-        self.actors, self.agents = actors, agents
+        self.actors, self.agents, self._sizes = actors, agents, sizes
         self._num_agents = sum(map(len, agents))
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, outputs]`, where row `i` is of agent `i % A`."""
         rows = observations.reshape(-1, self._num_agents, *observations.shape[1:])
         outputs: Array | None = None
-        for actor, own in zip(self.actors, self.agents, strict=True):
-            found = actor(rows[:, own].reshape(-1, *observations.shape[1:]))
+        for number, (actor, own) in enumerate(zip(self.actors, self.agents, strict=True)):
+            taken = rows[:, own].reshape(-1, *observations.shape[1:])
+            if self._sizes is not None:
+                taken = taken[:, : self._sizes[number][0]]
+            found = actor(taken)
             if outputs is None:
-                outputs = np.empty((len(rows), self._num_agents, found.shape[-1]), np.float32)
-            outputs[:, own] = found.reshape(len(rows), len(own), -1)
+                width = found.shape[-1] if self._sizes is None else most_outputs(self._sizes)
+                outputs = np.zeros((len(rows), self._num_agents, width), np.float32)
+            outputs[:, own, : found.shape[-1]] = found.reshape(len(rows), len(own), -1)
         assert outputs is not None  # there is a policy at least
         return outputs.reshape(len(observations), -1)
 
@@ -151,10 +164,11 @@ class PoliciesForm:
     num_arrays: tuple[int, ...]
     """Of each, how many of the parameters are its own."""
     agents: Agents
+    sizes: Sizes | None = None
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> NumpyPoliciesActor:
         """As `NumpyForm.actor`."""
         ends = list(accumulate(self.num_arrays))
         parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
         actors = [form.actor(part, version) for form, part in zip(self.forms, parts, strict=True)]
-        return NumpyPoliciesActor(actors, self.agents, parameters, version)
+        return NumpyPoliciesActor(actors, self.agents, self.sizes, parameters, version)

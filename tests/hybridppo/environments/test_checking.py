@@ -229,14 +229,9 @@ def test_agents_that_share_a_policy_are_checked() -> None:
     assert report.is_usable
     assert report.steps == 100
     assert set(report.episode_lengths) == {6, 7, 8}
-    assert "note: it has 3 agents, which share a policy: player 0, player 1, player 2" in str(report)
+    assert "note: it has 3 agents, which may share a policy: player 0, player 1, player 2" in str(report)
     assert "its info has an 'action_mask'" in str(report)
     assert "two different episodes" not in str(report)
-
-
-class Unlike(Matching):
-    def observation_space(self, agent: str) -> Any:
-        return Discrete(4 + self.possible_agents.index(agent))
 
 
 class Drawing(Matching):
@@ -247,10 +242,6 @@ class Drawing(Matching):
 
 
 AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "a space of their own": (
-        Unlike,
-        "error: agents that share a policy have the same spaces: the observation",
-    ),
     "a number that is none": (
         partial(FaultyAgents, lambda env, result: ({**result[0], "agent_1": np.full(3, np.nan)}, *result[1:])),
         "error: agent 'agent_1': its observation[0] is nan",

@@ -319,16 +319,6 @@ def test_a_terminated_agent_need_not_be_observed() -> None:
     assert ends == [[False, False], [False, False], [True, False], [True, True]]
 
 
-def test_agents_that_differ_in_a_space_are_refused() -> None:
-    class Unlike(ScriptedAgents):
-        def action_space(self, agent: str) -> Any:
-            return Discrete(2 + self.number(agent))
-
-    words = "the action space of 'agent_0' is Discrete(2), that of 'agent_1' is Discrete(3): make them alike"
-    with pytest.raises(EnvError, match=re.escape(words)):
-        make_environments(lambda: Unlike(SCRIPTS), 2)
-
-
 def test_environments_that_differ_in_their_agents_are_refused() -> None:
     made: list[Any] = []
 

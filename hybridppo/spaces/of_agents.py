@@ -1,0 +1,163 @@
+"""Environments whose agents have different spaces: rows and actions as wide as the widest agent's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.errors import EnvError
+from hybridppo.spaces.distributions import Distribution
+from hybridppo.spaces.joint import typed
+from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import each_of
+from hybridppo.spaces.rows import RowLayout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+
+
+class SpacesOfAgents(gym.spaces.Dict):
+    """The observation space, or the action space, of each agent of an environment, by the agent's name.
+
+    An observation is a row of the agent's own numbers, and then zeros up to the largest number of numbers.
+
+    Raises:
+        EnvError: for observations with images, if their row is asked for.
+    """
+
+    def __init__(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        super().__init__(list(spaces.items()))
+
+    @property
+    def layout(self) -> RowLayout:
+        """Of the row of any agent."""
+        layouts = [ObservationEncoder(space).layout for space in self.spaces.values()]
+        if any(layout.images for layout in layouts):
+            raise EnvError(
+                "the agents' observation spaces differ, and some are of images: agents that see images must all have "
+                "the same observation space"
+            )
+        return RowLayout(max(layout.num_numbers for layout in layouts))
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of the numbers of a row; they mean something else for each agent."""
+        return [f"[{i}]" for i in range(self.layout.num_numbers)]
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        """None: each agent's own are looked at as it observes."""
+        ends = np.full(self.layout.num_numbers, np.inf, np.float32)
+        return -ends, ends
+
+    @property
+    def measured(self) -> Array:
+        """As if all numbers were quantities."""
+        return np.ones(self.layout.num_numbers, np.bool_)
+
+
+def any_space(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space of an agent, whichever; the space itself if all agents have it."""
+    return next(iter(space.spaces.values())) if isinstance(space, SpacesOfAgents) else space
+
+
+class DistributionOfPolicies:
+    """The action distributions of several policies with different action spaces, for rows of all their agents.
+
+    Row `i` is of agent `i % A` of an environment. Each policy uses the first numbers of the outputs, noise and actions
+    of its rows; the others are zeros.
+
+    Args:
+        distributions: of the policies.
+        action_spaces: of the policies.
+        agents: of each policy, which of the `A` agents are its own.
+    """
+
+    free_size = mask_size = 0
+
+    def __init__(
+        self,
+        distributions: Sequence[Distribution],
+        action_spaces: Sequence[gym.Space[Any]],
+        agents: Sequence[Sequence[int]],
+    ) -> None:
+        self.output_size = max(each.output_size for each in distributions)
+        self.noise_size = max(each.noise_size for each in distributions)
+        self._widths = [int(np.prod(each.action_shape)) for each in distributions]
+        self.action_shape: tuple[int, ...] = (max(self._widths),)
+        are_choices = all(np.issubdtype(each.action_dtype, np.integer) for each in distributions)
+        self.action_dtype: Any = np.int64 if are_choices else np.float32
+        self._distributions, self._spaces = list(distributions), list(action_spaces)
+        self._agents = [list(own) for own in agents]
+        self._num_agents = sum(map(len, agents))
+
+    def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """`[*shape, noise]`, where the last of `shape` counts rows."""
+        noise = np.zeros((*shape, self.noise_size), np.float32)
+        parts = noise.reshape(*shape[:-1], -1, self._num_agents, self.noise_size)
+        for distribution, own in zip(self._distributions, self._agents, strict=True):
+            part = (*parts.shape[:-2], len(own))
+            parts[..., own, : distribution.noise_size] = distribution.draw_noise(generator, part)
+        return noise
+
+    def sample(self, outputs: Array, noise: Array) -> Array:
+        """Random actions `[N, width]`."""
+        actions = self._no_actions(outputs)
+        for number, distribution in enumerate(self._distributions):
+            drawn = distribution.sample(
+                self._own(outputs, number, distribution.output_size), self._own(noise, number, distribution.noise_size)
+            )
+            self._put(actions, number, drawn)
+        return actions
+
+    def mode(self, outputs: Array) -> Array:
+        """The most probable actions `[N, width]`."""
+        actions = self._no_actions(outputs)
+        for number, distribution in enumerate(self._distributions):
+            self._put(actions, number, distribution.mode(self._own(outputs, number, distribution.output_size)))
+        return actions
+
+    def to_env(self, actions: Array) -> list[Any]:
+        """A list of the single actions of all rows."""
+        singles: list[Any] = [None] * len(actions)
+        for number, (distribution, space) in enumerate(zip(self._distributions, self._spaces, strict=True)):
+            own = self._own(actions, number, self._widths[number]).astype(distribution.action_dtype, copy=False)
+            batch = distribution.to_env(own.reshape(-1, *distribution.action_shape))
+            rows = np.arange(len(actions)).reshape(-1, self._num_agents)[:, self._agents[number]].ravel()
+            for row, action in zip(rows.tolist(), each_of(space)(batch), strict=True):
+                singles[row] = action
+        return singles
+
+    def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
+        """`[..., N]`."""
+        lead = outputs.shape[:-1]
+        found = outputs.new_empty((*lead[:-1], lead[-1] // self._num_agents, self._num_agents))
+        for number, distribution in enumerate(self._distributions):
+            own = self._own(outputs, number, distribution.output_size)
+            chosen = self._own(actions, number, self._widths[number])
+            chosen = typed(chosen.reshape(*chosen.shape[:-1], *distribution.action_shape), distribution)
+            found[..., self._agents[number]] = distribution.log_prob(own, chosen)
+        return found.reshape(lead)
+
+    def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Not needed: each policy learns by its own distribution."""
+        raise NotImplementedError("each policy has a distribution of its own to learn by")
+
+    def _own(self, rows: Any, number: int, size: int) -> Any:
+        """The first `size` numbers of one policy's rows, `[..., N / A, a, size]`."""
+        apart = rows.reshape(*rows.shape[:-2], -1, self._num_agents, rows.shape[-1])
+        return apart[..., self._agents[number], :size]
+
+    def _no_actions(self, outputs: Array) -> Array:
+        return np.zeros((len(outputs), *self.action_shape), self.action_dtype)
+
+    def _put(self, actions: Array, number: int, drawn: Array) -> None:
+        own, width = self._agents[number], self._widths[number]
+        apart = actions.reshape(-1, self._num_agents, actions.shape[-1])
+        apart[:, own, :width] = drawn.reshape(len(apart), len(own), width)

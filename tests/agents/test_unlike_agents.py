@@ -1,0 +1,181 @@
+"""A policy for each kind of agents, whose spaces differ: rows and actions by hand, and the same bits everywhere."""
+
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from ppo_settings import ppo_config
+from stop_after import StopAfter
+from toy_agents import Unlike
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, SingleDevice, check_env
+from hybridppo.environments.making import make_environments
+from hybridppo.spaces.distributions import distribution_for
+from hybridppo.spaces.of_agents import DistributionOfPolicies, SpacesOfAgents
+from hybridppo.spaces.serialization import space_from_json, space_to_json
+
+CONFIGS = {
+    "sign": ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(16,)),
+    "pointer": ppo_config(
+        num_envs=4, num_steps=16, num_epochs=3, num_minibatches=4, hidden_sizes=(8, 8), normalize_observations=True
+    ),
+}
+STEPS = 4 * 64
+
+
+def train(**options: Any) -> hybridppo.TrainResult:
+    defaults: dict[str, Any] = {
+        "env": Unlike, "config": CONFIGS, "total_steps": STEPS, "seed": 5, "placement": SingleDevice("cpu"),
+    }  # fmt: skip
+    return hybridppo.train(**{**defaults, **options}, progress=False)
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
+
+
+def test_rows_are_as_wide_as_the_widest_and_end_with_zeros() -> None:
+    environments = make_environments(Unlike, 2)
+    rows = environments.reset(0)
+    assert rows.shape == (8, 6)
+    seen = Unlike().reset(0)[0]
+    assert np.array_equal(rows[0], [*np.eye(4)[seen["sign_0"]], 0.0, 0.0])
+    assert np.array_equal(rows[1], seen["pointer_0"])
+    space = environments.observation_space
+    assert isinstance(space, SpacesOfAgents)
+    assert space.spaces["sign_1"] == Discrete(4)
+    assert space_from_json(space_to_json(space)) == space
+    environments.close()
+
+
+def test_each_policy_draws_by_its_own_distribution() -> None:
+    spaces = Discrete(3), MultiDiscrete([2, 4])
+    own = [distribution_for(space) for space in spaces]
+    together = DistributionOfPolicies(own, spaces, [(0, 2), (1,)])
+    together = pickle.loads(pickle.dumps(together))
+    assert (together.output_size, together.noise_size, together.action_shape) == (6, own[1].noise_size, (2,))
+    assert together.action_dtype == np.int64
+    noise = together.draw_noise(np.random.default_rng(0), (5, 6))
+    expected = np.random.default_rng(0)
+    assert np.array_equal(
+        noise[:, [0, 2, 3, 5], : own[0].noise_size], own[0].draw_noise(expected, (5, 2, 2)).reshape(5, 4, -1)
+    )
+    outputs = np.random.default_rng(1).normal(size=(6, 6)).astype(np.float32)
+    actions = together.sample(outputs, noise[0])
+    of_signs, of_pairs = [0, 2, 3, 5], [1, 4]
+    signs = own[0].sample(outputs[of_signs, :3], noise[0][of_signs, : own[0].noise_size])
+    pairs = own[1].sample(outputs[of_pairs], noise[0][of_pairs])
+    assert np.array_equal(actions[of_signs], np.stack([signs, np.zeros(4, np.int64)], 1))
+    assert np.array_equal(actions[of_pairs], pairs)
+    assert [np.asarray(action).tolist() for action in together.to_env(actions)] == [
+        signs[0], pairs[0].tolist(), signs[1], signs[2], pairs[1].tolist(), signs[3],
+    ]  # fmt: skip
+    both = torch.from_numpy(np.stack([outputs, outputs])), torch.from_numpy(np.stack([actions, actions]))
+    found = together.log_prob(*both)
+    assert found.shape == (2, 6)
+    assert torch.equal(
+        found[0, of_signs], own[0].log_prob(torch.from_numpy(outputs[of_signs, :3]), torch.from_numpy(signs))
+    )
+    assert torch.equal(
+        found[1, of_pairs], own[1].log_prob(torch.from_numpy(outputs[of_pairs]), torch.from_numpy(pairs))
+    )
+    best = together.mode(outputs)
+    assert np.array_equal(best[of_signs, 0], outputs[of_signs, :3].argmax(1))
+    assert np.array_equal(best[of_signs, 1], np.zeros(4))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
+    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
+    "two workers": {"num_workers": 2},
+    "auto": {"placement": "auto"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_samples_and_where_changes_nothing(way: str) -> None:
+    expected = values_of(train())
+    assert not torch.equal(values_of(train(seed=6)), expected)
+    assert torch.equal(values_of(train(**WAYS[way])), expected)
+
+
+def test_overlapped_it_is_what_its_seed_says() -> None:
+    overlap = Mirrored("cpu", "cpu", max_lag=1)
+    expected = values_of(train(placement=overlap))
+    assert torch.equal(values_of(train(placement=overlap, num_workers=1)), expected)
+
+
+def test_a_run_goes_on_exactly_and_its_agents_act_evaluate_and_are_exported(tmp_path: Path) -> None:
+    whole = train(total_steps=2 * STEPS)
+    train(total_steps=2 * STEPS, run_dir=tmp_path / "run", callbacks=[StopAfter(3)])
+    resumed = hybridppo.resume(tmp_path / "run", env=Unlike, total_steps=2 * STEPS, progress=False)
+    assert torch.equal(values_of(resumed), values_of(whole))
+    agent: Any = hybridppo.load(tmp_path / "run")
+    actions = agent.act(Unlike().reset(3)[0])
+    assert {name: np.shape(action) for name, action in actions.items()} == {
+        "sign_0": (), "pointer_0": (2,), "sign_1": (), "pointer_1": (2,),
+    }  # fmt: skip
+    found = hybridppo.evaluate(tmp_path / "run", env=Unlike, episodes=4, progress=False)
+    each = hybridppo.evaluate_policies(agent.agents, Unlike, episodes=4, deterministic=True)
+    assert len(found.returns) == 16
+    assert len(each["sign"].returns) == len(each["pointer"].returns) == 8
+    for policy in CONFIGS:
+        hybridppo.export(tmp_path / "run", tmp_path / f"{policy}.npz", policy=policy, check_steps=20)
+
+
+def test_policies_may_have_names_that_mean_something_in_a_checkpoint(tmp_path: Path) -> None:
+    names = {"sign": "agent", "pointer": "sampler"}
+    config = {names[kind]: of_kind for kind, of_kind in CONFIGS.items()}
+    trained = train(config=config, policy_of=lambda agent: names[agent[:-2]], run_dir=tmp_path / "run")
+    loaded = hybridppo.load_policies(tmp_path / "run")
+    assert list(loaded) == ["agent", "sampler"]
+    assert torch.equal(torch.cat([agent.parameters.values for agent in loaded.values()]), values_of(trained))
+
+
+def test_both_kinds_learn() -> None:
+    config = {
+        "sign": ppo_config(num_envs=16, num_steps=32, learning_rate=3e-3, gamma=0.5),
+        "pointer": ppo_config(num_envs=16, num_steps=32, learning_rate=3e-3, gamma=0.5),
+    }
+    result = train(config=config, total_steps=20_000, evaluation_episodes=50)
+    assert result.evaluation is not None
+    sign, pointer = (result.evaluation.of_agents([f"{kind}_0"]).return_mean for kind in config)
+    assert sign > 0.97 * 6
+    assert pointer > 0.85 * 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config": ppo_config()}, r'config=\{"sign": PPOConfig\(\), "pointer": PPOConfig\(\)\}'),
+        (
+            {"policy_of": lambda agent: "sign" if agent != "pointer_1" else "pointer"},
+            "of policy 'sign' the observation space of 'sign_0' is Discrete.4., that of 'pointer_0' Box",
+        ),
+        ({"env": partial(Unlike, images=True)}, "agents that see images must all have the same observation space"),
+    ],
+    ids=["one policy", "a policy of two kinds", "images"],
+)
+def test_what_cannot_be_trained_is_said(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigurationError, EnvError), match=message):
+        train(**options)
+
+
+def test_an_agent_of_other_spaces_is_refused_in_an_evaluation() -> None:
+    agents = train(total_steps=64).agents
+    swapped = {"sign": agents["pointer"], "pointer": agents["sign"]}
+    with pytest.raises(EnvError, match="observation_space was"):
+        hybridppo.evaluate_policies(swapped, Unlike, episodes=1)
+
+
+def test_the_check_says_that_spaces_differ() -> None:
+    report = check_env(Unlike, steps=20)
+    assert report.is_usable
+    assert "train a policy for each kind" in str(report)
+    assert Box(-1.0, 1.0, (6,)) == Unlike().observation_space("pointer_0")

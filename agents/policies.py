@@ -142,6 +142,8 @@ class PoliciesConfig:
     agents: Mapping[str, str] = field(default_factory=dict)
     """By the name of each agent of an environment, in their order, the policy that it has. Empty before there is an
     environment."""
+    played: tuple[str, ...] = ()
+    """The policies that act and do not learn."""
 
     def __post_init__(self) -> None:
         if not self.policies:
@@ -198,6 +200,7 @@ class PoliciesConfig:
         return {
             "policies": {name: config.to_json() for name, config in self.policies.items()},
             "agents": dict(self.agents),
+            "played": list(self.played),
         }
 
 
@@ -309,13 +312,13 @@ class Policies:
             agent.anneal(progress)
 
     def update(self, rollout: Rollout) -> Metrics:
-        """An update of every agent, from its own columns; what all measured, by policy and name.
+        """An update of every agent that learns, from its own columns; what all measured, by policy and name.
 
         Raises:
             Stopped: if a stop was requested. Agents that have learned are not asked again, by the same rollout.
         """
         for name, agent in self.agents.items():
-            if name not in self._learned:
+            if name not in self._learned and name not in self.config.played:
                 own = torch.tensor(self.columns[name], device=rollout.rewards.device)
                 part = self._narrowed(rollout.of_agents(own, len(self.config.agents)), agent)
                 # Policies of runs of earlier releases may have had fewer updates than others.

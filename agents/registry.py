@@ -130,7 +130,7 @@ def config_from_json(agent: str, settings: dict[str, Any]) -> AnyConfig:
     """
     if agent == Policies.name:
         policies = {name: PPOConfig(**each) for name, each in settings["policies"].items()}
-        return PoliciesConfig(policies, settings["agents"])
+        return PoliciesConfig(policies, settings["agents"], tuple(settings.get("played", ())))
     made: AnyConfig = AGENTS[agent].config(**settings)
     return made
 

@@ -130,7 +130,8 @@ class Training:
         """Optimizer steps in a run of so many environment steps; with `learns`, counted after learning has begun."""
         config = self.config
         if isinstance(config, PoliciesConfig):
-            return sum(_optimizer_steps(each, env_steps) for each in config.policies.values())
+            learning = [each for name, each in config.policies.items() if name not in config.played]
+            return sum(_optimizer_steps(each, env_steps) for each in learning)
         if isinstance(config, PPOConfig):
             return _optimizer_steps(config, env_steps)
         left = env_steps if learns else max(0, env_steps - config.learning_starts)

@@ -61,7 +61,8 @@ class Train(Command):
     """Show a progress bar."""
     policies: dict[str, Any] | None = None
     """Train several policies: JSON that holds the name of each and the settings in which it differs from the flags, as
-    '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'."""
+    '{"tagger": {"hidden_sizes": [128, 128]}, "runner": {}}'. A run directory in the place of settings is a policy that
+    acts and does not learn."""
     config: Annotated[PPOConfig, tyro.conf.arg(name="")] = field(default_factory=PPOConfig)
 
     def with_tuned_defaults(self) -> "Train":
@@ -100,7 +101,7 @@ class Train(Command):
             _draw_learning_curve(result.run_dir)
         return report(result)
 
-    def _config_of_each(self, policies: Mapping[str, Any]) -> dict[str, PPOConfig]:
+    def _config_of_each(self, policies: Mapping[str, Any]) -> dict[str, PPOConfig | str]:
         """The settings of each policy: the flags', with the policy's own instead.
 
         Raises:
@@ -108,10 +109,10 @@ class Train(Command):
         """
         if type(self) is not Train:
             raise ConfigurationError("several policies (--policies) are trained by PPO: leave --agent out")
-        found = {}
+        found: dict[str, PPOConfig | str] = {}
         for name, own in policies.items():
             try:
-                found[name] = PPOConfig(**{**self.config.to_json(), **own})
+                found[name] = own if isinstance(own, str) else PPOConfig(**{**self.config.to_json(), **own})
             except TypeError as error:
                 raise ConfigurationError(
                     f"--policies must hold an object of PPO's settings for each policy, got {shown(own)} for "

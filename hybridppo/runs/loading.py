@@ -1,15 +1,19 @@
 """Agents and loops from checkpoints."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
 
+from hybridppo.agents.policies import ALIKE
+from hybridppo.agents.ppo.config import PPOConfig
 from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
     AnyAgent,
     agent_class,
@@ -19,7 +23,7 @@ from hybridppo.agents.registry import (
     make_agent,
 )
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.errors import CheckpointError, HybridPPOError, RunDirectoryError
+from hybridppo.errors import CheckpointError, ConfigurationError, HybridPPOError, RunDirectoryError, shown
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.agent_file import read_agent_file
 from hybridppo.run_directory.checkpoints import Checkpoint
@@ -147,6 +151,71 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
         require_spaces_of(before, agent, error=CheckpointError)
     except CheckpointError as error:
         raise CheckpointError(f"a training cannot start from {path}: {error}") from None
+    take_networks(agent, found, f"a training cannot start from {path}")
+
+
+def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[dict[str, PPOConfig], dict[str, PPO]]:
+    """The settings of each policy, and the agents of those that are played and not trained, by name.
+
+    Args:
+        config: of each policy, its settings; or an agent, a run directory or a file of `agent.save` with its agent.
+            From a run of several policies, the one of the same name is taken.
+
+    Raises:
+        CheckpointError: if a run has no policy of the name.
+        ConfigurationError: if an agent is not PPO's, or no policy is left to train.
+        RunDirectoryError: if a path is no run directory.
+    """
+    agents: dict[str, PPO] = {}
+    for name, given in config.items():
+        if isinstance(given, PPOConfig):
+            continue
+        found = agents_by_policy(load(given), name) if isinstance(given, (str, Path)) else {name: given}
+        if name not in found:
+            raise CheckpointError(f"{given} has the policies {', '.join(found)}, and not {name!r}")
+        agent = found[name]
+        if not isinstance(agent, PPO):
+            raise ConfigurationError(
+                f"config[{name!r}] must be a PPOConfig, or, for a policy that is not trained, an agent of PPO, a run "
+                f"directory or an agent's file; got {shown(agent)}"
+            )
+        agents[name] = agent
+    trained = {name: given for name, given in config.items() if isinstance(given, PPOConfig)}
+    if not agents:
+        return trained, {}
+    if not trained:
+        raise ConfigurationError("config has agents alone, which are not trained: give a PPOConfig for one at least")
+    # Rollouts are the same for all policies, and one that does not learn needs no minibatches.
+    model = next(iter(trained.values()))
+    of_rollouts: dict[str, Any] = {field: getattr(model, field) for field in ALIKE if field != "squash_actions"}
+    of_rollouts |= {"num_minibatches": 1, "pool_size": 1, "episodes_per_rollout": None, "normalize_rewards": False}
+    configs = {name: trained.get(name) or replace(agents[name].config, **of_rollouts) for name in config}
+    return configs, agents
+
+
+def put_networks(trained: AnyAgent, agents: Mapping[str, PPO]) -> None:
+    """Give the policies that are not trained the networks of their agents.
+
+    Args:
+        trained: of several policies.
+        agents: of those that are not trained, by name.
+
+    Raises:
+        ConfigurationError: if an agent has other spaces than its policy.
+        CheckpointError: if it has networks of one's own.
+    """
+    for name, agent in agents.items():
+        mine = agents_by_policy(trained)[name]
+        require_spaces_of(agent, mine, error=ConfigurationError)
+        take_networks(mine, agent.state()[0], f"policy {name!r} cannot be played")
+
+
+def take_networks(agent: AnyAgent, found: dict[str, Tensor], what: str) -> None:
+    """Load an agent's networks from another's tensors.
+
+    Raises:
+        CheckpointError: if the networks differ; it begins with `what`.
+    """
     mine, state = agent.state()
     theirs = {name: tensor for name, tensor in found.items() if _is_of_network(name)}
     ours = {name: tensor for name, tensor in mine.items() if _is_of_network(name)}
@@ -157,8 +226,8 @@ def start_from(agent: AnyAgent, path: str | Path) -> None:
     ]
     if differences:
         raise CheckpointError(
-            f"a training cannot start from {path}, whose networks are others: {'; '.join(differences[:4])}: train with "
-            "the same environment, hidden_sizes and networks"
+            f"{what}: its networks are others: {'; '.join(differences[:4])}: train with the same environment, "
+            "hidden_sizes and networks"
         )
     agent.load_state(theirs, state)
 

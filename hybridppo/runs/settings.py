@@ -111,7 +111,8 @@ class Settings:
         read = partial(_read, file, found)
         if "policies" in found:
             agent = "policies"
-            config = {"policies": read("policies", dict), "agents": read("agents", dict, {})}
+            of_policies = read("policies", dict), read("agents", dict, {}), read("played", list, [])
+            config = dict(zip(("policies", "agents", "played"), of_policies, strict=True))
         else:
             agent, config = read("agent", str, "ppo"), read("config", dict)
         return cls(
@@ -210,7 +211,7 @@ def _read(file: Path, found: dict[str, Any], name: str, kind: type[Made], defaul
         raise RunDirectoryError(f"{file} is damaged: it has no {name}")
     value = found[name]
     if not isinstance(value, kind):
-        rule = {str: "text", bool: "true or false", dict: "an object"}[kind]
+        rule = {str: "text", bool: "true or false", dict: "an object", list: "a list"}[kind]
         raise RunDirectoryError(f"{file} is damaged: {name} must be {rule}, got {shown(value)}")
     return value
 

@@ -20,6 +20,7 @@ from typing_extensions import Unpack
 from hybridppo.agents import PPOConfig
 from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of
 from hybridppo.agents.ppo.loss import LossFunction
+from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agents_by_policy, explaining_memory, replaced
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.auto.named import PlacementChoice, resolve_placement
@@ -42,7 +43,7 @@ from hybridppo.runners.runner import Runner
 from hybridppo.runs.compiling import compiled_if_possible, compiled_options
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import TrainKeywords
-from hybridppo.runs.loading import go_on, start_from
+from hybridppo.runs.loading import given_policies, go_on, put_networks, start_from
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import Settings, name_of_source
@@ -89,7 +90,7 @@ def train(
     env: EnvSource,
     *,
     placement: PlacementChoice = "auto",
-    config: AnyConfig | Mapping[str, PPOConfig] | None = None,
+    config: AnyConfig | Mapping[str, PPOConfig | PPO | str | Path] | None = None,
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
@@ -113,7 +114,8 @@ def train(
             for at most 5 seconds and 5 % of the run, and takes the fastest that gives what the seed says.
         config: the agent's settings; its type chooses the agent: `PPOConfig`, `DDPGConfig` or `TD3Config`. A mapping
             from names to `PPOConfig` trains a policy of each name in an environment of several agents. A mapping of one
-            is that one.
+            is that one. In the place of a configuration, an agent, a run directory or an agent's file is a policy that
+            is played and not trained.
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
@@ -159,7 +161,10 @@ def train(
     if profile and run_dir is None:
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     names = tuple(config) if isinstance(config, Mapping) else ()
+    config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
     config = config_asked_for(config, agent, loss, networks)
+    if isinstance(config, PoliciesConfig):
+        config = replace(config, played=tuple(played))
     if compiled:
         has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
         config, environment_options = compiled_options(env, config, environment_options, has_own_parts=has_own_parts)
@@ -203,6 +208,7 @@ def train(
         run = replace(run, num_workers=choice.num_workers)
         if run.start_from is not None:
             start_from(trained, run.start_from)
+        put_networks(trained, played)
         settings = Settings(
             env_id=name_of_source(env),
             env_is_registered=isinstance(env, str),

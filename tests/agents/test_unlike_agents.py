@@ -1,6 +1,7 @@
 """A policy for each kind of agents, whose spaces differ: rows and actions by hand, and the same bits everywhere."""
 
 import pickle
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ from stop_after import StopAfter
 from toy_agents import Unlike
 
 import hybridppo
-from hybridppo import ConfigurationError, EnvError, Migrating, Mirrored, SingleDevice, check_env
+from hybridppo import (
+    CheckpointError,
+    ConfigurationError,
+    EnvError,
+    Migrating,
+    Mirrored,
+    RunDirectoryError,
+    SingleDevice,
+    check_env,
+)
 from hybridppo.environments.making import make_environments
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.of_agents import DistributionOfPolicies, SpacesOfAgents
@@ -136,6 +146,52 @@ def test_policies_may_have_names_that_mean_something_in_a_checkpoint(tmp_path: P
     loaded = hybridppo.load_policies(tmp_path / "run")
     assert list(loaded) == ["agent", "sampler"]
     assert torch.equal(torch.cat([agent.parameters.values for agent in loaded.values()]), values_of(trained))
+
+
+@pytest.mark.parametrize("given", ["agent", "run", "file"])
+def test_a_policy_that_is_given_is_played_and_not_trained(given: str, tmp_path: Path) -> None:
+    before = train(run_dir=tmp_path / "before")
+    pointer = before.agents["pointer"]
+    fixed: Any = {
+        "agent": lambda: pointer,
+        "run": lambda: str(tmp_path / "before"),
+        "file": lambda: pointer.save(tmp_path / "pointer.safetensors"),
+    }[given]()
+    config: Any = {"sign": CONFIGS["sign"], "pointer": fixed}
+    after = train(config=config, seed=9, total_steps=2 * STEPS, run_dir=tmp_path / "run", num_workers=2)
+    assert_same_networks(after.agents["pointer"], pointer)
+    assert after.agents["sign"].version == after.metrics["iteration"]
+    assert after.agents["pointer"].version == 0
+    assert "sign/policy_loss" in after.metrics
+    assert "pointer/policy_loss" not in after.metrics
+    assert after.metrics["pointer/episodes"] > 0
+    stopped = {"total_steps": 2 * STEPS, "seed": 9, "callbacks": [StopAfter(2)]}
+    train(config=config, run_dir=tmp_path / "stopped", **stopped)
+    if given == "run":  # what is played is in the run itself
+        shutil.rmtree(tmp_path / "before")
+    resumed = hybridppo.resume(tmp_path / "stopped", env=Unlike, progress=False)
+    assert torch.equal(values_of(resumed), values_of(after))
+    assert_same_networks(resumed.agents["pointer"], pointer)
+
+
+def assert_same_networks(one: Any, other: Any) -> None:
+    theirs = other.actor.state_dict()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in one.actor.state_dict().items())
+
+
+def test_what_cannot_be_played_is_said(tmp_path: Path) -> None:
+    agents = train(total_steps=64, run_dir=tmp_path / "run").agents
+    sign = CONFIGS["sign"]
+    with pytest.raises(ConfigurationError, match="agents alone, which are not trained"):
+        train(config=agents)
+    with pytest.raises(ConfigurationError, match="observation_space was"):
+        train(config={"sign": sign, "pointer": agents["sign"]})
+    with pytest.raises(CheckpointError, match="has the policies sign, pointer, and not 'other'"):
+        train(config={"sign": sign, "other": tmp_path / "run"})
+    with pytest.raises(ConfigurationError, match=r"config\['pointer'\] must be a PPOConfig, or"):
+        train(config={"sign": sign, "pointer": 3})
+    with pytest.raises(RunDirectoryError, match="no run directory"):
+        train(config={"sign": sign, "pointer": str(tmp_path / "nowhere")})
 
 
 def test_both_kinds_learn() -> None:

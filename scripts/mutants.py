@@ -52,6 +52,13 @@ TESTS: dict[str, str] = {
     "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
     "hybridppo/training/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
     "agents/ppo/loss.py": "agents/ppo/test_losses.py agents/ppo",
+    "agents/ppo/memory.py": "test_faults_of_training.py hybridppo/spaces/test_images.py agents/ppo",
+    "hybridppo/rollouts/advantages.py": "hybridppo/rollouts/test_advantages.py agents/ppo/test_pool.py",
+    **dict.fromkeys(
+        ("runners/samplers/fused.py", "runners/samplers/fused_agents.py", "runners/samplers/fused_actor.py"),
+        "hybridppo/compiled runners/samplers",
+    ),
+    "runners/samplers/episodes.py": "runners/samplers agents/ppo/test_memory.py",
     "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
     "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",
     "runners/samplers": "runners/samplers hybridppo/system/test_seeds.py "

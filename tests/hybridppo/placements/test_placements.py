@@ -4,6 +4,7 @@ import ast
 import copy
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -347,6 +348,15 @@ def test_what_is_no_name_of_a_device_is_refused(device: Any) -> None:
 def test_a_device_that_torch_does_not_see_is_an_error_with_the_remedy(device: str) -> None:
     with pytest.raises(DeviceError, match=f"'{device}' was asked for.*sees no device of type '{device}': use"):
         SingleDevice(device)
+
+
+def test_a_number_that_no_device_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: two)
+    for device in ("xpu", "xpu:0", "xpu:1"):
+        assert str(SingleDevice(device).learning_device) == device
+    with pytest.raises(DeviceError, match=r"'xpu:2' was asked for, but this machine has 2 .* use xpu:0 to xpu:1"):
+        SingleDevice("xpu:2")
 
 
 def test_devices_may_be_torch_devices() -> None:

@@ -29,6 +29,8 @@ from toy_environments import IdentityBox, IdentityDiscrete, ScriptedEnv, scripte
 
 import hybridppo
 from hybridppo import CheckpointError, ConfigurationError, RunDirectoryError
+from hybridppo.commands.main import parse_command
+from hybridppo.commands.train import Train
 from hybridppo.interfaces import Metrics
 from hybridppo.run_directory.checkpoints import folders, load_latest
 
@@ -680,13 +682,15 @@ def test_the_box_identity_is_learned(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_the_cartpole_scripts_settings_solve_it(seed: int) -> None:
-    script = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "train_cartpole.py"))["DEFAULTS"]
+    script = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "train_cartpole.py"))
+    command = parse_command(script["arguments"]([]))
+    assert isinstance(command, Train)
     result = hybridppo.train(
-        script.env_id,
-        total_steps=script.options.total_steps,
+        command.env_id,
+        total_steps=command.options.total_steps,
         seed=seed,
-        config=script.config,
-        evaluation_episodes=script.options.evaluation_episodes,
+        config=command.config,
+        evaluation_episodes=command.options.evaluation_episodes,
         progress=False,
     )
     assert result.evaluation is not None

@@ -152,10 +152,7 @@ class PoliciesConfig:
             if not isinstance(name, str) or not name or {*name} & {*"./"}:
                 raise ConfigurationError(f"a policy's name must be text without dots and slashes, got {shown(name)}")
             if not isinstance(config, PPOConfig):
-                raise ConfigurationError(
-                    f"config must be one of PPOConfig, DDPGConfig, TD3Config, or have a PPOConfig for each policy; "
-                    f"config[{name!r}] is {shown(config)}"
-                )
+                raise ConfigurationError(f"each policy needs a PPOConfig, and config[{name!r}] is {shown(config)}")
             what = next((each for each in REFUSED if getattr(config, each)), None)
             if what is not None:
                 raise ConfigurationError(f"config[{name!r}]: {what} cannot be had with several policies: leave it out")

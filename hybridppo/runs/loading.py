@@ -176,8 +176,9 @@ def given_policies(config: Mapping[str, PPOConfig | PPO | str | Path]) -> tuple[
         agent = found[name]
         if not isinstance(agent, PPO):
             raise ConfigurationError(
-                f"config[{name!r}] must be a PPOConfig, or, for a policy that is not trained, an agent of PPO, a run "
-                f"directory or an agent's file; got {shown(agent)}"
+                "config must be one of PPOConfig, DDPGConfig, TD3Config, or have a PPOConfig for each policy (for one "
+                "that is not trained, an agent of PPO, a run directory or an agent's file); "
+                f"config[{name!r}] is {shown(agent)}"
             )
         agents[name] = agent
     trained = {name: given for name, given in config.items() if isinstance(given, PPOConfig)}

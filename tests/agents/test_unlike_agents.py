@@ -188,7 +188,7 @@ def test_what_cannot_be_played_is_said(tmp_path: Path) -> None:
         train(config={"sign": sign, "pointer": agents["sign"]})
     with pytest.raises(CheckpointError, match="has the policies sign, pointer, and not 'other'"):
         train(config={"sign": sign, "other": tmp_path / "run"})
-    with pytest.raises(ConfigurationError, match=r"config\['pointer'\] must be a PPOConfig, or"):
+    with pytest.raises(ConfigurationError, match=r"an agent's file\); config\['pointer'\] is 3"):
         train(config={"sign": sign, "pointer": 3})
     with pytest.raises(RunDirectoryError, match="no run directory"):
         train(config={"sign": sign, "pointer": str(tmp_path / "nowhere")})

@@ -329,7 +329,7 @@ def test_a_run_that_was_killed_at_once_starts_from_it_again(tmp_path: Path) -> N
 def test_networks_of_other_sizes_are_refused_with_the_difference(tmp_path: Path) -> None:
     path = train().agent.save(tmp_path / "agent")
     config = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(4,))
-    with pytest.raises(CheckpointError, match=r"whose networks are others: actor.* is \[8\] there and \[4\] here"):
+    with pytest.raises(CheckpointError, match=r"its networks are others: actor.* is \[8\] there and \[4\] here"):
         train(start_from=path, config=config, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(CheckpointError, match="is neither a run directory nor an agent's file"):

@@ -246,7 +246,7 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"configs": {}}, "has none"),
         ({"configs": {"hunter": CONFIGS["hunter"]}}, "for each kind of agents, hunter, prey, got hunter"),
         ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
-        ({"configs": {**CONFIGS, "prey": 3}}, r"config\['prey'\] must be a PPOConfig, or, for a policy"),
+        ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
         ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),

@@ -119,20 +119,9 @@ class Batch:
         return {name: column for name, column in columns.items() if column is not None}
 
 
-def orders_on(
-    device: torch.device, generator: np.random.Generator, size: int, epochs: int
-) -> tuple[Tensor, list[dict[str, Any]]]:
-    """A shuffle of `size` rows for each epoch, `[epochs, size]`, on the device, in one copy that nobody waits for.
-
-    Returns:
-        The shuffles, and the generator's state after each: an update may end early, and the generator must then be as
-        if only the shuffles of its epochs had been drawn.
-    """
-    shuffles, states = [], []
-    for _ in range(epochs):
-        shuffles.append(generator.permutation(size))
-        states.append(dict(generator.bit_generator.state))
-    return sent(np.stack(shuffles), device), states
+def orders_on(device: torch.device, generator: np.random.Generator, size: int, epochs: int) -> Tensor:
+    """A shuffle of `size` rows for each epoch, `[epochs, size]`, on the device, in one copy that nobody waits for."""
+    return sent(np.stack([generator.permutation(size) for _ in range(epochs)]), device)
 
 
 def minibatches_of(orders: Tensor, sizes: Sequence[int]) -> Iterator[Tensor]:

@@ -104,7 +104,8 @@ class NumpyBackend(Backend):
 
     def minibatches(self, batch: Any, order: Tensor, sizes: Sequence[int]) -> Iterable[Any]:
         """As in the base, of arrays."""
-        shuffled = batch.gather(order).made().map(array_of)
+        rows = order.numpy()
+        shuffled = batch.map(lambda column: _as_array(column).take(rows, axis=0))
         bounds = pairwise(accumulate(sizes, initial=0))
         return (_rows(shuffled, start, end) for start, end in bounds)
 
@@ -161,6 +162,11 @@ class NumpyBackend(Backend):
                 last = min(first + self._block_size, end)
                 found[first:last] = self._passes[0].log_probs(_rows(rows, first, last))
         return torch.from_numpy(found)
+
+
+def _as_array(column: Any) -> Any:
+    """A column of a batch in NumPy; stacks of frames are made by what takes some."""
+    return array_of(column) if isinstance(column, Tensor) else column
 
 
 def _rows(batch: Any, start: int, end: int) -> Any:

@@ -235,14 +235,16 @@ class PPO:
         device = self.parameters.values.device
         # Without a step in the rollout there is nothing to learn from, and nothing is measured.
         epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
-        for order, state, weighed in self._epochs(batch, sizes) if sizes else ():
-            self._order.bit_generator.state = state
+        for order, weighed in self._epochs(batch, sizes) if sizes else ():
             try:
                 epochs.append(loop.epoch(weighed, order, sizes, self._clip_range))
             except Stopped:
                 self._put_back(*before)
                 raise
             if self._has_gone_too_far(epochs[-1]):
+                # As if only the shuffles of the epochs that were made had been drawn.
+                self._order.bit_generator.state = before[1]
+                orders_on(device, self._order, len(batch), len(epochs))
                 break
         self.normalization.learned(rollout)
         self.cut.learned()
@@ -263,10 +265,10 @@ class PPO:
         metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
         return {**metrics, **loop.metrics(), **self._pool.learned(rollout, measured, self._clip_range)}
 
-    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, dict[str, Any], Any]]:
-        """What each epoch has: the order of the rows, the generator's state after it was drawn, and the batch."""
-        orders, states = orders_on(self.parameters.values.device, self._order, len(batch), self.config.num_epochs)
-        return zip(orders, states, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
+    def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, Any]]:
+        """What each epoch has: the order of the rows, and the batch."""
+        orders = orders_on(self.parameters.values.device, self._order, len(batch), self.config.num_epochs)
+        return zip(orders, batch.weighed(orders, sizes, self.config.normalize_advantage), strict=True)
 
     def _snapshot(self) -> tuple[list[Tensor], Any]:
         """All that an update changes, as it is now."""

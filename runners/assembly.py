@@ -87,6 +87,10 @@ def _make_sampler(
     if may_be_on_device and _fits_device(agent, placement, num_episodes):
         compiled = cast("CompiledEnvironments", environments)
         return _on_device(compiled, agent, placement, num_steps, env_seed, noise)
+    if environments.waiting is not None and agent.memory is not None:
+        raise ConfigurationError(
+            "recurrent cannot be had with agents that take turns, whose steps are of different lengths: leave it out"
+        )
     distribution = agent.exploration if learns_from_replay(agent) else agent.distribution
     pin_for = placement.learning_device if placement.pins_rollouts else None
     if num_episodes is not None:

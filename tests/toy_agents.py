@@ -232,3 +232,69 @@ class Unlike:
                 observations[agent] = self.np_random.uniform(-1.0, 1.0, 6).astype(np.float32)
                 self._targets[agent] = observations[agent][1]
         return observations
+
+
+class TakingTurns:
+    """A parallel environment as PettingZoo's AEC form of it: agents say what they do in turn, and then it is stepped.
+
+    Args:
+        env: as this module has them.
+        within: whether observations have the agent's mask in them, as those of PettingZoo's classic games.
+    """
+
+    def __init__(self, env: Any, within: bool = False) -> None:
+        self._env, self._within = env, within
+        self.possible_agents = list(env.possible_agents)
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Any:
+        space = self._env.observation_space(agent)
+        if not self._within:
+            return space
+        return gym.spaces.Dict({"observation": space, "action_mask": Box(0, 1, (4,), np.int8)})
+
+    def action_space(self, agent: str) -> Any:
+        return self._env.action_space(agent)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        self._seen, self._infos = self._env.reset(seed)
+        self.agents = list(self._env.agents)
+        self._sums = dict.fromkeys(self.agents, 0.0)
+        self._terminated = dict.fromkeys(self.agents, False)
+        self._truncated = dict.fromkeys(self.agents, False)
+        self._begin_round()
+
+    def last(self) -> Any:
+        agent = self.agent_selection
+        ends, info = (self._terminated[agent], self._truncated[agent]), self._infos.get(agent, {})
+        if self._within:
+            return {"observation": self._seen[agent], **info}, self._sums[agent], *ends, {}
+        return self._seen[agent], self._sums[agent], *ends, info
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        self._sums[agent] = 0.0
+        if self._terminated[agent] or self._truncated[agent]:
+            assert action is None
+            self.agents.remove(agent)
+            self._left.remove(agent)
+        else:
+            self._said[agent] = action
+            self._left.remove(agent)
+        if not self._left and self._said:
+            self._seen, rewards, self._terminated, self._truncated, self._infos = self._env.step(self._said)
+            for each, reward in rewards.items():
+                self._sums[each] += reward
+        if not self._left:
+            self._begin_round()
+        elif self._left:
+            self.agent_selection = self._left[0]
+
+    def close(self) -> None:
+        pass
+
+    def _begin_round(self) -> None:
+        self._said: dict[str, Any] = {}
+        self._left = list(self.agents)
+        if self._left:
+            self.agent_selection = self._left[0]

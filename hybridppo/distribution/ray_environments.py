@@ -55,7 +55,8 @@ class RayEnvironments(Environments):
         super().__init__(num_envs * agents, template.observation_space, template.action_space)
         self.agents, self.clips_rewards = template.agents, template.clips_rewards
         self.skips_row_after_end = template.skips_row_after_end  # type: ignore[misc]  # that of those that it stands for
-        self._has_absent = template.absent is not None
+        self._has_absent, self._take_turns = template.absent is not None, template.waiting is not None
+        self.waiting = template.waiting
         bounds = [i * num_envs // num_workers for i in range(num_workers + 1)]
         self._shares = [slice(start, end) for start, end in pairwise(bounds)]
         self._columns = [slice(share.start * agents, share.stop * agents) for share in self._shares]
@@ -115,14 +116,16 @@ class RayEnvironments(Environments):
                 self._steps_since_loss[worker] += 1
                 if self._steps_since_loss[worker] == STEPS_TO_RECOVER:
                     self._losses.end_row(worker)
-            *part, of, final, restarted, absent = answer
-            parts.append((*part, absent))
+            *part, of, final, restarted, absent, waiting = answer
+            parts.append((*part, absent, waiting))
             finals_of += [first + env for env in of]
             finals += final
             self.restarted |= {first + env: times for env, times in restarted.items()}
-        observations, rewards, terminated, truncated, absent = zip(*parts, strict=True)
+        observations, rewards, terminated, truncated, absent, idle = zip(*parts, strict=True)
         if self._has_absent:
             self.absent = np.concatenate(absent)
+        if self._take_turns:
+            self.waiting = np.concatenate(idle)
         together = [np.concatenate(each) for each in (observations, rewards, terminated, truncated)]
         return (together[0], together[1], together[2], together[3], finals_of, finals)
 
@@ -141,7 +144,7 @@ class RayEnvironments(Environments):
         count = self._columns[worker].stop - self._columns[worker].start
         nothing = np.zeros(count, np.bool_)
         rewards = np.zeros(count, np.float32)
-        return first[0], rewards, nothing, nothing, [], [], dict.fromkeys(range(count), 1), nothing
+        return first[0], rewards, nothing, nothing, [], [], dict.fromkeys(range(count), 1), nothing, nothing
 
     def _start(self, worker: int, seed: int) -> None:
         self._pool.start(worker, seed)

@@ -98,12 +98,13 @@ class RemoteEnvironments(RemoteActor):
         require_same_spaces(made, setup["spaces"], who, "those made in the trainer", setup["num_envs"])
 
     def step(self, actions: Any) -> Any:
-        """As `Environments.step`, with `restarted` and `absent`; packed, as the actions are."""
+        """As `Environments.step`, with `restarted`, `absent` and `waiting`; packed, as the actions are."""
 
         def step() -> Any:
             assert self._environments is not None  # `begin` was before
             parts = self._environments.step(unpacked(actions))
-            return (*parts, self._environments.restarted, self._environments.absent)
+            made = self._environments
+            return (*parts, made.restarted, made.absent, made.waiting)
 
         answer = answered(step)
         return packed(answer, answer[1][0].nbytes if answer[0] == "done" else 0)

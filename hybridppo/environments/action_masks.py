@@ -1,16 +1,46 @@
 """Environments whose observations say which actions are allowed."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridppo.errors import BadValueError
+from hybridppo.errors import BadValueError, shown
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 
 Array = NDArray[Any]
+
+
+MASK = "action_mask"
+"""What PettingZoo's classic games call the part of an observation that says what is allowed."""
+
+
+def has_mask(space: gym.Space[Any]) -> bool:
+    """Whether an observation space has a part that says which actions are allowed."""
+    return isinstance(space, gym.spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
+
+
+def without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space without that part; of a single other part, the part itself."""
+    if not has_mask(space):
+        return space
+    others = {key: part for key, part in cast("gym.spaces.Dict", space).spaces.items() if key != MASK}
+    return next(iter(others.values())) if len(others) == 1 else gym.spaces.Dict(others)
+
+
+def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
+    """An observation of such a space without its mask, and an info that has it.
+
+    Raises:
+        BadValueError: if it has no mask.
+    """
+    if not isinstance(observation, Mapping) or MASK not in observation:
+        raise BadValueError(f"its observation has no part {MASK!r}, as its space has: {shown(observation)}")
+    others = {key: part for key, part in observation.items() if key != MASK}
+    return (next(iter(others.values())) if len(others) == 1 else others), {MASK: observation[MASK]}
 
 
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):

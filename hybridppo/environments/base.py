@@ -57,6 +57,11 @@ class Environments(ABC):
 
         Such a row counts as terminated: nothing of it reaches the next episode.
         """
+        self.waiting: Array | None = None
+        """Of the last step, `[N]`: who did not act, since the agents take turns. None if all who are there act.
+
+        The rewards of such a row, and the end of the episode, belong to the agent's last turn.
+        """
         self.clips_rewards = False
         """Whether rewards are learned from between -1 and 1, where `step` gives them as they are."""
         self._closed = False

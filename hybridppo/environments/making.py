@@ -19,9 +19,10 @@ from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.environments.parallel import is_parallel, require_parallel
+from hybridppo.environments.parallel import is_parallel
 from hybridppo.environments.registration import import_modules, spec_of
 from hybridppo.environments.sync import SyncEnvironments
+from hybridppo.environments.turns import takes_turns
 from hybridppo.environments.vector import wrap
 from hybridppo.errors import ConfigurationError, EnvError, shown
 
@@ -54,8 +55,8 @@ def make_environments(
 
     Args:
         source: an environment's id; or a function that makes one environment, a vector environment of `num_envs`, one
-            of tensors, or an environment of several agents (PettingZoo's `ParallelEnv`), each of which is then a
-            column; or an environment of tensors itself.
+            of tensors, or an environment of several agents (PettingZoo's `ParallelEnv` or `AECEnv`), each of which is
+            then a column; or an environment of tensors itself.
         num_envs: how many.
         options: how they are made and stepped; None for the defaults.
         first: the number of the first among those of the run, for messages.
@@ -175,10 +176,9 @@ def _of_function(
     if isinstance(made, gym.Env):
         source = _after(made, source)
         return SyncEnvironments(_wrapped(source, options), copies or num_envs, first, options.on_env_error)
-    require_parallel(made)
-    if not is_parallel(made):
+    if not is_parallel(made) and not takes_turns(made):
         raise EnvError(
-            "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv; it made "
+            "the function must make a gymnasium.Env or VectorEnv, or a pettingzoo.ParallelEnv or AECEnv; it made "
             f"{type(made).__name__}"
         )
     if options.frame_stack > 1:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
-from hybridppo.environments.parallel import ParallelEnvironment, parallel_environment
+from hybridppo.environments.parallel import ParallelEnvironment
 from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
+from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.of_agents import SpacesOfAgents
@@ -26,7 +27,7 @@ Array = NDArray[Any]
 
 
 class ManyAgents(SubEnvironments):
-    """Parallel environments, stepped one after the other: `N` columns for `N / A` environments of `A` agents.
+    """Environments of several agents, stepped one after the other: `N` columns for `N / A` environments of `A` agents.
 
     Args:
         make: makes one.
@@ -48,7 +49,7 @@ class ManyAgents(SubEnvironments):
         *,
         action_masks: bool = False,
     ) -> None:
-        makes = partial(parallel_environment, make, action_masks)
+        makes = partial(agents_environment, make, action_masks)
         sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
         model = cast(ParallelEnvironment, sub_environments[0].env)
         for sub_env in sub_environments:
@@ -70,6 +71,7 @@ class ManyAgents(SubEnvironments):
             np.zeros(self.num_envs, np.bool_) for _ in range(4)
         )
         self.absent: Array = self._absent
+        self.waiting = np.zeros(self.num_envs, np.bool_) if model.takes_turns else None
         self._sum_of_rows, self._sum_of_rewards = self.encode.finite_test(self.num_envs), finite_test(self.num_envs)
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
@@ -84,6 +86,9 @@ class ManyAgents(SubEnvironments):
             self.restarted = {}
         self._num_steps += 1
         np.logical_not(self._present, out=self._absent)
+        if self.waiting is not None:
+            self.waiting[:] = True
+            self.waiting[[part.start + self._parallel(i).turn for i, part in enumerate(self._columns)]] = False
         each = list(self._each_action(actions))
         finals_of: list[int] = []
         finals: list[Array] = []
@@ -131,9 +136,10 @@ class ManyAgents(SubEnvironments):
         return cast(ParallelEnvironment, self.sub_environments[i].env)
 
     def _recover(self, i: int, action: Any, error: Exception) -> None:
-        """As in the base; the error names the actions of the agents that were there."""
-        absent = self._absent[self._columns[i]]
-        acting = {agent: action[slot] for slot, agent in enumerate(self.agents) if not absent[slot]}
+        """As in the base; the error names the actions of the agents that acted."""
+        columns = self._columns[i]
+        idle = self._absent[columns] if self.waiting is None else self.waiting[columns]
+        acting = {agent: action[slot] for slot, agent in enumerate(self.agents) if not idle[slot]}
         super()._recover(i, acting, error)
 
     def _begin(self, i: int, rows: Array, times_restarted_before: int) -> None:

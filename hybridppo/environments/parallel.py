@@ -3,7 +3,7 @@
 Nothing here imports PettingZoo: what has its methods is such an environment.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from hybridppo.environments.action_masks import masked_row
+from hybridppo.environments.action_masks import has_mask, mask_apart, masked_row, without_mask
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
@@ -32,20 +32,6 @@ def is_parallel(made: Any) -> bool:
     return hasattr(made, "possible_agents") and not hasattr(made, "last") and all(map(callable, methods))
 
 
-def require_parallel(made: Any) -> None:
-    """Refuse an environment of several agents that act in turn.
-
-    Raises:
-        EnvError: with what to do.
-    """
-    if hasattr(made, "possible_agents") and hasattr(made, "last"):
-        raise EnvError(
-            f"{type(made).__name__} is an environment whose agents act in turn (PettingZoo's AECEnv), and only those "
-            "that act at the same time can share a policy here: make its parallel form (parallel_env(), or "
-            "pettingzoo.utils.aec_to_parallel)"
-        )
-
-
 class ParallelEnvironment(gym.Env[Any, Any]):
     """A parallel environment whose agents are slots: arrays of `A` rows, in the order of its `possible_agents`.
 
@@ -60,10 +46,17 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         EnvError: if it has no agents, or a space is not supported.
     """
 
+    takes_turns = False
+    """Whether one agent acts in each step, the one in slot `turn`."""
+    turn = 0
+
     def __init__(self, env: Any, action_masks: bool = False) -> None:
         self.env = env
         self.agents = _agents_of(env)
         observed, acted = _spaces_of(env, self.agents, "observation"), _spaces_of(env, self.agents, "action")
+        self._has_mask_within = [action_masks and has_mask(space) for space in observed]
+        if action_masks:
+            observed = list(map(without_mask, observed))
         self._masked = list(map(MaskedObservation, observed, acted)) if action_masks else None
         seen = observed if self._masked is None else self._masked
         self.agent = SimpleNamespace(observation_space=self._of_all(seen), action_space=self._of_all(acted))
@@ -102,13 +95,21 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         Raises:
             BadValueError: where what it returns is not of its spaces.
         """
-        result: Any = self.env.reset(seed=seed) if options is None else self.env.reset(seed=seed, options=options)
+        self._rows[:] = 0
+        self.present[:] = False
+        self._begin(seed)
+        self.require_finite()
+        self._forget_the_missing()
+        self._checks = min(self._checks, 1)
+        return self._rows, {}
+
+    def _begin(self, seed: int | None) -> None:
+        """Reset the environment, and write the rows of the agents that are there."""
+        result: Any = self.env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Mapping):
             raise BadValueError("its reset did not return two mappings, as pettingzoo.ParallelEnv: observations, infos")
         observations, infos = result
         self.infos = infos
-        self._rows[:] = 0
-        self.present[:] = False
         for agent, observation in observations.items():
             if agent not in self._slots:
                 raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents")
@@ -117,10 +118,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             self.present[slot] = True
         if not self.present.any():
             raise BadValueError("its reset observed none of its agents")
-        self.require_finite()
-        self._forget_the_missing()
-        self._checks = min(self._checks, 1)
-        return self._rows, {}
 
     def step(self, action: Any) -> Any:
         """Act with an action for each slot, of which those of agents that are not there are left out.
@@ -147,7 +144,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             except KeyError:
                 missing = next(name for name, of in zip(STEP[1:4], result[1:4], strict=True) if agent not in of)
                 raise BadValueError(f"its step returned no {missing} of agent {agent!r}, which has not left") from None
-            self.rewards[slot] = reward if isinstance(reward, (float, int, np.generic)) else _number(agent, reward)
+            self.rewards[slot] = reward if isinstance(reward, (float, int, np.generic)) else number_of(agent, reward)
             terminated, truncated = ends
             if not (isinstance(terminated, TRUTHS) and isinstance(truncated, TRUTHS)):
                 names = (f"agent {agent!r}: its {name}" for name in ("terminated", "truncated"))
@@ -212,6 +209,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
         """Write the row of an agent."""
         try:
+            if self._has_mask_within[slot]:
+                observation, info = mask_apart(observation)
+                self.infos = {**self.infos, self.agents[slot]: info}
             if self._checks:
                 observation = self._unmasked[slot].checked(observation)
             array = self._arrays[slot]
@@ -251,11 +251,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 )
 
 
-def parallel_environment(make: Callable[[], Any], action_masks: bool) -> ParallelEnvironment:
-    """What `make` makes, as rows."""
-    return ParallelEnvironment(make(), action_masks)
-
-
 def _agents_of(env: Any) -> tuple[Any, ...]:
     agents = tuple(env.possible_agents)
     if not agents:
@@ -284,5 +279,10 @@ def _of(infos: Any, agent: Any) -> Any:
     return infos.get(agent) if isinstance(infos, Mapping) else None
 
 
-def _number(agent: Any, reward: Any) -> Any:
+def number_of(agent: Any, reward: Any) -> Any:
+    """An agent's reward as a number.
+
+    Raises:
+        BadValueError: if it is none.
+    """
     return as_scalar(f"agent {agent!r}: its reward", as_numbers(f"agent {agent!r}: its reward", reward))

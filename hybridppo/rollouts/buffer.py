@@ -63,6 +63,8 @@ class RolloutBuffer:
     """`[T, N]`: how often the environment was restarted in the step, see `Environments.restarted`."""
     absent: Array
     """`[T, N]` bool: where nobody was there to act, see `Environments.absent`."""
+    waiting: Array
+    """`[T, N]` bool: who did not act, since the agents take turns, see `Environments.waiting`."""
     noise: Array
     """`[T, N, noise]`, drawn beforehand; fewer rows where one is kept for many steps (`noise_rows`)."""
     starts: Array | None = None
@@ -92,6 +94,7 @@ class RolloutBuffer:
             "truncated": (leading, "bool"),
             "restarted": (leading, "int32"),
             "absent": (leading, "bool"),
+            "waiting": (leading, "bool"),
             "noise": ((noise_rows(distribution, num_steps), num_envs, distribution.noise_size), float32),
         }
         if encode.frames is not None:

@@ -23,6 +23,7 @@ from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.episodes import EpisodeStatistics, rows_broken_off
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.rollouts.rollout import Rollout
+from hybridppo.rollouts.turns import steps_by_turns
 from hybridppo.runners.samplers.stepping import Flag, StepperState
 from hybridppo.runners.samplers.under_way import (
     RolloutUnderWay,
@@ -57,13 +58,13 @@ class PolicyCounts:
     statistics: EpisodeStatistics
     agent_steps: int = 0
 
-    def add(self, rewards: Array, ended: Array, valid: Array, broken_off: Array | None) -> None:
-        """Count rows `[T, N]`, as `EpisodeStatistics.add`."""
+    def add(self, rewards: Array, ended: Array, valid: Array, acting: Array, broken_off: Array | None) -> None:
+        """Count rows `[T, N]`, as `EpisodeStatistics.add`; those where an agent is `acting` are steps."""
         own = self.columns
         self.statistics.add(
             rewards[:, own], ended[:, own], valid[:, own], None if broken_off is None else broken_off[:, own]
         )
-        self.agent_steps += int(valid[:, own].sum())
+        self.agent_steps += int(acting[:, own].sum())
 
     def state(self) -> dict[str, Any]:
         """What `load_state` takes."""
@@ -203,9 +204,10 @@ class BaseSampler(ABC):
             self._resetting = ended[-1].copy()
         broken_off = self._break_off(buffer, ended, valid)
         self.statistics.add(buffer.rewards, ended & valid, valid, broken_off)
-        self.env_steps += self._num_steps_in(valid)
+        acting = valid & ~buffer.waiting
+        self.env_steps += self._num_steps_in(acting)
         for policy in self.by_policy.values():
-            policy.add(buffer.rewards, ended & valid, valid, broken_off)
+            policy.add(buffer.rewards, ended & valid, valid, acting, broken_off)
         # From a single step that restarts have left, nothing can be learned.
         self._lost = self._lost + 1 if broken_off is not None and valid.sum() < 2 else 0
         if self._lost > ROLLOUTS_LOST_IN_A_ROW:
@@ -213,7 +215,15 @@ class BaseSampler(ABC):
         if self._lost:
             assert under_way.actor is not None  # whoever finishes a rollout has let it go on
             return self.collect(under_way.actor)
-        return self._rollout(buffer, valid, under_way.finals, under_way.version)
+        if not buffer.waiting.any():
+            return self._rollout(buffer, valid, under_way.finals, under_way.version)
+        steps, are_steps, finals = steps_by_turns(buffer, valid, under_way.finals)
+        if not are_steps.any():
+            raise EnvError(
+                f"in a rollout of {len(valid)} turns, no agent has come to its next turn: sample more "
+                f"(num_steps={self.num_steps}, for {self._num_agents} agents that take turns)"
+            )
+        return self._rollout(steps, are_steps, finals, under_way.version)
 
     @property
     def is_under_way(self) -> bool:
@@ -232,7 +242,8 @@ class BaseSampler(ABC):
             return self.env_steps
         buffer, filled = self._under_way.buffer, self._under_way.filled
         ended = (buffer.terminated | buffer.truncated)[:filled]
-        return self.env_steps + self._num_steps_in(self._valid_rows(ended, buffer.absent[:filled]))
+        valid = self._valid_rows(ended, buffer.absent[:filled])
+        return self.env_steps + self._num_steps_in(valid & ~buffer.waiting[:filled])
 
     @property
     @abstractmethod
@@ -442,7 +453,8 @@ class BaseSampler(ABC):
         if filled > self.num_steps:
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
         for name, (array, rows) in self._rows_that_matter(buffer, filled).items():
-            if name == "absent" and "buffer.absent" not in tensors:  # which earlier releases did not write
+            # What earlier releases did not write.
+            if name in ("absent", "waiting") and f"buffer.{name}" not in tensors:
                 array[rows] = False
                 continue
             require_like(f"buffer.{name}", tensors[f"buffer.{name}"], array[rows])

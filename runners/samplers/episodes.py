@@ -209,7 +209,7 @@ class EpisodeSampler(BaseSampler):
         buffer.noise[rows] = self._distribution.draw_noise(self._rollout_noise, (rows.stop - rows.start, 1))
         buffer.terminated[start:end] = buffer.truncated[start:end] = False
         buffer.restarted[start:end] = 0
-        buffer.absent[start:end] = False
+        buffer.absent[start:end] = buffer.waiting[start:end] = False
         return buffer
 
     @property

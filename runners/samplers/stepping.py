@@ -103,6 +103,7 @@ class Stepper:
         buffer.write_first(first, self._observation, self._environments.encode.frames)
         buffer.restarted[first:] = 0
         buffer.absent[first:] = False
+        buffer.waiting[first:] = False
         end = len(buffer.rewards) if end is None else end
         compiled = fused(environments, self._distribution, actor) if self._memory is None else None
         if compiled is not None:
@@ -167,6 +168,8 @@ class Stepper:
                 buffer.restarted[t, list(environments.restarted)] = list(environments.restarted.values())
             if environments.absent is not None:
                 buffer.absent[t] = environments.absent
+            if environments.waiting is not None:
+                buffer.waiting[t] = environments.waiting
             if final_envs:
                 pairs = zip(final_envs, final_observations, strict=True)
                 finals += [(t, env, observation) for env, observation in pairs]

@@ -252,7 +252,8 @@ class WorkerSampler(BaseSampler):
             return
         part = self._buffers[self._turn_begun].of(envs)
         for array in (
-            part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted, part.absent
+            part.outputs, part.actions, part.rewards, part.terminated, part.truncated, part.restarted, part.absent,
+            part.waiting,
         ):  # fmt: skip
             array[first:end] = 0
         if part.starts is not None:

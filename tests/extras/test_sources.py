@@ -7,6 +7,7 @@ A further package joins by a line in `IDS`.
 
 import logging
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -239,10 +240,24 @@ def test_agents_of_pettingzoo_share_a_policy(tmp_path: Path) -> None:
     assert hybridppo.check_env(simple_spread.parallel_env, steps=60).is_usable
 
 
-def test_agents_of_pettingzoo_that_act_in_turn_are_refused() -> None:
-    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
-    with pytest.raises(EnvError, match="whose agents act in turn"):
-        train(simple_spread.env)
+@pytest.mark.parametrize("name", ["tictactoe_v3", "connect_four_v3"])
+def test_games_of_pettingzoo_are_played_in_turns(name: str, tmp_path: Path) -> None:
+    make = pytest.importorskip(f"pettingzoo.classic.{name}").env
+    config = replace(SPREAD, num_steps=64)
+    run = partial(train, make, total_steps=300, config=config, action_masks=True)
+    result = run(run_dir=tmp_path / "run")
+    assert torch.equal(run(num_workers=2).agent.parameters.values, result.agent.parameters.values)
+    found = hybridppo.evaluate(tmp_path / "run", env=make, episodes=3, progress=False)
+    assert len(found.returns) == 6
+    assert sum(found.returns) == 0.0  # what one wins the other loses, and nobody moves where it may not
+    assert hybridppo.check_env(make, steps=60).is_usable
+
+
+def test_the_turns_of_pettingzoos_own_form_of_an_environment_give_its_steps() -> None:
+    spread = pytest.importorskip("mpe2.simple_spread_v3")
+    result = train(spread.env, total_steps=600, config=SPREAD)
+    assert result.metrics["env_steps"] >= 600
+    assert result.metrics["episode_length_mean"] == pytest.approx(75, abs=3)  # turns of 25 rounds of three
 
 
 @pytest.mark.parametrize(

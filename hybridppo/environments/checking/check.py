@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
+from hybridppo.environments.action_masks import has_mask
 from hybridppo.environments.checking.check_tensors import check_tensor_env
 from hybridppo.environments.checking.report import (
     EnvReport,
@@ -30,14 +31,10 @@ from hybridppo.environments.making import WHERE_TO_LOOK, is_tensor_env, require_
 from hybridppo.environments.named import make_env, note_of
 from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvSource
-from hybridppo.environments.parallel import (
-    ParallelEnvironment,
-    is_parallel,
-    parallel_environment,
-    require_parallel,
-)
+from hybridppo.environments.parallel import ParallelEnvironment, is_parallel
 from hybridppo.environments.pickling import pack
 from hybridppo.environments.state.describing import describe
+from hybridppo.environments.turns import agents_environment, takes_turns
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError, shown
 from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.observations import ObservationEncoder
@@ -92,18 +89,19 @@ def check_env(env: EnvSource, *, steps: int = 2000, seconds: float = SECONDS_TO_
         if isinstance(made, VectorEnv):
             made.close()
             raise ConfigurationError(f"{name} makes a {type(made).__name__}: check one of its environments")
-        require_parallel(made)
-        if is_parallel(made):
+        if is_parallel(made) or takes_turns(made):
             definition = getattr(made, "definition", None)
-            made = ParallelEnvironment(made)
-            check: _Check = _AgentsCheck(made, partial(parallel_environment, make, False), report, seed)
+            masks = all(has_mask(made.observation_space(agent)) for agent in made.possible_agents)
+            there = [made]
+            made = agents_environment(there.pop, masks)
+            check: _Check = _AgentsCheck(made, partial(agents_environment, make, masks), report, seed)
         elif isinstance(made, gym.Env):
             check = _Check(made, make, report, seed)
         else:
             report.add(
                 "error",
                 f"it is a {type(made).__name__}",
-                "derive it from gymnasium.Env, or, of several agents, from pettingzoo.ParallelEnv",
+                "derive it from gymnasium.Env, or, of several agents, from pettingzoo.ParallelEnv or AECEnv",
             )
             return report
         try:
@@ -181,7 +179,11 @@ class _Check:
         self._seed_actions(env)
         seen.add(self._begin(env, self._seed), [])
         if any(mask is not None for mask in self._masks(env)):
-            report.add("note", "its info has an 'action_mask'", "train with action_masks=True (--action-masks)")
+            report.add(
+                "note",
+                "it says which actions are allowed ('action_mask')",
+                "train with action_masks=True (--action-masks)",
+            )
         lengths = np.zeros(self._num_agents, np.int64)
         for _ in in_time(steps, seconds, report):
             actions = self._sample_actions(env)

@@ -23,6 +23,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from hybridppo.agents.policies import Policies
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.compiled.definition import Definition
+from hybridppo.environments.action_masks import has_mask, mask_apart, without_mask
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.frame_stack import FrameStack
 from hybridppo.environments.making import is_tensor_env, with_arguments
@@ -31,6 +32,7 @@ from hybridppo.environments.new_objects import make_new
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel
 from hybridppo.environments.tensors import on_host, tensors_of
+from hybridppo.environments.turns import takes_turns
 from hybridppo.errors import ConfigurationError, EnvError, pip_install
 from hybridppo.networks.making import Networks
 from hybridppo.run_directory.directory import RunDirectory, WhichCheckpoint
@@ -178,10 +180,10 @@ def _make(source: EnvSource, options: EnvironmentOptions, render_mode: str) -> A
         remedy = "an environment of tensors must have render(), and for a window render_mode='human'"
         made = FirstOfTensors(made, render_mode, owns)
     is_drawn = getattr(made, "render_mode", None) == render_mode
-    if is_drawn and is_parallel(made):
+    if is_drawn and (is_parallel(made) or takes_turns(made)):
         if options.frame_stack > 1:
             raise ConfigurationError("an environment of several agents with stacked frames cannot be played")
-        return made
+        return made if is_parallel(made) else InTurns(made)
     if not isinstance(made, gym.Env) or not is_drawn:
         mode = getattr(made, "render_mode", None)
         _close(made)
@@ -219,6 +221,46 @@ class OneAgent:
     def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """The five values of the environment's step, each by agent name."""
         return tuple({ALONE: each} for each in self.env.step(actions[ALONE]))
+
+
+class InTurns:
+    """An environment whose agents act in turn, with the methods of PettingZoo's `ParallelEnv`.
+
+    Only the agent whose turn it is is observed, and acts.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env, self.metadata, self.possible_agents = env, env.metadata, tuple(env.possible_agents)
+        self.render, self.close = env.render, env.close
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    @property
+    def agents(self) -> list[str]:
+        """Who is there."""
+        return list(self.env.agents)
+
+    def reset(self, seed: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode."""
+        self.env.reset(seed=seed)
+        observations, *_, infos = self._next_turn()
+        return observations, infos
+
+    def step(self, actions: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """Step with the action of the agent whose turn it is; the five values for who has one now, or has left."""
+        self.env.step(actions[self.env.agent_selection])
+        return self._next_turn()
+
+    def _next_turn(self) -> tuple[dict[str, Any], ...]:
+        found: tuple[dict[str, Any], ...] = ({}, {}, {}, {}, {})
+        while self.env.agents:
+            agent = self.env.agent_selection
+            values = self.env.last()
+            for of_agents, value in zip(found, values, strict=True):
+                of_agents[agent] = value
+            if not (values[2] or values[3]):
+                break
+            self.env.step(None)
+        return found
 
 
 class FirstOfTensors(gym.Env[Any, Any]):
@@ -310,7 +352,10 @@ def _play(
     agents = list(env.possible_agents)
     players = {name: player_of(name) for name in agents}
     for name, player in players.items():
-        spaces = SimpleNamespace(observation_space=env.observation_space(name), action_space=env.action_space(name))
+        seen = env.observation_space(name)
+        if isinstance(player.observation_space, MaskedObservation):
+            seen = without_mask(seen)
+        spaces = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
         require_spaces_of(player, spaces, masks_apart=True)
     found: list[tuple[float, int, str]] = []
     ended = steps = 0
@@ -319,21 +364,24 @@ def _play(
         if not present:
             observations, infos = env.reset(seed=None if steps else seed)
             on_observation()
-            present = [name for name in agents if name in observations]
+            present = [name for name in agents if name in (env.agents if isinstance(env, InTurns) else observations)]
             if not present:
                 raise EnvError("an episode starts with nobody: reset gives no agent an observation")
             began, returns, states = steps, dict.fromkeys(agents, 0.0), dict.fromkeys(agents)
         actions = {}
         for name in present:
-            player = players[name]
-            mask = infos[name].get("action_mask") if isinstance(player.observation_space, MaskedObservation) else None
-            actions[name], states[name] = player.act(
-                observations[name], deterministic, action_mask=mask, state=states[name]
-            )
+            if name not in observations:  # it is not its turn
+                continue
+            player, seen, info = players[name], observations[name], infos[name]
+            mask = None
+            if isinstance(player.observation_space, MaskedObservation):
+                seen, info = mask_apart(seen) if has_mask(env.observation_space(name)) else (seen, info)
+                mask = info.get("action_mask")
+            actions[name], states[name] = player.act(seen, deterministic, action_mask=mask, state=states[name])
         observations, rewards, terminations, truncations, infos = env.step(actions)
         on_observation()
         steps += 1
-        for name in actions:
+        for name in [each for each in present if each in rewards]:
             returns[name] += float(rewards[name])
             if terminations[name] or truncations[name]:
                 present.remove(name)

@@ -21,11 +21,11 @@ import pytest
 import torch
 from processes import start_python
 from torch import Tensor
-from toy_agents import ScriptedAgents
+from toy_agents import Matching, ScriptedAgents, TakingTurns
 from toy_environments import Catch, HighestAllowed
 
 import hybridppo
-from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored, SingleLearnerCoarse
+from hybridppo import ConfigurationError, DistributionError, EnvError, Mirrored, SingleLearnerCoarse, SingleLearnerFine
 
 ray = pytest.importorskip("ray")
 
@@ -315,3 +315,15 @@ def test_what_the_store_carries_gives_the_bits_of_what_travels_in_the_call() -> 
     wide = replace(CONFIG, hidden_sizes=(256, 256), num_envs=8, num_steps=512)  # each part of a rollout above 96 KiB
     alone, several = (train(total_steps=2 * 4096, config=wide, **how) for how in ({}, {"distribution": "coarse:2"}))
     assert torch.equal(values_of(alone), values_of(several))
+
+
+def in_turns() -> Any:
+    return TakingTurns(Matching(masks=True), within=True)
+
+
+@pytest.mark.parametrize("distribution", [SingleLearnerCoarse(samplers=2), SingleLearnerFine(env_workers=2)], ids=str)
+def test_agents_that_take_turns_give_the_bits_of_one_process(distribution: Any) -> None:
+    options: dict[str, Any] = {"config": CONFIG, "placement": "cpu", "seed": 0, "progress": False, "action_masks": True}
+    expected = hybridppo.train(in_turns, total_steps=STEPS, **options)
+    found = hybridppo.train(in_turns, total_steps=STEPS, distribution=distribution, **options)
+    assert torch.equal(found.agent.parameters.values, expected.agent.parameters.values)

@@ -230,7 +230,7 @@ def test_agents_that_share_a_policy_are_checked() -> None:
     assert report.steps == 100
     assert set(report.episode_lengths) == {6, 7, 8}
     assert "note: it has 3 agents, which may share a policy: player 0, player 1, player 2" in str(report)
-    assert "its info has an 'action_mask'" in str(report)
+    assert "it says which actions are allowed ('action_mask')" in str(report)
     assert "two different episodes" not in str(report)
 
 
@@ -246,7 +246,6 @@ AGENTS_GONE_WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         partial(FaultyAgents, lambda env, result: ({**result[0], "agent_1": np.full(3, np.nan)}, *result[1:])),
         "error: agent 'agent_1': its observation[0] is nan",
     ),
-    "in turn": (partial(lambda: type("InTurn", (Matching,), {"last": None})()), "agents act in turn"),
     "the global generator": (Drawing, "warning: it draws from Python's or NumPy's global generator"),
     "nothing at all": (object, "error: it is a object -> derive it from gymnasium.Env, or, of several agents, from"),
 }

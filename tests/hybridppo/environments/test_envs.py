@@ -197,7 +197,7 @@ def test_a_functions_vector_must_have_num_envs() -> None:
 
 @pytest.mark.parametrize("made", [None, 7, "CartPole-v1", ScriptedEnv])
 def test_a_function_must_make_an_environment(made: Any) -> None:
-    with pytest.raises(EnvError, match=f"must make a gymnasium.Env .*ParallelEnv; it made {type(made).__name__}"):
+    with pytest.raises(EnvError, match=f"must make a gymnasium.Env .*AECEnv; it made {type(made).__name__}"):
         make_environments(lambda: made, 2)
 
 

@@ -335,14 +335,6 @@ def test_an_environment_without_agents_is_refused() -> None:
         make_environments(partial(ScriptedAgents, []), 2)
 
 
-def test_agents_that_act_in_turn_are_refused() -> None:
-    class InTurn(ScriptedAgents):
-        def last(self) -> None: ...
-
-    with pytest.raises(EnvError, match=r"whose agents act in turn .*make its parallel form"):
-        make_environments(lambda: InTurn(SCRIPTS), 2)
-
-
 def test_rollouts_of_whole_episodes_are_refused() -> None:
     config = ppo_config(num_envs=1, episodes_per_rollout=2, hidden_sizes=(8,))
     with pytest.raises(ConfigurationError, match="whole episodes come from one environment"):

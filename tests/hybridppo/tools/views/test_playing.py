@@ -14,7 +14,7 @@ from ppo_settings import ppo_config
 from processes import run_python
 from tagging import RUNNER, TAGGED, TAGGER, tag
 from tensor_environments import Guessing
-from toy_agents import Matching
+from toy_agents import Matching, TakingTurns
 
 import hybridppo
 from hybridppo import ConfigurationError, EnvError, compiled
@@ -191,6 +191,32 @@ def tensor_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = ppo_config(num_envs=4, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
     hybridppo.train(TorchCartPole(4), total_steps=128, config=config, run_dir=path, seed=0, progress=False)
     return path
+
+
+class DrawnTurns(TakingTurns):
+    """A game in turns that draws."""
+
+    metadata: dict[str, Any] = {"render_fps": 10}  # noqa: RUF012 - as gymnasium has it
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(Matching(masks=True), within=True)
+        self.render_mode, self.drawn = render_mode, 0
+
+    def render(self) -> Any:
+        self.drawn += 1
+        return np.zeros((8, 8, 3), np.uint8)
+
+
+def test_agents_that_take_turns_are_played(tmp_path: Path) -> None:
+    config = ppo_config(num_envs=2, num_steps=24, num_minibatches=2, hidden_sizes=(8,))
+    options = {**QUIET, "config": config, "action_masks": True, "run_dir": tmp_path / "run"}
+    hybridppo.train(DrawnTurns, total_steps=96, **options)
+    played = hybridppo.play(tmp_path / "run", episodes=2, env=partial(DrawnTurns, "human"))
+    assert played.episodes == 2
+    # Of the three agents, in every other episode two are there.
+    assert sorted(played.agents) == ["player 0", "player 0", "player 1", "player 1", "player 2"]
+    assert all(0 <= value <= 8 for value in played.returns)
+    assert sum(played.returns) > 0
 
 
 def test_of_environments_of_tensors_the_first_is_played(tensor_run: Path) -> None:

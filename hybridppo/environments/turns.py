@@ -1,0 +1,99 @@
+"""One environment of several agents that act one after the other, as PettingZoo's `AECEnv` is: a row for each agent.
+
+A step is one agent's turn. What an agent did is known when its next turn begins: with the rewards of all turns between.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hybridppo.environments.checks import as_flag
+from hybridppo.environments.parallel import ParallelEnvironment, number_of
+from hybridppo.errors import BadValueError
+
+
+def takes_turns(made: Any) -> bool:
+    """Whether something is an environment of several agents that act one after the other."""
+    methods = (getattr(made, name, None) for name in ("reset", "step", "last", "observation_space", "action_space"))
+    return hasattr(made, "possible_agents") and all(map(callable, methods))
+
+
+class TurnEnvironment(ParallelEnvironment):
+    """As its base, but in each step one agent acts, and the others wait: their rows stay as they are.
+
+    Rewards come to an agent when its turn begins, and with its end: the sum since its last action, as `last()` of a
+    PettingZoo environment has it.
+    """
+
+    takes_turns = True
+
+    def _begin(self, seed: int | None) -> None:
+        result: Any = self.env.reset(seed=seed)
+        if result is not None:
+            raise BadValueError("its reset returned something, and that of pettingzoo.AECEnv returns None")
+        for agent in self.env.agents:
+            self.present[self._slot_of(agent)] = True
+        if not self.present.any():
+            raise BadValueError("its reset left no agents to act")
+        self._next_turn()
+        self.rewards[:] = 0  # of no action
+        if not self.present.any():
+            raise BadValueError("its reset ended the episode")
+
+    def step(self, action: Any) -> Any:
+        """As in the base; only the action of the agent whose turn it is counts."""
+        self.finals = []
+        for array in (self.rewards, self.terminated, self.truncated):
+            array[:] = 0
+        self.env.step(action[self.turn])
+        self._next_turn()
+        self._checks = 0
+        return self._rows, self.rewards, self.terminated, self.truncated, {}
+
+    def put_present(self, present: Any) -> None:  # noqa: D102 - as in the base
+        super().put_present(present)
+        if self.present.any():
+            self.turn = self._slot_of(self.env.agent_selection)
+
+    def _next_turn(self) -> None:
+        """Go on to the next agent that acts; those whose episode has ended leave."""
+        env = self.env
+        for _ in range(len(self.agents) + 1):
+            if not env.agents:
+                break
+            agent = env.agent_selection
+            slot = self._slot_of(agent)
+            result: Any = env.last()
+            if not isinstance(result, tuple) or len(result) != 5:
+                raise BadValueError("its last() did not return five values, as pettingzoo.AECEnv")
+            observation, reward, terminated, truncated, info = result
+            self.rewards[slot] += number_of(agent, reward)
+            terminated = as_flag(f"agent {agent!r}: its terminated", terminated)
+            truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
+            if not (terminated or truncated):
+                self.infos = {agent: info}
+                self._write(slot, observation, info)
+                self.turn = slot
+                return
+            if self.present[slot]:
+                self._leave(slot, observation, info, terminated, truncated)
+            env.step(None)  # as PettingZoo wants it of agents whose episode has ended
+        else:
+            raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
+        if self.present.any():
+            slot = int(np.flatnonzero(self.present)[0])
+            raise BadValueError(f"{self._name_of(slot)} is gone, and was neither terminated nor truncated")
+
+    def _slot_of(self, agent: Any) -> int:
+        try:
+            return self._slots[agent]
+        except KeyError:
+            raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents") from None
+
+
+def agents_environment(make: Callable[[], Any], action_masks: bool) -> ParallelEnvironment:
+    """What `make` makes, as rows."""
+    made = make()
+    kind = TurnEnvironment if takes_turns(made) else ParallelEnvironment
+    return kind(made, action_masks)

@@ -1,0 +1,82 @@
+"""Rollouts of agents that act one after the other: the steps of each, as if nobody had waited.
+
+An agent's step runs from its action to its next turn, with the rewards in between, or to the end of its episode. The
+rows of an agent's turns come first, one after the other, and rows that it has not are no steps.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
+
+Array = NDArray[Any]
+
+
+def steps_by_turns(
+    buffer: RolloutBuffer, valid: Array, finals: FinalObservations
+) -> tuple[RolloutBuffer, Array, FinalObservations]:
+    """The steps of agents that take turns.
+
+    A step that has not ended with the rollout is not learned from: its observation is what the step before it is
+    bootstrapped from. That step counts as truncated if other agents have more steps.
+
+    Args:
+        buffer: of `T` rows, one turn each.
+        valid: `[T, N]`, where an agent is there, acting or waiting.
+        finals: the final observations of truncated episodes.
+
+    Returns:
+        A buffer of as many rows as any agent has steps, `[T', N]`; which of its rows are steps; and the final
+        observations.
+    """
+    num_columns = valid.shape[1]
+    ends = (buffer.terminated | buffer.truncated) & valid
+    # How many episodes have ended before each row, of its column.
+    episode: Array = np.cumsum(ends, axis=0) - ends
+    turns = [np.flatnonzero(column) for column in (valid & ~buffer.waiting).T]
+    number = np.zeros(num_columns, np.int64)
+    totals: list[Array] = []
+    last: list[Array] = []
+    for column, at in enumerate(turns):
+        # Rows that belong to a turn: from it to the row before the next, in the same episode.
+        starts = np.searchsorted(at, np.arange(len(valid)), side="right") - 1
+        belongs = valid[:, column] & (starts >= 0)
+        belongs[belongs] = episode[belongs, column] == episode[at[starts[belongs]], column]
+        rows, owners = np.flatnonzero(belongs), starts[belongs]
+        totals.append(np.bincount(owners, buffer.rewards[rows, column], len(at)))
+        latest = at.copy()
+        np.maximum.at(latest, owners, rows)
+        last.append(latest)
+        is_open = len(at) > 0 and not ends[latest[-1], column]
+        number[column] = len(at) - is_open
+    num_steps = int(number.max())
+    steps = {
+        name: np.zeros((num_steps + (name == "observations"), *array.shape[1:]), array.dtype)
+        for name, array in buffer.arrays.items()
+        if name != "noise"
+    }
+    places: dict[tuple[int, int], tuple[int, int]] = {}
+    found: FinalObservations = []
+    for column, at in enumerate(turns):
+        count = number[column]
+        own = slice(count), column
+        seen = at[: num_steps + 1]
+        steps["observations"][: len(seen), column] = buffer.observations[seen, column]
+        for name in ("outputs", "actions"):
+            steps[name][own] = buffer.arrays[name][at[:count], column]
+        steps["rewards"][own] = totals[column][:count]
+        ended = last[column][:count]
+        steps["terminated"][own] = buffer.terminated[ended, column] & ends[ended, column]
+        steps["truncated"][own] = buffer.truncated[ended, column] & ends[ended, column]
+        places |= {(row, column): (step, column) for step, row in enumerate(ended.tolist())}
+        is_open = len(at) > count
+        if is_open and 0 < count < num_steps and not ends[ended[-1], column]:
+            steps["truncated"][count - 1, column] = True
+            found.append((int(count) - 1, column, buffer.observations[at[count], column].copy()))
+    found += [(*places[row, column], final) for row, column, final in finals if (row, column) in places]
+    found.sort(key=lambda final: final[:2])
+    is_step = np.arange(num_steps)[:, None] < number
+    return replace(buffer, **steps), is_step, found

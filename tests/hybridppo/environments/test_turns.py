@@ -1,0 +1,257 @@
+"""Environments whose agents act one after the other: what each agent's step is, by hand and beside a parallel twin."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from toy_agents import Matching, ScriptedAgents, TakingTurns
+
+from hybridppo import EnvError
+from hybridppo.environments.making import make_environments
+from hybridppo.rollouts.rollout import Rollout
+from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.spaces.distributions import distribution_for
+
+
+class Push:
+    """Always the same outputs."""
+
+    version = 0
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        return np.zeros((len(rows), 2), np.float32)
+
+
+def rollouts_of(make: Callable[[], Any], num_steps: int, number: int = 1, num_envs: int = 1) -> list[Rollout]:
+    environments = make_environments(make, num_envs)
+    sampler = Sampler(
+        environments, distribution_for(Discrete(2)), num_steps=num_steps, env_seed=0, noise=np.random.default_rng(0)
+    )
+    found = [sampler.collect(Push()).map(torch.clone) for _ in range(number)]
+    sampler.close()
+    return found
+
+
+class Game:
+    """Two players in turn. The first observes 10, 11, ..., the second 20, 21, ...; `script` says what each turn gives.
+
+    A turn gives (reward of the first, reward of the second, whether the game ends, whether it is cut short).
+    """
+
+    possible_agents = ("a", "b")
+
+    def __init__(self, script: list[tuple[float, float, bool, bool]]) -> None:
+        self._script, self._turns, self.agents = script, 0, []
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(-100.0, 100.0, (1,), np.float32)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.agent_selection = ["a", "b"], "a"
+        self._seen = {"a": 10, "b": 20}
+        self._sums, self._ends = {"a": 0.0, "b": 0.0}, (False, False)
+
+    def last(self) -> Any:
+        agent = self.agent_selection
+        return np.array([self._seen[agent]], np.float32), self._sums[agent], *self._ends, {}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        if any(self._ends):
+            assert action is None
+            self.agents.remove(agent)
+            self.agent_selection = "".join(self.agents)
+            return
+        assert action in (0, 1)
+        self._sums[agent] = 0.0
+        self._seen[agent] += 1
+        first, second, terminated, truncated = self._script[self._turns % len(self._script)]
+        self._turns += 1
+        self._sums["a"] += first
+        self._sums["b"] += second
+        self._ends = terminated, truncated
+        self.agent_selection = "b" if agent == "a" else "a"
+
+
+def steps_of(rollout: Rollout, column: int) -> list[tuple[float, float, bool, bool]]:
+    """Observation, reward, terminated and truncated of each step of a column."""
+    number = rollout.rewards.shape[1]
+    rows = [int(row) // number for row in rollout.valid_rows if int(row) % number == column]
+    return [
+        (
+            float(rollout.observations[row, column, 0]),
+            float(rollout.rewards[row, column]),
+            bool(rollout.terminated[row, column]),
+            bool(rollout.truncated[row, column]),
+        )
+        for row in rows
+    ]
+
+
+def test_a_step_runs_from_an_action_to_the_next_turn_with_all_rewards_between() -> None:
+    """Six turns by hand: a, b, a, b, a (which ends the game), and the first of the next game."""
+    script = [(1.0, 2.0, False, False), (3.0, 4.0, False, False), (5.0, 6.0, False, False), (7.0, 8.0, False, False),
+              (100.0, -100.0, True, False)]  # fmt: skip
+    (rollout,) = rollouts_of(partial(Game, script), 6)
+    # a acts at 10, 11 and 12; b at 20 and 21. What a turn gives b before its first action belongs to no step.
+    assert steps_of(rollout, 0) == [(10, 4.0, False, False), (11, 12.0, False, False), (12, 100.0, True, False)]
+    assert steps_of(rollout, 1) == [(20, 10.0, False, False), (21, -92.0, True, False)]
+    assert len(rollout.final_rows) == 0
+
+
+def test_a_step_that_is_open_at_the_end_is_what_the_one_before_it_is_bootstrapped_from() -> None:
+    """Five turns without an end: a, b, a, b, a. The last of each is open: a has two steps, and b one."""
+    (rollout,) = rollouts_of(partial(Game, [(1.0, 0.0, False, False)]), 5)
+    assert steps_of(rollout, 0) == [(10, 2.0, False, False), (11, 2.0, False, False)]
+    assert float(rollout.observations[2, 0, 0]) == 12.0  # what follows a's last step
+    # b has fewer steps than a: its own is cut after the first, and followed by what it saw then.
+    assert steps_of(rollout, 1) == [(20, 0.0, False, True)]
+    assert rollout.final_rows.tolist() == [1]
+    assert rollout.final_observations.tolist() == [[21.0]]
+
+
+def test_a_game_that_is_cut_short_is_bootstrapped_from_what_each_agent_sees_then() -> None:
+    script = [(1.0, 0.0, False, False), (0.0, 2.0, False, True)]
+    (rollout,) = rollouts_of(partial(Game, script), 4)
+    assert steps_of(rollout, 0) == [(10, 1.0, False, True), (10, 1.0, False, True)]
+    assert steps_of(rollout, 1) == [(20, 2.0, False, True), (20, 2.0, False, True)]
+    assert rollout.final_rows.tolist() == [0, 1, 2, 3]
+    assert rollout.final_observations.flatten().tolist() == [11.0, 21.0, 11.0, 21.0]
+
+
+def test_what_is_open_is_neither_learned_from_nor_lost_to_the_statistics() -> None:
+    script = [(1.0, 10.0, False, False), (2.0, 20.0, False, False), (3.0, 30.0, True, False)]
+    environments = make_environments(partial(Game, script), 1)
+    sampler = Sampler(
+        environments, distribution_for(Discrete(2)), num_steps=5, env_seed=0, noise=np.random.default_rng(0)
+    )
+    for _ in range(6):
+        sampler.collect(Push())
+    assert sampler.env_steps == 30  # turns
+    assert sampler.statistics.episodes == 20  # of each agent in each of the ten games
+    assert sampler.statistics.return_mean == (6.0 + 60.0) / 2
+    assert sampler.statistics.length_mean == 3.0
+    sampler.close()
+
+
+SCRIPTS = {
+    "all at once": [[(3, "terminated")], [(3, "terminated")]],
+    "one after another": [[(2, "truncated"), (4, "terminated")], [(5, "terminated"), (1, "both")], [(3, "truncated")]],
+    "who is not always there": [[(2, "truncated"), (0, "")], [(4, "terminated")]],
+}  # fmt: skip
+"""A further script joins by a line."""
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_turns_of_a_parallel_environment_give_the_same_steps(name: str) -> None:
+    scripts, num_rounds = SCRIPTS[name], 12
+    (parallel,) = rollouts_of(partial(ScriptedAgents, scripts), num_rounds)
+    count = len(scripts)
+    # As many rounds in turns: agents that have left have none.
+    made = make_environments(lambda: TakingTurns(ScriptedAgents(scripts)), 1)
+    num_turns = len(parallel.valid_rows)
+    sampler = Sampler(
+        made, distribution_for(Discrete(2)), num_steps=num_turns, env_seed=0, noise=np.random.default_rng(0)
+    )
+    turns = sampler.collect(Push())
+    for column in range(count):
+        expected, found = every_step(parallel, column), every_step(turns, column)
+        assert found == expected[: len(found)]
+        assert len(expected) - len(found) <= 1  # the last may be open
+    sampler.close()
+
+
+def every_step(rollout: Rollout, column: int) -> list[Any]:
+    """Each step of a column, with what it is bootstrapped from if its episode was cut short by the environment."""
+    number = rollout.rewards.shape[1]
+    finals = dict(zip(rollout.final_rows.tolist(), rollout.final_observations.tolist(), strict=True))
+    found = []
+    for row in rollout.valid_rows.tolist():
+        if row % number == column:
+            at = row // number
+            flags = bool(rollout.terminated[at, column]), bool(rollout.truncated[at, column])
+            seen = rollout.observations[at, column].tolist()
+            found.append((seen, float(rollout.rewards[at, column]), *flags, finals.get(row)))
+    if found and found[-1][3] and found[-1][4][0] == found[-1][0][0] and found[-1][4][2] == found[-1][0][2] + 1:
+        del found[-1]  # perhaps cut by the end of the rollout, and not by the environment
+    return found
+
+
+def test_masks_may_be_a_part_of_observations() -> None:
+    for within in (True, False):
+        environments = make_environments(
+            lambda within=within: TakingTurns(Matching(masks=True), within), 2, action_masks=True
+        )
+        assert environments.observation_space.observation == Discrete(4)
+        assert environments.encode.shape == (8,)
+        rows = environments.reset(0)
+        assert rows[0, 4:].sum() in (1, 2)  # of the agent whose turn it is
+        environments.close()
+
+
+class Faulty(Game):
+    """A game whose `fault` spoils what it says."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__([(1.0, 0.0, False, False)] * 3 + [(0.0, 0.0, True, False)])
+        self._fault = fault
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed)
+        if self._fault == "returns":
+            return {}, {}
+        if self._fault == "nobody":
+            self.agents = []
+        return None
+
+    def last(self) -> Any:
+        seen, reward, terminated, truncated, info = super().last()
+        if self._fault == "nan":
+            seen = seen * np.nan
+        if self._fault == "reward":
+            reward = "much"
+        if self._fault == "few":
+            return seen, reward
+        return seen, reward, terminated, truncated, info
+
+    def step(self, action: Any) -> None:
+        if self._fault == "raises" and self._turns == 2:
+            raise RuntimeError("the board has fallen")
+        if self._fault == "stays" and action is None:
+            return
+        super().step(action)
+        if self._fault == "stranger":
+            self.agent_selection = "c"
+        if self._fault == "vanishes":
+            self.agents = []
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("returns", "its reset returned something, and that of pettingzoo.AECEnv returns None"),
+        ("nobody", "its reset left no agents to act"),
+        ("nan", r"agent 'a': its observation\[0\] is nan"),
+        ("reward", "agent 'a': its reward"),
+        ("few", r"its last\(\) did not return five values"),
+        ("raises", r"failed in step 3 of its episode, 3 after the first reset, action \{'a': .*the board has fallen"),
+        ("stays", "do not leave when they are stepped with None"),
+        ("stranger", "it has an agent 'c' that is none of its possible_agents"),
+        ("vanishes", "agent 'a' is gone, and was neither terminated nor truncated"),
+    ],
+)
+def test_a_fault_is_named(fault: str, message: str) -> None:
+    with pytest.raises(EnvError, match=message):
+        rollouts_of(partial(Faulty, fault), 16)
+
+
+def test_a_rollout_in_which_nobody_comes_to_a_next_turn_is_refused() -> None:
+    with pytest.raises(EnvError, match=r"no agent has come to its next turn: sample more \(num_steps=2, for 2 agents"):
+        rollouts_of(partial(Game, [(1.0, 0.0, False, False)]), 2)

@@ -1,0 +1,156 @@
+"""Agents that act one after the other: who samples and where changes nothing, and a run goes on exactly."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ppo_settings import ppo_config
+from toy_agents import FaultyAgents, Matching, TakingTurns, Unlike
+
+import hybridppo
+from hybridppo import (
+    ConfigurationError,
+    Migrating,
+    Mirrored,
+    MultiLearner,
+    SingleDevice,
+)
+
+SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 4 * 24 * 5
+
+
+def plain() -> Any:
+    return TakingTurns(Matching())
+
+
+def masked() -> Any:
+    return TakingTurns(Matching(masks=True), within=True)
+
+
+def kinds() -> Any:
+    return TakingTurns(Unlike())
+
+
+def faulty() -> Any:
+    return TakingTurns(FaultyAgents(_fails_at_times))
+
+
+def _fails_at_times(env: FaultyAgents, result: Any) -> Any:
+    if len(result) == 5 and env.steps % 17 == 0 and env.seed is not None and env.seed % 2:
+        raise ValueError("the motor is stuck")
+    return result
+
+
+POLICIES = {"config": {"sign": SMALL, "pointer": SMALL}}
+SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (plain, {}),
+    "masked": (masked, {"action_masks": True}),
+    "a policy for each kind": (kinds, POLICIES),
+    "restarted": (faulty, {"on_env_error": "restart"}),
+}
+"""A further source joins by a line."""
+WAYS: dict[str, dict[str, Any]] = {
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
+    "migrating": {"placement": Migrating("cpu", "cpu", force_copy=True)},
+    "two workers": {"num_workers": 2},
+    "auto": {"placement": "auto"},
+}
+
+
+def train(name: str = "plain", **options: Any) -> hybridppo.TrainResult:
+    env, own = SOURCES[name]
+    arguments: dict[str, Any] = {"placement": SingleDevice("cpu"), "seed": 0, "config": SMALL, "total_steps": STEPS}
+    return hybridppo.train(env, **{**arguments, **own, **options}, progress=False)
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_who_samples_and_where_changes_nothing(name: str) -> None:
+    expected = train(name)
+    assert expected.metrics["env_steps"] == STEPS or name == "restarted"
+    assert not torch.equal(values_of(train(name, seed=1)), values_of(expected))
+    for way, options in WAYS.items():
+        assert torch.equal(values_of(train(name, **options)), values_of(expected)), way
+
+
+def test_overlapped_it_is_what_its_seed_says() -> None:
+    overlap = Mirrored("cpu", "cpu", max_lag=1)
+    expected = values_of(train(placement=overlap))
+    for workers in (0, 1, 2):
+        assert torch.equal(values_of(train(placement=overlap, num_workers=workers)), expected)
+
+
+def test_two_learners_are_one_with_as_many_shards() -> None:
+    expected = values_of(train(distribution=MultiLearner(learners=1, shards=2)))
+    assert torch.equal(values_of(train(distribution=MultiLearner(learners=2, shards=2))), expected)
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != "restarted"])
+def test_stopped_and_resumed_it_goes_on_exactly(name: str, tmp_path: Path) -> None:
+    expected = train(name)
+    run = tmp_path / "run"
+    assert torch.equal(values_of(train(name, run_dir=run, checkpoint_seconds=0)), values_of(expected))
+    *_, before, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)  # as if it had been stopped before
+    assert int(before.name) < STEPS
+    again = hybridppo.resume(run, env=SOURCES[name][0], progress=False, num_workers=2)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+def test_it_is_evaluated_and_acts_once_loaded(tmp_path: Path) -> None:
+    result = train("masked", run_dir=tmp_path / "run", evaluation_episodes=4, evaluate_every=200)
+    assert result.evaluation is not None
+    assert {*result.evaluation.agents} == {"player 0", "player 1", "player 2"}
+    agent = hybridppo.load(tmp_path / "run")
+    env = masked()
+    env.reset(3)
+    seen = env.last()[0]
+    assert seen["action_mask"][agent.act(seen["observation"], action_mask=seen["action_mask"])]
+    again = hybridppo.evaluate(tmp_path / "run", episodes=4, env=masked, progress=False)
+    assert len(again.returns) == len(again.agents)
+
+
+@pytest.mark.parametrize("name", ["plain", "masked"])
+def test_it_can_be_checked(name: str) -> None:
+    report = hybridppo.check_env(SOURCES[name][0], steps=60)
+    assert report.is_usable, str(report)
+    assert ("'action_mask'" in str(report)) == (name == "masked")
+
+
+def test_a_memory_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="recurrent cannot be had with agents that take turns"):
+        train(config=replace(SMALL, recurrent="lstm"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain", "masked"])
+def test_its_optimum_is_learned(name: str) -> None:
+    config = ppo_config(
+        num_envs=8, num_steps=96, num_minibatches=4, learning_rate=3e-3, gamma=0.0, gae_lambda=0.0,
+        entropy_coef=0.001, clip_range_vf=None,
+    )  # fmt: skip
+    result = train(name, config=config, total_steps=60_000, evaluation_episodes=16)
+    assert result.evaluation is not None
+    pairs = zip(result.evaluation.agents, result.evaluation.returns, strict=True)
+    assert np.mean([reached / Matching().best(agent) for agent, reached in pairs]) > 0.9
+
+
+def test_what_is_given_as_one_function_is_what_it_is_given_as(tmp_path: Path) -> None:
+    """A function with arguments of its own, as `env_kwargs` has them."""
+
+    def made(length: int = 3) -> Any:
+        return TakingTurns(Matching(length=length))
+
+    found = hybridppo.train(
+        partial(made), env_kwargs={"length": 5}, total_steps=STEPS, config=SMALL, placement="cpu", progress=False
+    )
+    assert 3.0 < found.metrics["episode_length_mean"] <= 15.0

@@ -1,5 +1,7 @@
 """What an agent's `act` is given: an observation, a mask, a state."""
 
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -50,6 +52,41 @@ def row_of(observation: Any, action_mask: Any, space: gym.Space[Any], encode: Ob
     except BadValueError:
         raise EnvError(f"{needs}least one, got {shown(action_mask)}") from None
     return row[None]
+
+
+class OwnParts:
+    """Observations of which an agent needs some parts alone: the others may be missing.
+
+    Args:
+        space: of whole observations.
+        keys: of the parts that are needed.
+    """
+
+    def __init__(self, space: gym.Space[Any], keys: Sequence[str]) -> None:
+        space = space.observation if isinstance(space, MaskedObservation) else space
+        any_space = deepcopy(space)
+        any_space.seed(0)
+        whole: Any = any_space.sample()
+        self._is_dict = isinstance(whole, dict)
+        self._others = dict(whole) if self._is_dict else dict(enumerate(whole))
+        """What stands for the parts that nobody looks at."""
+        self._needed = [key for key in self._others if str(key) in keys]
+
+    def completed(self, observation: Any) -> Any:
+        """A whole observation.
+
+        Raises:
+            EnvError: if it lacks a part that is needed.
+        """
+        given = observation if isinstance(observation, Mapping) else dict(enumerate(observation))
+        missing = [key for key in self._needed if key not in given]
+        if missing:
+            raise EnvError(
+                f"this agent acts on the parts {', '.join(map(str, self._needed))} of an observation (actor_keys), and "
+                f"{shown(observation)} has no {missing[0]!r}"
+            )
+        whole = {**self._others, **{key: given[key] for key in self._needed}}
+        return whole if self._is_dict else tuple(whole.values())
 
 
 def remind(actor: TorchActor, state: Any, recurrent: str | None) -> None:

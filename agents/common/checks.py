@@ -69,6 +69,20 @@ def check_encoders(config: Any) -> None:
     object.__setattr__(config, "encoder_sizes", {key: tuple(widths) for key, widths in sizes.items()})
 
 
+def check_keys(config: Any, field: str) -> None:
+    """Refuse keys of parts of observations that are none; a list of keys becomes a tuple.
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+    keys = getattr(config, field)
+    if keys is None:
+        return
+    are_keys = isinstance(keys, (list, tuple)) and len(keys) > 0 and all(isinstance(key, str) for key in keys)
+    require(config, field, are_keys and len({*keys}) == len(keys), "must be None, or a tuple of keys, each once")
+    object.__setattr__(config, field, tuple(keys))
+
+
 def _are_widths(widths: Any) -> bool:
     is_list = isinstance(widths, (list, tuple)) and len(widths) > 0
     return is_list and all(type(width) is int and 1 <= width <= MOST_ROWS for width in widths)

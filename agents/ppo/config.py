@@ -8,6 +8,7 @@ from hybridppo.agents.common.checks import (
     MOST_THREADS,
     check_encoders,
     check_hidden_layers,
+    check_keys,
     check_types,
     require,
 )
@@ -105,6 +106,11 @@ class PPOConfig:
     """Of observations that are a Dict or Tuple, widths of hidden layers that a part has to itself before all are
     joined, by its key, such as {"speed": [32, 32]}; of images, after the convolutions. On the command line, an object
     of JSON."""
+    actor_keys: tuple[str, ...] | None = None
+    """Of observations that are a Dict or Tuple, the parts that the actor sees, by their keys; None for all. It acts and
+    is exported with these alone."""
+    critic_keys: tuple[str, ...] | None = None
+    """Likewise, the parts that the critic sees, which may be more than an actor will ever have."""
     layer_norm: bool = False
     """Normalise each hidden layer before its activation. NumPy does not have it: sampling is torch's, and not in worker
     processes."""
@@ -155,9 +161,11 @@ class PPOConfig:
             self,
             optional=OPTIONAL,
             whole=("episodes_per_rollout", "num_minibatches"),
-            elsewhere=("recurrent", "encoder_sizes"),
+            elsewhere=("recurrent", "encoder_sizes", "actor_keys", "critic_keys"),
         )
         check_encoders(self)
+        check_keys(self, "actor_keys")
+        check_keys(self, "critic_keys")
         self._check_numbers()
         self._check_networks()
         if self.episodes_per_rollout is None:
@@ -181,6 +189,8 @@ class PPOConfig:
         if self.shared_trunk:
             self._require("shared_trunk", self.recurrent is None, "cannot be had with recurrent: leave one out")
             self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
+            same = self.actor_keys == self.critic_keys
+            self._require("shared_trunk", same, "cannot be had with different actor_keys and critic_keys: leave it out")
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
         self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")

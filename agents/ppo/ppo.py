@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, chosen, remind, row_of
+from hybridppo.agents.common.acting import NO_STATE, OwnParts, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch, orders_on
@@ -90,6 +90,8 @@ class PPO:
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
         self._encode = ObservationEncoder(observation_space)
+        self._own_parts: OwnParts | None = None
+        """What fills up the observations that it acts on; made when it first acts."""
         require_rows(config, self._encode)
         initial, order = np.random.SeedSequence(seed).generate_state(2, np.uint64).tolist()
         self._order, self._noise_seed = np.random.default_rng(order), order
@@ -169,7 +171,7 @@ class PPO:
         """The action for one observation of the environment, in the form that its `step` takes.
 
         Args:
-            observation: as the environment gives it.
+            observation: as the environment gives it; with `actor_keys`, other parts may be missing.
             deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
             action_mask: what is allowed, as `action_space.sample(mask)` takes it: the environment's
                 `info["action_mask"]`, where the agent was trained with `action_masks=True`.
@@ -183,6 +185,9 @@ class PPO:
         """
         actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
         remind(actor, state, self.config.recurrent)
+        if self.config.actor_keys is not None:
+            self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_keys)
+            observation = self._own_parts.completed(observation)
         row = row_of(observation, action_mask, self.observation_space, self._encode)
         with float32_products(self.config.precision, self.parameters.values.device):
             actions = chosen(actor, row, self.distribution, deterministic)

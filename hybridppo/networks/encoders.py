@@ -23,7 +23,8 @@ class EncodedNetwork(nn.Module):
 
     Args:
         layout: what a row is.
-        parts: in the order of a row, each with the widths of its layers: none for none.
+        parts: in the order of a row, each with the widths of its layers: none for none. They need not be all.
+        end: after which of a row's numbers those of all parts end.
         make_mlp: what follows, of so many inputs.
         make_encoder: hidden layers of so many inputs and these widths.
         convolve: convolutions of an image.
@@ -33,15 +34,17 @@ class EncodedNetwork(nn.Module):
         self,
         layout: RowLayout,
         parts: Sequence[tuple[RowPart, Sequence[int]]],
+        end: int,
         make_mlp: Callable[[int], nn.Module],
         make_encoder: Callable[[int, Sequence[int]], nn.Module],
         convolve: Convolve,
     ) -> None:
         super().__init__()
-        made = [convolve(image) for image in layout.images]
+        seen = {number for part, _ in parts for number in range(part.images.start, part.images.stop)}
+        made = [convolve(image) if i in seen else (nn.Identity(), 0) for i, image in enumerate(layout.images)]
         self.convolutions = nn.ModuleList([module for module, _ in made])
         encoders: list[nn.Module] = []
-        width = layout.num_numbers - parts[-1][0].numbers.stop
+        width = layout.num_numbers - end
         for part, sizes in parts:
             inputs = part.numbers.stop - part.numbers.start + sum(size for _, size in made[part.images])
             encoders.append(make_encoder(inputs, sizes) if sizes else nn.Identity())
@@ -49,36 +52,47 @@ class EncodedNetwork(nn.Module):
         self.encoders = nn.ModuleList(encoders)
         self.num_features = width
         self.mlp = make_mlp(width)
-        self.layout, self.parts = layout, [part for part, _ in parts]
+        self.layout, self.parts, self.end = layout, [part for part, _ in parts], end
 
     def forward(self, observations: Tensor) -> Tensor:
         """What the MLP gives."""
         rows = observations.reshape(-1, observations.shape[-1])
         numbers, images = numbers_of(rows, self.layout), images_of(rows, self.layout)
         seen = [
-            features_of(batch, image, convolutions)
+            numbers[:, :0] if isinstance(convolutions, nn.Identity) else features_of(batch, image, convolutions)
             for batch, image, convolutions in zip(images, self.layout.images, self.convolutions, strict=True)
         ]
         features = [
             encoder(torch.cat((numbers[:, part.numbers], *seen[part.images]), dim=-1))
             for part, encoder in zip(self.parts, self.encoders, strict=True)
         ]
-        rest = numbers[:, self.parts[-1].numbers.stop :]
+        rest = numbers[:, self.end :]
         outputs: Tensor = self.mlp(torch.cat((*features, rest), dim=-1))
         return outputs.view(*observations.shape[:-1], outputs.shape[-1])
 
 
-def parts_with_sizes(encode: ObservationEncoder, sizes: EncoderSizes) -> list[tuple[RowPart, Sequence[int]]]:
-    """The parts of a row, each with the widths of its layers.
+def parts_with_sizes(
+    encode: ObservationEncoder, sizes: EncoderSizes | None, keys: Sequence[str] | None, field: str
+) -> list[tuple[RowPart, Sequence[int]]] | None:
+    """The parts of a row that a network sees, each with the widths of its layers; None if it sees all as they are.
+
+    Args:
+        encode: of the observations.
+        sizes: of the layers of each part that has some.
+        keys: of the parts; None for all.
+        field: the configuration's, which the keys are from.
 
     Raises:
-        ConfigurationError: where observations have no parts, or not those that are named.
+        ConfigurationError: if observations have no parts, or not those that are named.
     """
+    if sizes is None and keys is None:
+        return None
     parts = encode.by_key
-    unknown = [key for key in sizes if key not in parts]
-    if unknown:
-        have = f"has {', '.join(parts)}" if parts else "is no Dict or Tuple"
-        raise ConfigurationError(
-            f"encoder_sizes names the part {unknown[0]!r}, and the observation space {have}: name parts that there are"
-        )
-    return [(part, sizes.get(key, ())) for key, part in parts.items()]
+    for name, asked in (("encoder_sizes", sizes), (field, keys)):
+        unknown = [key for key in asked or () if key not in parts]
+        if unknown:
+            have = f"has {', '.join(parts)}" if parts else "is no Dict or Tuple"
+            raise ConfigurationError(
+                f"{name} names the part {unknown[0]!r}, and the observation space {have}: name parts that there are"
+            )
+    return [(part, (sizes or {}).get(key, ())) for key, part in parts.items() if keys is None or key in keys]

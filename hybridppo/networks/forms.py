@@ -90,7 +90,7 @@ def _encoded_form(network: EncodedNetwork) -> EncodedForm | None:
     if not _has_known_convolutions(network):
         return None
     counts = [sum(isinstance(layer, nn.Linear) for layer in encoder.modules()) for encoder in network.encoders]
-    return EncodedForm(network.layout, tuple(zip(network.parts, counts, strict=True)))
+    return EncodedForm(network.layout, tuple(zip(network.parts, counts, strict=True)), network.end)
 
 
 def _activation_of(network: nn.Module) -> NumpyActivation | str | None:
@@ -158,4 +158,5 @@ def _has_known_convolutions(network: nn.Module) -> bool:
     """Whether NumPy has the convolutions of an image network."""
     convolutions = network.convolutions
     each = convolutions if isinstance(convolutions, nn.ModuleList) else [convolutions]
-    return all(type(layers) is Nature for layers in each)
+    # What nobody sees passes as it is.
+    return all(type(layers) in (Nature, nn.Identity) for layers in each)

@@ -16,6 +16,7 @@ saved, and published with the parameters.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -34,7 +35,7 @@ from hybridppo.spaces.distributions import distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import kind_of
-from hybridppo.spaces.rows import ImageLayout, RowLayout
+from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
 """Observation space, action space, configuration and generator to actor and critic."""
@@ -74,6 +75,16 @@ class NetworkSettings(Protocol):
     @property
     def encoder_sizes(self) -> EncoderSizes | None:
         """Widths of the layers that parts of observations have of their own."""
+        ...
+
+    @property
+    def actor_keys(self) -> tuple[str, ...] | None:
+        """Of the parts of observations that the actor sees; None for all."""
+        ...
+
+    @property
+    def critic_keys(self) -> tuple[str, ...] | None:
+        """Likewise the critic."""
         ...
 
     @property
@@ -121,41 +132,58 @@ def actor_and_critic(
         mask_size = distribution.mask_size
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
-    parts = _Parts(encode, mask_size, config, generator)
+    parts = _Parts(encode, mask_size, config, generator, "actor_keys")
+    of_critic = parts.seeing("critic_keys")
     num_outputs = distribution.output_size - distribution.free_size
     if config.use_sde:  # of means alone: `PPOConfig` and `distribution_for` refuse what it cannot be had with
         features = parts.network(None, 1.0) if parts.trunk is None else parts.trunk
         exploring = StateDependentActor(features, parts.head(num_outputs, ACTOR_GAIN), config.log_std_init)
-        return exploring, parts.whole(1, CRITIC_GAIN)
+        return exploring, of_critic.whole(1, CRITIC_GAIN)
     actor = parts.whole(num_outputs, ACTOR_GAIN)
     if mask_size:
         actor = MaskedActor(actor, mask_size, parts.layout)
     if distribution.free_size:
         actor = GaussianActor(actor, distribution.free_size, config.log_std_init)
-    return parts.remembering(actor), parts.remembering(parts.whole(1, CRITIC_GAIN))
+    return parts.remembering(actor), of_critic.remembering(of_critic.whole(1, CRITIC_GAIN))
 
 
 class _Parts:
-    """What actor and critic are made of. First weights are drawn as the parts are made, from one generator.
+    """What an actor or a critic is made of. First weights are drawn as the parts are made, from one generator.
 
     Args:
         encode: of the observations.
         mask_size: how many numbers of a row are a mask.
         config: of the networks.
         generator: of the first weights.
+        keys: the field that names the parts of observations that are seen.
     """
 
     def __init__(
-        self, encode: ObservationEncoder, mask_size: int, config: NetworkSettings, generator: torch.Generator
+        self,
+        encode: ObservationEncoder,
+        mask_size: int,
+        config: NetworkSettings,
+        generator: torch.Generator,
+        keys: str,
     ) -> None:
         self._config, self._generator, self._mask_size = config, generator, mask_size
         self._initialise: Initialise = initialised if config.orthogonal_init else uniformly_initialised
-        self._rows = encode.layout
-        self._encoders = None if config.encoder_sizes is None else parts_with_sizes(encode, config.encoder_sizes)
+        self._encode, self._rows = encode, encode.layout
+        self._encoders = self._parts_seen(keys)
         self.layout = self._rows if config.recurrent is None else RowLayout(config.recurrent_size + mask_size)
         """What the layers of an actor see: rows, or what is remembered of them, with the mask."""
         self.trunk = SharedTrunk(self.network(None, 1.0)) if config.shared_trunk else None
         """What both share, where they do."""
+
+    def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
+        # DDPG's and TD3's configurations have no keys.
+        return parts_with_sizes(self._encode, self._config.encoder_sizes, getattr(self._config, keys, None), keys)
+
+    def seeing(self, keys: str) -> "_Parts":
+        """The same, for a network that sees other parts of observations."""
+        other = copy(self)
+        other._encoders = self._parts_seen(keys)
+        return other
 
     def whole(self, outputs: int, gain: float) -> nn.Module:
         """A network of so many outputs: all of it, or its last layer on the shared trunk."""
@@ -191,7 +219,8 @@ class _Parts:
     def _after_encoders(self, rows: RowLayout, make: Callable[[int], nn.Module]) -> nn.Module:
         """What is made for so many inputs, after the layers that parts of a row have of their own."""
         if self._encoders is not None:
-            return EncodedNetwork(rows, self._encoders, make, self._mlp, self._convolve)
+            end = rows.num_numbers - self._mask_size
+            return EncodedNetwork(rows, self._encoders, end, make, self._mlp, self._convolve)
         return _after_convolutions(rows, make, self._convolve)
 
     def _convolve(self, image: ImageLayout) -> tuple[nn.Module, int]:
@@ -237,6 +266,11 @@ def checked_networks(
         raise ConfigurationError(
             "networks of one's own say themselves how they explore, got use_sde=True: leave one of them out"
         )
+    for field in ("actor_keys", "critic_keys"):
+        if getattr(config, field, None) is not None:
+            raise ConfigurationError(
+                f"networks of one's own take what they see of observations themselves, got {field}: leave it out"
+            )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

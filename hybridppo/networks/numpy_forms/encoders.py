@@ -19,12 +19,24 @@ class EncodedForm(NamedTuple):
     layout: RowLayout
     """What a row is."""
     parts: tuple[tuple[RowPart, int], ...]
-    """Each with the number of layers that it has to itself."""
+    """Those that are seen, each with the number of layers that it has to itself."""
+    end: int
+    """After which of a row's numbers those of all parts end."""
 
     @property
     def num_arrays(self) -> int:
         """How many parameters convolutions and layers have."""
-        return num_convolution_arrays(self.layout) + sum(2 * num_layers for _, num_layers in self.parts)
+        return self.num_convolution_arrays + sum(2 * num_layers for _, num_layers in self.parts)
+
+    @property
+    def num_convolution_arrays(self) -> int:
+        """Those of the convolutions alone."""
+        return num_convolution_arrays(self.layout.images[number] for number in self.images)
+
+    @property
+    def images(self) -> list[int]:
+        """The numbers of the images that are seen."""
+        return [number for part, _ in self.parts for number in range(part.images.start, part.images.stop)]
 
 
 class NumpyEncoded:
@@ -39,9 +51,10 @@ class NumpyEncoded:
     """
 
     def __init__(self, form: EncodedForm, parameters: Sequence[Array], activation: NumpyActivation) -> None:
-        layout, start = form.layout, num_convolution_arrays(form.layout)
-        self._features = NumpyFeatures(layout, parameters[:start])
-        ends = np.cumsum([layout.num_numbers, *(image.num_features for image in layout.images)]).tolist()
+        layout, start, seen = form.layout, form.num_convolution_arrays, form.images
+        self._features = NumpyFeatures(layout, parameters[:start], seen)
+        sizes = [image.num_features if number in seen else 0 for number, image in enumerate(layout.images)]
+        ends = np.cumsum([layout.num_numbers, *sizes]).tolist()
         self._parts: list[tuple[slice, slice, NumpyActor | None]] = []
         for part, num_layers in form.parts:
             encoder, end = None, start + 2 * num_layers
@@ -50,7 +63,7 @@ class NumpyEncoded:
                 encoder = NumpyActor([*parameters[start:end], *head], activation)
             self._parts.append((part.numbers, slice(ends[part.images.start], ends[part.images.stop]), encoder))
             start = end
-        self._rest = slice(form.parts[-1][0].numbers.stop, layout.num_numbers)
+        self._rest = slice(form.end, layout.num_numbers)
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, features]`."""

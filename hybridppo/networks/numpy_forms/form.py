@@ -151,7 +151,7 @@ class NumpyForm:
             end = self.encoded.num_arrays
             return NumpyEncoded(self.encoded, parameters[:end], self.activation), end, None
         if self.layout is not None:
-            end = num_convolution_arrays(self.layout)
+            end = num_convolution_arrays(self.layout.images)
             return NumpyFeatures(self.layout, parameters[:end]), end, self.layout.num_numbers
         return None, 0, None
 

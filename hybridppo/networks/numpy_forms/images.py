@@ -4,7 +4,7 @@ For the same two reasons as `NumpyActor`: worker processes need not load torch, 
 depend on how many others there are, because each passes through the convolutions by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +17,9 @@ from hybridppo.spaces.rows import ImageLayout, RowLayout
 Array = NDArray[Any]
 
 
-def num_convolution_arrays(layout: RowLayout) -> int:
-    """How many parameters the convolutions of its images have."""
-    return sum(2 * len(image.convolutions) for image in layout.images)
+def num_convolution_arrays(images: Iterable[ImageLayout]) -> int:
+    """How many parameters the convolutions of some images have."""
+    return sum(2 * len(image.convolutions) for image in images)
 
 
 class NumpyFeatures:
@@ -32,18 +32,20 @@ class NumpyFeatures:
         layout: what a row is: an image, or numbers and images.
         parameters: weights `[filters, channels, kernel, kernel]` and biases `[filters]` of the convolutions, image by
             image. Copied when it is made.
+        seen: the numbers of the images that there are convolutions of; None for all.
     """
 
-    def __init__(self, layout: RowLayout, parameters: Sequence[Array]) -> None:
+    def __init__(self, layout: RowLayout, parameters: Sequence[Array], seen: Collection[int] | None = None) -> None:
         self._layout, self._num_numbers = layout, layout.num_numbers
         self._convolutions: list[tuple[ImageLayout, slice, list[_Layer]]] = []
         start, column = 0, layout.num_numbers
-        for image in layout.images:
+        self._seen = range(len(layout.images)) if seen is None else sorted(seen)
+        for image in [layout.images[number] for number in self._seen]:
             end = start + 2 * len(image.convolutions)
             features = slice(column, column + image.num_features)
             self._convolutions.append((image, features, _layers(image, parameters[start:end])))
             start, column = end, features.stop
-        self._features = np.empty((0, layout.num_features), np.float32)
+        self._features = np.empty((0, column), np.float32)
 
     def __call__(self, observations: Array) -> Array:
         """`[N, *row] -> [N, num_features]`; the result is reused by the next call."""
@@ -64,7 +66,8 @@ class NumpyFeatures:
         """The images of rows, `[N, *image]` each."""
         if self._layout.is_one_image:
             return [observations]
-        parts = zip(self._layout.images, self._layout.image_slices, strict=True)
+        layout = self._layout
+        parts = [(layout.images[number], layout.image_slices[number]) for number in self._seen]
         return [observations[:, part].reshape(-1, *image.shape) for image, part in parts]
 
 

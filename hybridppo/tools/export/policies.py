@@ -1,7 +1,10 @@
 """A policy without its agent: from an observation to the most probable action."""
 
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -11,8 +14,9 @@ from hybridppo._version import __version__
 from hybridppo.agents import PPO
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
+from hybridppo.networks.encoders import EncodedNetwork
 from hybridppo.networks.mlp import ACTIVATIONS
-from hybridppo.networks.normalization import NormalizedNetwork
+from hybridppo.networks.normalization import NormalizedNetwork, ObservationNormalizer
 from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.base import Distribution, Kind
@@ -41,7 +45,8 @@ class TorchPolicy(nn.Module):
 
     def __init__(self, agent: PPO) -> None:
         super().__init__()
-        self.actor = agent.actor
+        self._keys = agent.config.actor_keys
+        self.actor = agent.actor if self._keys is None else _of_own_parts(agent, self._keys)
         found = agent.distribution
         # The most probable action is the same, however others are drawn.
         self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
@@ -49,6 +54,8 @@ class TorchPolicy(nn.Module):
         self._masked = space if isinstance(space, MaskedObservation) else None
         self.mask_size = 0 if self._masked is None else self._masked.num_actions
         self.space = space if self._masked is None else self._masked.observation
+        if self._keys is not None:
+            self.space = _with_own_parts(self.space, self._keys)
         self.encode = ObservationEncoder(self.space)
         self.state_size = 0 if agent.memory is None else agent.memory.state_size
         layout = self.encode.layout
@@ -96,7 +103,8 @@ class TorchPolicy(nn.Module):
         if self.is_one_array:
             arrays.append(self.encode(np.asarray(observation)[None]).reshape(1, *self._shapes["observation"]))
         else:
-            row = self.encode.one(observation).reshape(-1)
+            own = observation if self._keys is None else _own_parts(observation, self._keys)
+            row = self.encode.one(own).reshape(-1)
             if self.encode.layout.num_numbers:
                 arrays.append(self.encode.layout.numbers(row)[None])
             arrays += [row[at].reshape(1, *leaf.image.shape) for leaf, at in self.images.values()]
@@ -226,6 +234,57 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
     for number, (_, factor) in enumerate(policy.actions):
         arrays |= {f"{name}_{number}": array for name, array in _bounds_of(factor.distribution).items()}
     return about, arrays
+
+
+def _with_own_parts(space: gym.Space[Any], keys: Sequence[str]) -> gym.Space[Any]:
+    """The space with some of its parts alone."""
+    parts = _own_parts(space.spaces, keys)  # type: ignore[attr-defined]  # of a Dict or Tuple, or there were no keys
+    return gym.spaces.Dict(parts) if isinstance(parts, dict) else gym.spaces.Tuple(parts)
+
+
+def _own_parts(whole: Any, keys: Sequence[str]) -> Any:
+    if isinstance(whole, Mapping):
+        return {key: part for key, part in whole.items() if str(key) in keys}
+    return tuple(part for number, part in enumerate(whole) if str(number) in keys)
+
+
+def _of_own_parts(agent: PPO, keys: Sequence[str]) -> nn.Module:
+    """The actor for rows of the parts that it sees, and of no others."""
+    space: Any = agent.observation_space
+    mask_size, whole = 0, ObservationEncoder(space)
+    if isinstance(space, MaskedObservation):
+        space, mask_size = space.observation, space.num_actions
+    own = ObservationEncoder(_with_own_parts(space, keys))
+    layout = own.layout.with_numbers(mask_size) if mask_size else own.layout
+    numbers = [part.numbers for key, part in whole.by_key.items() if key in keys]
+    end = whole.layout.num_numbers
+    kept = np.concatenate([np.arange(end)[part] for part in (*numbers, slice(end - mask_size, end))])
+    actor = deepcopy(agent.actor)
+    if isinstance(actor, NormalizedNetwork):
+        normalizer, moments = ObservationNormalizer(layout, whole.measured[kept]), actor.normalizer.moments
+        normalizer.moments.mean, normalizer.moments.variance = moments.mean[kept], moments.variance[kept]
+        actor.normalizer = normalizer
+    for module in list(actor.modules()):
+        if isinstance(module, EncodedNetwork):
+            convolutions = [layers for layers in module.convolutions if not isinstance(layers, nn.Identity)]
+            module.convolutions, module.parts = nn.ModuleList(convolutions), list(own.by_key.values())
+            module.end = layout.num_numbers - mask_size
+        if getattr(module, "layout", None) == whole.layout:
+            setattr(module, "layout", layout)  # noqa: B010 - torch types attributes as modules
+    return _without_empty_encoders(actor)
+
+
+def _without_empty_encoders(network: nn.Module) -> nn.Module:
+    """The network; in the place of parts that are joined as they are, the layers that follow."""
+    if isinstance(network, EncodedNetwork):
+        is_empty = not network.layout.images and all(isinstance(each, nn.Identity) for each in network.encoders)
+        return network.mlp if is_empty else network
+    for name, child in network.named_children():
+        found = _without_empty_encoders(child)
+        if found is not child:
+            is_nothing = isinstance(network, RecurrentNetwork) and isinstance(found, nn.Identity)
+            setattr(network, name, None if is_nothing else found)
+    return network
 
 
 def _factors(distribution: Distribution) -> list[Factor]:

@@ -37,7 +37,7 @@ from hybridppo.system.validation import whole
 PolicyOf = Callable[[str], str]
 """The name of the policy that an agent has, by the agent's name."""
 
-ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions")
+ALIKE = ("num_envs", "num_steps", "precision", "torch_threads", "squash_actions", "critic_observes")
 """What all configurations of a training have alike, for they are sampled together."""
 REFUSED = ("recurrent", "episodes_per_rollout", "use_sde")
 """Fields that cannot be had with several policies."""

@@ -45,11 +45,13 @@ TESTS: dict[str, str] = {
     "hybridppo/spaces": f"{SPACES} agents/ppo/test_ppo.py runners/test_evaluation.py",
     "hybridppo/rollouts": "hybridppo/rollouts agents/ppo/test_ppo.py runners/samplers",
     "hybridppo/networks/numpy_forms": f"hybridppo/networks {SPACES} hybridppo/test_golden.py",
+    "hybridppo/networks/numpy_forms/recurrent.py": "agents/ppo/test_memory.py",
     "hybridppo/rollouts/replay.py": "hybridppo/rollouts/test_replay.py runners/test_off_policy.py",
     "hybridppo/spaces/deterministic.py": "hybridppo/spaces/test_deterministic.py agents/ddpg/test_ddpg.py",
     "agents/ddpg": "agents/ddpg agents/test_every_agent.py",
-    "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py",
-    "agents/ppo": "agents/ppo runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
+    "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py "
+    "runners/test_many_agents_everywhere.py::test_agents_with_a_replay_buffer_say_that_they_learn_from_one",
+    "agents/ppo": "agents/ppo hybridppo/networks/test_modes.py runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
     "hybridppo/training/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
     "agents/ppo/loss.py": "agents/ppo/test_losses.py agents/ppo",
     "agents/ppo/memory.py": "test_faults_of_training.py hybridppo/spaces/test_images.py agents/ppo",
@@ -59,6 +61,7 @@ TESTS: dict[str, str] = {
         "hybridppo/compiled runners/samplers",
     ),
     "runners/samplers/episodes.py": "runners/samplers agents/ppo/test_memory.py",
+    "runners/samplers/tensor_block.py": "runners/samplers/test_tensor_sampler.py hybridppo/test_tensor_environments.py",
     "agents/ppo/stacked_rows.py": "agents/ppo/test_stacked_rows.py hybridppo/test_frame_stack.py",
     "hybridppo/rollouts/memory.py": "hybridppo/rollouts/test_episode_memory.py agents/ppo/test_memory.py",
     "runners/samplers": "runners/samplers hybridppo/system/test_seeds.py "

@@ -1,7 +1,7 @@
 """The configuration of PPO. Its defaults are those that learned best over eight environments, by measurement."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from hybridppo.agents.common.checks import (
     MOST_ROWS,
@@ -18,6 +18,7 @@ from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import PRECISIONS, Precision
 from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
 from hybridppo.rollouts.memory import MemoryLayout
+from hybridppo.spaces.rows import OWN, CriticObserves
 from hybridppo.spaces.state_dependent import ExplorationLayout
 from hybridppo.system.validation import SAME_RESULT
 
@@ -111,6 +112,10 @@ class PPOConfig:
     is exported with these alone."""
     critic_keys: tuple[str, ...] | None = None
     """Likewise, the parts that the critic sees, which may be more than an actor will ever have."""
+    critic_observes: CriticObserves = "own"
+    """With several agents, what the critic sees beside an agent's own observation: nothing ("own"), the observations of
+    all other agents of its environment, in their order ("all"), or the environment's state() ("state"). Actors see
+    their own alone: MAPPO (Yu et al., 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games")."""
     layer_norm: bool = False
     """Normalise each hidden layer before its activation. NumPy does not have it: sampling is torch's, and not in worker
     processes."""
@@ -161,7 +166,7 @@ class PPOConfig:
             self,
             optional=OPTIONAL,
             whole=("episodes_per_rollout", "num_minibatches"),
-            elsewhere=("recurrent", "encoder_sizes", "actor_keys", "critic_keys"),
+            elsewhere=("recurrent", "encoder_sizes", "actor_keys", "critic_keys", "critic_observes"),
         )
         check_encoders(self)
         check_keys(self, "actor_keys")
@@ -191,6 +196,12 @@ class PPOConfig:
             self._require("shared_trunk", len(self.hidden_sizes) > 0, "needs a hidden layer to share (hidden_sizes)")
             same = self.actor_keys == self.critic_keys
             self._require("shared_trunk", same, "cannot be had with different actor_keys and critic_keys: leave it out")
+        observes = get_args(CriticObserves)
+        self._require("critic_observes", self.critic_observes in observes, f"must be one of {', '.join(observes)}")
+        if self.critic_observes != "own":
+            alone = self.actor_keys is None and self.critic_keys is None and self.encoder_sizes is None
+            self._require("critic_observes", alone, "cannot be had with actor_keys, critic_keys or encoder_sizes")
+            self._require("critic_observes", not self.shared_trunk, "cannot be had with shared_trunk: leave one out")
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
         self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
@@ -246,6 +257,11 @@ class PPOConfig:
                 f"{self.num_steps}, sequence_length {self.sequence_length}): use fewer minibatches, or another "
                 "sequence_length",
             )
+
+    @property
+    def actor_parts(self) -> tuple[str, ...] | None:
+        """The parts of observations that the actor sees; None for all."""
+        return self.actor_keys if self.critic_observes == "own" else (OWN,)
 
     @property
     def memory(self) -> MemoryLayout | None:

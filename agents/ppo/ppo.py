@@ -48,8 +48,10 @@ from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
+from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
+from hybridppo.spaces.rows import OWN
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
 from hybridppo.system.validation import whole
@@ -133,6 +135,14 @@ class PPO:
         return self.critic.network if isinstance(self.critic, NormalizedNetwork) else self.critic
 
     @property
+    def given_space(self) -> gym.Space[Any]:
+        """Of the observations that `act` takes, without a mask: those that the environment gives an agent."""
+        space: Any = self.observation_space
+        given: Any = space.observation if isinstance(space, MaskedObservation) else space
+        found: gym.Space[Any] = given if self.config.critic_observes == "own" else given[OWN]
+        return found
+
+    @property
     def modules(self) -> list[nn.Module]:
         """All that has tensors."""
         return [self.actor, self.critic, self.cut, self._pool, self.normalization]
@@ -185,9 +195,10 @@ class PPO:
         """
         actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
         remind(actor, state, self.config.recurrent)
-        if self.config.actor_keys is not None:
-            self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_keys)
-            observation = self._own_parts.completed(observation)
+        if self.config.actor_parts is not None:
+            self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
+            own = observation if self.config.critic_observes == "own" else {OWN: observation}
+            observation = self._own_parts.completed(own)
         row = row_of(observation, action_mask, self.observation_space, self._encode)
         with float32_products(self.config.precision, self.parameters.values.device):
             actions = chosen(actor, row, self.distribution, deterministic)

@@ -18,7 +18,7 @@ from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
 from hybridppo.environments.new_objects import make_new
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
 from hybridppo.environments.parallel import is_parallel
 from hybridppo.environments.registration import import_modules, spec_of
 from hybridppo.environments.sync import SyncEnvironments
@@ -92,6 +92,13 @@ def make_environments(
         )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
+    if isinstance(options, CriticsOptions) and not isinstance(environments, ManyAgents):
+        with warned_of_closing(f"the {type(environments).__name__}"):
+            environments.close()
+        raise ConfigurationError(
+            f"critic_observes={options.critic_observes!r} is for PettingZoo's environments of several agents: leave it "
+            "out, or use critic_keys for a critic that sees other parts of observations"
+        )
     return environments
 
 
@@ -186,7 +193,10 @@ def _of_function(
             f"frame_stack={options.frame_stack} is for environments of one agent: leave it out, or stack within it"
         )
     source = _after(made, source)
-    return ManyAgents(source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks)
+    return ManyAgents(
+        source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
+        critic_observes=options.critic_observes if isinstance(options, CriticsOptions) else "own",
+    )  # fmt: skip
 
 
 def _after(made: Any, make: Callable[[], Any]) -> Callable[[], Any]:

@@ -22,6 +22,7 @@ from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import finite_test
 from hybridppo.spaces.of_agents import SpacesOfAgents
 from hybridppo.spaces.registry import each_of
+from hybridppo.spaces.rows import CriticObserves
 
 Array = NDArray[Any]
 
@@ -35,6 +36,7 @@ class ManyAgents(SubEnvironments):
         first: the number of the first among those of the run, for messages.
         on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
         action_masks: whether agents' infos say what each may do.
+        critic_observes: what rows have beside an agent's own observation, as `PPOConfig.critic_observes`.
 
     Raises:
         EnvError: if environments differ in a space, or in their agents.
@@ -48,8 +50,9 @@ class ManyAgents(SubEnvironments):
         on_error: OnEnvError = "raise",
         *,
         action_masks: bool = False,
+        critic_observes: CriticObserves = "own",
     ) -> None:
-        makes = partial(agents_environment, make, action_masks)
+        makes = partial(agents_environment, make, action_masks, critic_observes)
         sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
         model = cast(ParallelEnvironment, sub_environments[0].env)
         for sub_env in sub_environments:

@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from gymnasium.vector import AutoresetMode
 
 from hybridppo.errors import ConfigurationError, shown
+from hybridppo.spaces.rows import CriticObserves
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_seconds, require_whole
 
 if TYPE_CHECKING:
@@ -126,6 +127,21 @@ class EnvironmentOptions:
     def vectorization_of_evaluation(self) -> Vectorization:
         """How the environments of an evaluation are stepped: in the form that they were trained in, if compiled."""
         return "compiled" if self.vectorization == "compiled" else "auto"
+
+
+@dataclass(frozen=True)
+class CriticsOptions(EnvironmentOptions):
+    """The same for agents whose critics see more than they do themselves: what their configuration says."""
+
+    critic_observes: CriticObserves = "own"
+    """As `PPOConfig.critic_observes`."""
+
+
+def for_critics(options: EnvironmentOptions, config: Any) -> EnvironmentOptions:
+    """The options for agents of this configuration."""
+    observes: CriticObserves = getattr(config, "critic_observes", "own")
+    own = {each.name: getattr(options, each.name) for each in fields(EnvironmentOptions)}
+    return EnvironmentOptions(**own) if observes == "own" else CriticsOptions(**own, critic_observes=observes)
 
 
 def is_held_by_json(value: Any) -> bool:

@@ -19,6 +19,7 @@ from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.of_agents import SpacesOfAgents
+from hybridppo.spaces.rows import OWN, CriticObserves
 
 Array = NDArray[Any]
 
@@ -41,6 +42,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     Args:
         env: the environment.
         action_masks: whether what each agent may do, in its `info["action_mask"]`, is a part of its observation.
+        critic_observes: what rows have for critics beside an agent's own observation, as `PPOConfig.critic_observes`.
 
     Raises:
         EnvError: if it has no agents, or a space is not supported.
@@ -50,7 +52,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
     """Whether one agent acts in each step, the one in slot `turn`."""
     turn = 0
 
-    def __init__(self, env: Any, action_masks: bool = False) -> None:
+    def __init__(self, env: Any, action_masks: bool = False, critic_observes: CriticObserves = "own") -> None:
         self.env = env
         self.agents = _agents_of(env)
         observed, acted = _spaces_of(env, self.agents, "observation"), _spaces_of(env, self.agents, "action")
@@ -58,7 +60,10 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         if action_masks:
             observed = list(map(without_mask, observed))
         self._masked = list(map(MaskedObservation, observed, acted)) if action_masks else None
-        seen = observed if self._masked is None else self._masked
+        self._critic_observes = critic_observes
+        seen = whole = [self._with_critics_part(slot, observed) for slot in range(len(observed))]
+        if action_masks:
+            seen = list(map(MaskedObservation, whole, acted))
         self.agent = SimpleNamespace(observation_space=self._of_all(seen), action_space=self._of_all(acted))
         """The spaces that all agents have, or `SpacesOfAgents`."""
         self._unmasked = _encoders(observed)
@@ -68,10 +73,14 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
         self._own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
+        self._places: list[Any] = [slice(None)] * num_agents
+        """Where in its row what an agent observes itself lies, with its mask."""
+        if critic_observes != "own":
+            self._lay_out_for_critics(whole)
         # Observations that become rows as they are: the same memory, in their own shape.
         self._arrays = [
-            row.reshape(space.shape or ()) if isinstance(space, Box) and not action_masks else None
-            for row, space in zip(self._own_rows, observed, strict=True)
+            row[place].reshape(space.shape or ()) if isinstance(space, Box) and not action_masks else None
+            for row, place, space in zip(self._own_rows, self._places, observed, strict=True)
         ]
         self._dtype = None if encode.image is None else encode.dtype
         self.rewards = np.zeros(num_agents, np.float32)
@@ -98,6 +107,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._rows[:] = 0
         self.present[:] = False
         self._begin(seed)
+        self._fill_for_critics(self.present)
         self.require_finite()
         self._forget_the_missing()
         self._checks = min(self._checks, 1)
@@ -158,7 +168,9 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 raise BadValueError(f"its step returned no observation of agent {agent!r}, which has not left")
         if not observations.keys() <= self._names:
             self._refuse_newcomers(observations, terminations, truncations)
+        self._fill_for_critics(self.present)
         if has_lost_one:
+            self._end_episodes()
             self._forget_the_missing()
         self._checks = 0
         return self._rows, self.rewards, self.terminated, self.truncated, {}
@@ -201,10 +213,16 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                     "is what its return is bootstrapped from"
                 )
             self._write(slot, observation, info, has_ended=True)
+        else:
+            self._rows[slot] = 0
+
+    def _end_episodes(self) -> None:
+        """Keep the final observations of agents that were truncated in this step; their rows are zeros then."""
+        for slot in np.flatnonzero(self.truncated).tolist():
             own = self._own_rows[slot]
             self._encoders[slot].require_finite(f"{self._name_of(slot)}: its final observation", own)
             self.finals.append((slot, self._rows[slot].copy()))
-        self._rows[slot] = 0
+        self._rows[~self.present] = 0
 
     def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
         """Write the row of an agent."""
@@ -216,7 +234,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
                 observation = self._unmasked[slot].checked(observation)
             array = self._arrays[slot]
             if array is None:
-                self._own_rows[slot][...] = self._row(slot, observation, info, has_ended)
+                self._own_rows[slot][self._places[slot]] = self._row(slot, observation, info, has_ended)
                 return
             is_of_space = type(observation) is np.ndarray and observation.shape == array.shape
             if not is_of_space or (self._dtype is not None and observation.dtype != self._dtype):
@@ -227,8 +245,58 @@ class ParallelEnvironment(gym.Env[Any, Any]):
 
     def _row(self, slot: int, observation: Any, info: Any, has_ended: bool) -> Array:
         if self._masked is None:
-            return self._encoders[slot].one_to_copy(observation)
+            return self._unmasked[slot].one_to_copy(observation)
         return masked_row(self._masked[slot], observation, info, has_ended)
+
+    def _with_critics_part(self, slot: int, observed: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
+        """The space of what an agent and its critic see."""
+        if self._critic_observes == "own":
+            return observed[slot]
+        encoders = _encoders(observed)
+        if any(encode.layout.images for encode in encoders):
+            raise EnvError(
+                f"critic_observes={self._critic_observes!r} is for agents that observe numbers, and some observe images"
+            )
+        if self._critic_observes == "all":
+            size = sum(encode.size for number, encode in enumerate(encoders) if number != slot)
+            return gym.spaces.Dict({OWN: observed[slot], "others": Box(-np.inf, np.inf, (size,))})
+        space = getattr(self.env, "state_space", None)
+        if not isinstance(space, Box) or not callable(getattr(self.env, "state", None)):
+            raise EnvError(
+                f"critic_observes='state' needs an environment with state() and a state_space that is a Box, and that "
+                f"of {type(self.env).__name__} is {shown(space)}: use critic_observes='all'"
+            )
+        return gym.spaces.Dict({OWN: observed[slot], "state": Box(-np.inf, np.inf, (int(np.prod(space.shape)),))})
+
+    def _lay_out_for_critics(self, whole: Sequence[gym.Space[Any]]) -> None:
+        """Where own parts, and what critics see beside them, lie in rows."""
+        parts = [encode.by_key for encode in _encoders(whole)]
+        width = self._rows.shape[1]
+        numbers = [np.arange(width)[each[OWN].numbers] for each in parts]
+        beside = [np.arange(width)[next(part for key, part in each.items() if key != OWN).numbers] for each in parts]
+        num_masks = [0] * len(parts) if self._masked is None else [space.num_actions for space in self._masked]
+        sizes = [encode.size for encode in self._encoders]
+        self._places = [
+            np.append(own, np.arange(size - number, size)) if number else slice(own[0], own[-1] + 1)
+            for own, size, number in zip(numbers, sizes, num_masks, strict=True)
+        ]
+        self._beside: list[Array] = beside
+        # Of all rows in one: what others observe, and where it is to be.
+        flat = [slot * width + own for slot, own in enumerate(numbers)]
+        self._seen_by_others = [np.concatenate([*flat[:slot], *flat[slot + 1 :]]) for slot in range(len(flat))]
+
+    def _fill_for_critics(self, present: Array) -> None:
+        """Write what critics see beside the own parts of rows, which are there: of who is present, or was cut short."""
+        if self._critic_observes == "own":
+            return
+        if self._critic_observes == "state":
+            state = np.asarray(self.env.state(), np.float32).reshape(-1)
+            if len(state) != len(self._beside[0]):
+                raise BadValueError(f"its state() has {len(state)} numbers, and its state_space {len(self._beside[0])}")
+        flat = self._rows.reshape(-1)
+        for slot in np.flatnonzero(present | self.truncated).tolist():
+            others = state if self._critic_observes == "state" else flat[self._seen_by_others[slot]]
+            self._rows[slot, self._beside[slot]] = others
 
     def _own_part(self, row: Array, slot: int) -> Array:
         """The numbers of a row that are the agent's own, if agents have different numbers of them."""

@@ -11,6 +11,7 @@ import numpy as np
 from hybridppo.environments.checks import as_flag
 from hybridppo.environments.parallel import ParallelEnvironment, number_of
 from hybridppo.errors import BadValueError
+from hybridppo.spaces.rows import CriticObserves
 
 
 def takes_turns(made: Any) -> bool:
@@ -61,6 +62,7 @@ class TurnEnvironment(ParallelEnvironment):
         env = self.env
         for _ in range(len(self.agents) + 1):
             if not env.agents:
+                self._require_nobody()
                 break
             agent = env.agent_selection
             slot = self._slot_of(agent)
@@ -75,12 +77,24 @@ class TurnEnvironment(ParallelEnvironment):
                 self.infos = {agent: info}
                 self._write(slot, observation, info)
                 self.turn = slot
-                return
+                break
             if self.present[slot]:
                 self._leave(slot, observation, info, terminated, truncated)
             env.step(None)  # as PettingZoo wants it of agents whose episode has ended
         else:
             raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
+        self._fill_for_critics(np.arange(len(self.agents)) == self.turn)
+        self._end_episodes()
+
+    def _fill_for_critics(self, present: Any) -> None:
+        if self._critic_observes == "all":
+            for slot in np.flatnonzero(self.present).tolist():
+                if slot != self.turn:
+                    self._write(slot, self.env.observe(self.agents[slot]), self.env.infos[self.agents[slot]])
+        super()._fill_for_critics(present & self.present)
+
+    def _require_nobody(self) -> None:
+        """Refuse an end of the episode that some agents were not told of."""
         if self.present.any():
             slot = int(np.flatnonzero(self.present)[0])
             raise BadValueError(f"{self._name_of(slot)} is gone, and was neither terminated nor truncated")
@@ -92,8 +106,10 @@ class TurnEnvironment(ParallelEnvironment):
             raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents") from None
 
 
-def agents_environment(make: Callable[[], Any], action_masks: bool) -> ParallelEnvironment:
+def agents_environment(
+    make: Callable[[], Any], action_masks: bool = False, critic_observes: CriticObserves = "own"
+) -> ParallelEnvironment:
     """What `make` makes, as rows."""
     made = make()
     kind = TurnEnvironment if takes_turns(made) else ParallelEnvironment
-    return kind(made, action_masks)
+    return kind(made, action_masks, critic_observes)

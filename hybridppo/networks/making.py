@@ -78,7 +78,7 @@ class NetworkSettings(Protocol):
         ...
 
     @property
-    def actor_keys(self) -> tuple[str, ...] | None:
+    def actor_parts(self) -> tuple[str, ...] | None:
         """Of the parts of observations that the actor sees; None for all."""
         ...
 
@@ -132,7 +132,7 @@ def actor_and_critic(
         mask_size = distribution.mask_size
         if observation_space.mask_sizes != [size for _, size in kind_of(action_space).mask_parts]:
             raise EnvError(f"{observation_space} has not the mask of {action_space}: make them of one size")
-    parts = _Parts(encode, mask_size, config, generator, "actor_keys")
+    parts = _Parts(encode, mask_size, config, generator, "actor_parts")
     of_critic = parts.seeing("critic_keys")
     num_outputs = distribution.output_size - distribution.free_size
     if config.use_sde:  # of means alone: `PPOConfig` and `distribution_for` refuse what it cannot be had with
@@ -177,7 +177,8 @@ class _Parts:
 
     def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
         # DDPG's and TD3's configurations have no keys.
-        return parts_with_sizes(self._encode, self._config.encoder_sizes, getattr(self._config, keys, None), keys)
+        asked = getattr(self._config, keys, None)
+        return parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
 
     def seeing(self, keys: str) -> "_Parts":
         """The same, for a network that sees other parts of observations."""
@@ -266,8 +267,8 @@ def checked_networks(
         raise ConfigurationError(
             "networks of one's own say themselves how they explore, got use_sde=True: leave one of them out"
         )
-    for field in ("actor_keys", "critic_keys"):
-        if getattr(config, field, None) is not None:
+    for field, usual in (("actor_keys", None), ("critic_keys", None), ("critic_observes", "own")):
+        if getattr(config, field, usual) != usual:
             raise ConfigurationError(
                 f"networks of one's own take what they see of observations themselves, got {field}: leave it out"
             )

@@ -16,7 +16,7 @@ import torch
 from hybridppo._version import __version__
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.registry import AGENTS, AnyConfig, config_of_run, name_of
-from hybridppo.environments.options import EnvironmentOptions, EnvSource, is_held_by_json
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, is_held_by_json
 from hybridppo.errors import CheckpointError, ConfigurationError, RunDirectoryError, shown
 from hybridppo.placements.by_name import settings_of_result as placement_settings_of_result
 from hybridppo.run_directory.directory import RunDirectory
@@ -119,7 +119,7 @@ class Settings:
             env_id=read("env_id", str),
             env_is_registered=read("env_is_registered", bool),
             config=_attempt(file, "config", partial(config_of_run, agent, config)),
-            environment=_group(EnvironmentOptions, file, found),
+            environment=_group(CriticsOptions if "critic_observes" in found else EnvironmentOptions, file, found),
             run=_with_seed(_group(RunOptions, file, found), file),
             placement=read("placement", dict),
             observation_space=_attempt(

@@ -69,6 +69,14 @@ class MaskedObservation(gym.spaces.Box):
         """
         return self._joined(observation, self._choices.flat_mask(mask))
 
+    def mask_row(self, mask: Any) -> Array:
+        """The mask of a row, `[n]`.
+
+        Raises:
+            BadValueError: if it is not of its space.
+        """
+        return self._choices.flat_mask(mask)
+
     def row_without_choice(self, observation: Any) -> Array:
         """A row in which nothing is allowed, for the end of an episode."""
         return self._joined(observation, np.zeros(self.num_actions, np.float32))

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +20,9 @@ Array = NDArray[Any]
 _FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 _NUMBER = 4
 """Bytes of a number."""
+CriticObserves = Literal["own", "all", "state"]
+OWN = "own"
+"""The part of an observation that is the agent's own, if critics see more."""
 SMALLEST = 3
 """Pixels that a side must have, for a convolution to see more than one at a time."""
 LARGE = 36

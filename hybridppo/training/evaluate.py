@@ -11,7 +11,14 @@ from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.making import make_environments
-from hybridppo.environments.options import AutoresetName, EnvironmentOptions, EnvSource, OnEnvError, Vectorization
+from hybridppo.environments.options import (
+    AutoresetName,
+    EnvironmentOptions,
+    EnvSource,
+    OnEnvError,
+    Vectorization,
+    for_critics,
+)
 from hybridppo.interfaces import agents_of
 from hybridppo.networks.making import Networks
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
@@ -85,7 +92,7 @@ def evaluate_agent(
         action_masks=isinstance(any_space(agent.observation_space), MaskedObservation),
         frame_stack=num_frames_of(agent.observation_space),
     )
-    environments = made_for(agent, env, num_envs, options, own_number=True)
+    environments = made_for(agent, env, num_envs, for_critics(options, agent.config), own_number=True)
     bar = ProgressBar(enabled=progress, total=episodes, unit="episode", desc="evaluation", leave=False)
     try:
         products = float32_products(agent.config.precision, placement.sampling_device)
@@ -164,7 +171,9 @@ def evaluate_policies(
         ConfigurationError: if the policies are not those of the environment's agents.
         EnvError: if the environment has other spaces than an agent.
     """
-    environments = make_environments(env, min(num_envs, episodes), compiled_if_possible(env, EnvironmentOptions()))
+    trained = next((agent for agent in agents.values() if isinstance(agent, PPO)), None)
+    options = for_critics(EnvironmentOptions(), trained.config if trained is not None else None)
+    environments = make_environments(env, min(num_envs, episodes), compiled_if_possible(env, options))
     try:
         whose = policies_of(environments.agents, agents, policy_of)
         columns = list(columns_of(whose, agents).values())

@@ -26,7 +26,7 @@ from hybridppo.auto.auto import Auto, Choice
 from hybridppo.auto.named import PlacementChoice, resolve_placement
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.distribution.teams import team_of
-from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.options import EnvironmentOptions, EnvSource, for_critics
 from hybridppo.errors import ConfigurationError, LearnerLostError, TrainingInterrupted
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks
@@ -165,6 +165,7 @@ def train(
     config = config_asked_for(config, agent, loss, networks)
     if isinstance(config, PoliciesConfig):
         config = replace(config, played=tuple(played))
+    environment_options = for_critics(environment_options, config)
     if compiled:
         has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
         config, environment_options = compiled_options(env, config, environment_options, has_own_parts=has_own_parts)

@@ -45,15 +45,15 @@ class TorchPolicy(nn.Module):
 
     def __init__(self, agent: PPO) -> None:
         super().__init__()
-        self._keys = agent.config.actor_keys
-        self.actor = agent.actor if self._keys is None else _of_own_parts(agent, self._keys)
+        self._keys, seen = agent.config.actor_keys, agent.config.actor_parts
+        self.actor = agent.actor if seen is None else _of_own_parts(agent, seen)
         found = agent.distribution
         # The most probable action is the same, however others are drawn.
         self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
         space = agent.observation_space
         self._masked = space if isinstance(space, MaskedObservation) else None
         self.mask_size = 0 if self._masked is None else self._masked.num_actions
-        self.space = space if self._masked is None else self._masked.observation
+        self.space = agent.given_space
         if self._keys is not None:
             self.space = _with_own_parts(self.space, self._keys)
         self.encode = ObservationEncoder(self.space)
@@ -109,8 +109,7 @@ class TorchPolicy(nn.Module):
                 arrays.append(self.encode.layout.numbers(row)[None])
             arrays += [row[at].reshape(1, *leaf.image.shape) for leaf, at in self.images.values()]
         if self._masked is not None:
-            mask = self._masked.layout.numbers(self._masked.row(observation, action_mask))[-self.mask_size :]
-            arrays.append(mask[None])
+            arrays.append(self._masked.mask_row(action_mask)[None])
         if self.state_size:
             arrays.append(np.zeros((1, self.state_size), np.float32) if state is None else state)
         return arrays

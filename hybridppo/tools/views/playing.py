@@ -355,8 +355,9 @@ def _play(
         seen = env.observation_space(name)
         if isinstance(player.observation_space, MaskedObservation):
             seen = without_mask(seen)
-        spaces = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
-        require_spaces_of(player, spaces, masks_apart=True)
+        met = SimpleNamespace(observation_space=seen, action_space=env.action_space(name))
+        known = getattr(player, "given_space", player.observation_space)
+        require_spaces_of(SimpleNamespace(observation_space=known, action_space=player.action_space), met)
     found: list[tuple[float, int, str]] = []
     ended = steps = 0
     present: list[str] = []

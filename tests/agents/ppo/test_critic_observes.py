@@ -1,0 +1,200 @@
+"""Critics of several agents that see more than the agents: what rows hold, by hand, and everywhere."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from ppo_settings import ppo_config
+from toy_agents import Matching, ScriptedAgents, TakingTurns, Unlike
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, Mirrored, PPOConfig
+from hybridppo.environments.making import make_environments
+from hybridppo.environments.options import CriticsOptions
+
+SMALL = ppo_config(num_envs=4, num_steps=24, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+STEPS = 4 * 24 * 6
+
+
+class Stated(Matching):
+    """Agents in an environment that has a state: what each is to name, and how long it goes on."""
+
+    state_space = Box(0.0, 9.0, (4,))
+
+    def state(self) -> Any:
+        wanted = [self._wanted.get(agent, 0) for agent in self.possible_agents]
+        return np.array([*wanted, self._steps], np.float32)
+
+
+def turns(masks: bool = False) -> Any:
+    return TakingTurns(Observed(masks=masks), within=masks)
+
+
+class Observed(Matching):
+    """Agents that all observe, also those that have left."""
+
+
+def masked() -> Any:
+    return Stated(masks=True)
+
+
+SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "plain": (Stated, {}),
+    "masked": (masked, {"action_masks": True}),
+    "a policy for each kind": (Unlike, {}),
+}
+"""A further source joins by a line."""
+
+
+def train(name: str = "plain", observes: Any = "all", **options: Any) -> hybridppo.TrainResult:
+    env, own = SOURCES[name]
+    config = options.pop("config", replace(SMALL, critic_observes=observes))
+    config = {"sign": config, "pointer": config} if env is Unlike else config
+    arguments: dict[str, Any] = {"placement": "cpu", "seed": 0, "config": config, "total_steps": STEPS}
+    return hybridppo.train(env, **{**arguments, **own, **options}, progress=False)
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return torch.cat([agent.parameters.values.detach() for agent in result.agents.values()])
+
+
+def environments_of(make: Any, observes: Any, masks: bool = False) -> Any:
+    return make_environments(make, 1, CriticsOptions(action_masks=masks, critic_observes=observes))
+
+
+def test_rows_have_what_all_others_observe_in_their_order() -> None:
+    """Three agents that observe (episode, agent, steps); the second leaves after a step, the others are cut short."""
+    scripts = [[(3, "truncated")], [(1, "terminated")], [(3, "truncated")]]
+    environments = environments_of(partial(ScriptedAgents, scripts), "all")
+    assert environments.observation_space["others"].shape == (6,)
+    # The parts of a Dict are in the order of their keys: others, own.
+    first = [[0, i, 0] for i in range(3)]
+    rows = environments.reset(0)
+    assert rows.tolist() == [[*first[1], *first[2], *first[0]], [*first[0], *first[2], *first[1]],
+                             [*first[0], *first[1], *first[2]]]  # fmt: skip
+    rows, *_ = environments.step(np.zeros(3, np.int64))
+    gone = [0, 0, 0]
+    a, c = [0, 0, 1], [0, 2, 1]
+    assert rows.tolist() == [[*gone, *c, *a], [0] * 9, [*a, *gone, *c]]
+    environments.step(np.zeros(3, np.int64))
+    rows, *_, finals_of, finals = environments.step(np.zeros(3, np.int64))
+    assert finals_of == [0, 2]
+    a, c = [0, 0, 3], [0, 2, 3]
+    assert [final.tolist() for final in finals] == [[*gone, *c, *a], [*a, *gone, *c]]
+    assert rows[0].tolist() == [1, 1, 0, 1, 2, 0, 1, 0, 0]  # of the next episode
+    environments.close()
+
+
+def test_rows_have_the_state_of_the_environment() -> None:
+    environments = environments_of(masked, "state", masks=True)
+    rows = environments.reset(0)
+    (env,) = [environments.sub_environments[0].env.env]
+    for _ in range(3):
+        for i, agent in enumerate(env.possible_agents):
+            own, state, mask = rows[i, :4], rows[i, 4:8], rows[i, 8:]
+            assert own.tolist() == np.eye(4)[env._wanted[agent]].tolist()
+            assert state.tolist() == env.state().tolist()
+            assert mask.tolist() == env._allowed[agent].tolist()
+        rows, *_ = environments.step(np.array([env._wanted[agent] for agent in env.possible_agents]))
+    environments.close()
+
+
+def test_in_turns_all_are_observed_when_one_acts() -> None:
+    class Watched(TakingTurns):
+        infos: Any = {}  # noqa: RUF012
+
+        def observe(self, agent: str) -> Any:
+            return self._seen[agent]
+
+        def last(self) -> Any:
+            self.infos = self._infos
+            return super().last()
+
+    scripts = [[(3, "truncated")], [(3, "truncated")]]
+    environments = environments_of(lambda: Watched(ScriptedAgents(scripts)), "all")
+    rows = environments.reset(0)
+    assert rows[0].tolist() == [0, 1, 0, 0, 0, 0]
+    rows, *_ = environments.step(np.zeros(2, np.int64))
+    assert rows[1].tolist() == [0, 0, 0, 0, 1, 0]
+    rows, *_ = environments.step(np.zeros(2, np.int64))
+    assert rows[0].tolist() == [0, 1, 1, 0, 0, 1]
+    environments.close()
+
+
+KINDS = [(name, observes) for name in SOURCES for observes in ("all", "state") if (name, observes) != (
+    "a policy for each kind", "state")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "observes"), KINDS)
+def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, observes: Any, tmp_path: Path) -> None:
+    expected = values_of(train(name, observes))
+    run = tmp_path / "run"
+    ways: dict[str, dict[str, Any]] = {
+        "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True, verify=True)},
+        "workers": {"num_workers": 2},
+        "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluate_every": 100},
+    }
+    for way, options in ways.items():
+        assert torch.equal(values_of(train(name, observes, **options)), expected), way
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, env=SOURCES[name][0], progress=False, num_workers=2)
+    assert torch.equal(values_of(again), expected)
+    found = hybridppo.evaluate(run, env=SOURCES[name][0], episodes=2, progress=False)
+    assert len(found.returns) == len(found.agents)
+
+
+def test_agents_act_on_their_own_observation_alone(tmp_path: Path) -> None:
+    agent = train("masked", run_dir=tmp_path / "run").agent
+    assert agent.act(2, action_mask=np.array([1, 0, 0, 0], np.int8)) == 0
+    loaded = hybridppo.load(tmp_path / "run")
+    assert [loaded.act(i, action_mask=np.ones(4, np.int8)) for i in range(4)] == [
+        agent.act(i, action_mask=np.ones(4, np.int8)) for i in range(4)
+    ]
+    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz").steps_checked == 200
+
+
+def test_with_a_memory(tmp_path: Path) -> None:
+    config = replace(SMALL, critic_observes="all", recurrent="gru", recurrent_size=8, sequence_length=8)
+    expected = values_of(train(config=config))
+    assert torch.equal(values_of(train(config=config, num_workers=2)), expected)
+
+
+def test_policies_are_evaluated_by_themselves() -> None:
+    agents = train("a policy for each kind").agents
+    found = hybridppo.evaluate_policies(agents, Unlike, episodes=3)
+    assert set(found) == {"sign", "pointer"}
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "error", "message"),
+    [
+        (Matching, {"critic_observes": "state"}, EnvError, r"needs an environment with state\(\) and a state_space"),
+        (lambda: gym.make("CartPole-v1"), {"critic_observes": "all"}, ConfigurationError, "PettingZoo's environments"),
+        (
+            partial(Matching, space=Box(0, 255, (4, 4, 1), np.uint8)), {"critic_observes": "all"}, EnvError,
+            "is for agents that observe numbers, and some observe images",
+        ),
+        (Matching, {"critic_observes": "everything"}, ConfigurationError, "must be one of own, all, state"),
+        (Matching, {"critic_observes": "all", "shared_trunk": True}, ConfigurationError, "be had with shared_trunk"),
+        (Matching, {"critic_observes": "all", "actor_keys": ("own",)}, ConfigurationError, "be had with actor_keys"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(make: Any, config: dict[str, Any], error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        hybridppo.train(make, total_steps=64, config=PPOConfig(**config), placement="cpu", progress=False)
+
+
+def test_all_policies_have_the_same_kind_of_critic() -> None:
+    with pytest.raises(ConfigurationError, match="critic_observes must be the same for all policies"):
+        hybridppo.train(
+            Unlike, total_steps=64, config={"sign": SMALL, "pointer": replace(SMALL, critic_observes="all")},
+            placement="cpu", progress=False,
+        )  # fmt: skip

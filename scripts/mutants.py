@@ -51,7 +51,8 @@ TESTS: dict[str, str] = {
     "agents/ddpg": "agents/ddpg agents/test_every_agent.py",
     "runners/off_policy.py": "runners/test_off_policy.py agents/test_every_agent.py "
     "runners/test_many_agents_everywhere.py::test_agents_with_a_replay_buffer_say_that_they_learn_from_one",
-    "agents/ppo": "agents/ppo hybridppo/networks/test_modes.py runners/samplers/test_episode_sampler.py hybridppo/test_golden.py "
+    "agents/ppo": "agents/ppo hybridppo/networks/test_modes.py runners/samplers/test_episode_sampler.py "
+    "hybridppo/test_golden.py "
     "hybridppo/training/test_resume.py::test_an_update_that_is_broken_off_leaves_the_agent_as_it_was",
     "agents/ppo/loss.py": "agents/ppo/test_losses.py agents/ppo",
     "agents/ppo/memory.py": "test_faults_of_training.py hybridppo/spaces/test_images.py agents/ppo",

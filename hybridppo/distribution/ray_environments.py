@@ -15,6 +15,7 @@ from hybridppo.distribution.remote import RemoteEnvironments, packed
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.runners.workers.losses import Losses
 from hybridppo.runners.workers.transport import WorkerLostError
@@ -64,6 +65,7 @@ class RayEnvironments(Environments):
         self._restarts, self._seed = options.restarts, 0
         self._losses = Losses(num_workers, EnvError, f"{STEPS_TO_RECOVER} steps", "its unfinished episodes are")
         self._steps_since_loss = [0] * num_workers
+        self._steering: list[Steering] = []
         spaces = SimpleNamespace(observation_space=self.observation_space, action_space=self.action_space)
         setup = {"source": to_send(source), "options": options, "spaces": spaces, "num_envs": num_envs}
         role = "environment worker"
@@ -149,6 +151,16 @@ class RayEnvironments(Environments):
     def _start(self, worker: int, seed: int) -> None:
         self._pool.start(worker, seed)
         self._pool.wait_until_ready([worker])
+        for steering in self._steering:
+            self._answers([worker], "call", lambda i, steering=steering: ("steer", steering))  # type: ignore[misc]
+
+    def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
+        answers = self._answers(self._workers, "call", lambda i: ("steer", steering))
+        for answer in answers.values():
+            if isinstance(answer, WorkerLostError):
+                raise answer
+        self._steering = latest(self._steering, steering)
+        return [found for worker in self._workers for found in answers[worker][0]]
 
     def _replace(self, worker: int, lost: WorkerLostError, start: Callable[[int], None]) -> None:
         self._steps_since_loss[worker] = 0

@@ -10,6 +10,7 @@ import gymnasium as gym
 from numpy.typing import NDArray
 
 from hybridppo.environments.state.keeping import StateKeeper
+from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.spaces.observations import ObservationEncoder
 
@@ -88,6 +89,17 @@ class Environments(ABC):
         Raises:
             EnvError: where one fails, or returns what cannot be used: which one, and when.
         """
+
+    def steer(self, steering: Steering) -> list[Any]:
+        """Call a method, or set an attribute, in every environment; what each returned.
+
+        It is done again in an environment that is restarted.
+
+        Raises:
+            ConfigurationError: if the environments are no objects of Python, one by one.
+            EnvError: if an environment has no such method or attribute.
+        """
+        raise refused(f"{type(self).__name__}", "let the library step copies of one (vectorization='sync')")
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
         """Refuse rewards of the last steps, `[t, N]`, that are not finite, where `step` has not done so."""

@@ -190,6 +190,11 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self.present[:] = present
         self._forget_the_missing()
 
+    @property
+    def unwrapped(self) -> Any:
+        """The environment itself, without its wrappers."""
+        return getattr(self.env, "unwrapped", self.env)
+
     def close(self) -> None:
         """Close the environment."""
         close = getattr(self.env, "close", None)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hybridppo.environments.base import Environments, EnvState, closed, warned_of_closing
 from hybridppo.environments.checks import as_flag, checked_step, describe_action, describe_error, is_plain
 from hybridppo.environments.options import OnEnvError
+from hybridppo.environments.steering import Steering, latest
 from hybridppo.errors import BadValueError, EnvError
 from hybridppo.spaces.checks import reshaped
 from hybridppo.spaces.observations import ObservationEncoder
@@ -53,6 +54,8 @@ class SubEnvironment:
         """What it was last reset with."""
         self.times_restarted = 0
         self._make = make
+        self.steering: list[Steering] = []
+        """What is done again in an environment that is made in the place of this one."""
         self._on_error = on_error
         self._failures = 0
         self._is_checked = False
@@ -124,6 +127,8 @@ class SubEnvironment:
         spaces = self.env.observation_space, self.env.action_space
         self.close()
         self.env = self._make()
+        for steering in self.steering:
+            steering.apply(self.env)
         if (self.env.observation_space, self.env.action_space) != spaces:
             raise BadValueError(
                 f"its spaces are {self.env.observation_space} and {self.env.action_space}, not {spaces}"
@@ -231,6 +236,12 @@ class SubEnvironments(Environments):
         for sub_env, state in zip(self.sub_environments, states, strict=True):
             sub_env.load_state(state["sub_environment"])
         self._started_at = [self._num_steps - whole(state, "episode_steps") for state in states]
+
+    def steer(self, steering: Steering) -> list[Any]:  # noqa: D102 - as in the base
+        found = [steering.apply(sub_env.env) for sub_env in self.sub_environments]
+        for sub_env in self.sub_environments:
+            sub_env.steering = latest(sub_env.steering, steering)
+        return found
 
     def _reset(self, i: int, seed: int | None = None) -> None:
         """Begin an episode of the `i`-th environment."""

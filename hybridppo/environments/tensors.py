@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState, Step
 from hybridppo.environments.checks import describe_error
+from hybridppo.environments.steering import Steering
 from hybridppo.errors import BadValueError, ConfigurationError, EnvError, EnvStateError
 from hybridppo.spaces.on_tensors import TensorEncoder, on_device
 from hybridppo.system.accelerator import accelerator_of
@@ -201,6 +202,10 @@ class TensorEnvironments(Environments):
         raise self.failure(when, f"the {what} of environment {env}: {name} is {value:g}")
 
     # For evaluations
+
+    def steer(self, steering: Steering) -> list[Any]:
+        """As in the base: they are one object."""
+        return [steering.apply(self.env)]
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
         return on_host(self.begin(seed))

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hybridppo.environments.options import is_held_by_json
+from hybridppo.environments.steering import Steering
 from hybridppo.errors import CallbackError, ConfigurationError, shown
 from hybridppo.interfaces import Agent, Metrics
 from hybridppo.system.throttling import ThrottledWarning
@@ -26,6 +28,54 @@ Loggers = Callable[[Metrics], object] | Sequence[Callable[[Metrics], object]]
 """Functions of each iteration's metrics: one, or several."""
 
 logger = logging.getLogger(__name__)
+
+
+def _steer_nothing(steering: Steering) -> list[Any]:
+    return []
+
+
+class RunEnvironments:
+    """The environments of a training, wherever they are: in this process, in workers, or over Ray.
+
+    What is called and set is done in every environment, without its wrappers, between two rollouts: if a rollout is
+    under way, once it has ended. It is done again in an environment that is restarted, and when a run goes on. The
+    environments of evaluations are others, in which nothing is done.
+
+    Args:
+        steer: does it, and gives what each environment returned.
+    """
+
+    def __init__(self, steer: Callable[[Steering], list[Any]]) -> None:
+        self._steer = steer
+
+    def call(self, name: str, *arguments: Any) -> list[Any]:
+        """Call a method of every environment; what each returned, in their order.
+
+        The list is empty if the training is being stopped within a rollout; the method is then called when that has
+        ended.
+
+        Args:
+            name: of the method.
+            arguments: what JSON can hold: numbers, text, lists and dicts of those.
+
+        Raises:
+            EnvError: if the environments have no such method.
+            ConfigurationError: for other arguments, and environments that are no objects of Python.
+        """
+        return self._steer(Steering("call", name, _held(name, list(arguments))))
+
+    def set(self, name: str, value: Any) -> None:
+        """Set an attribute of every environment, which it has already; otherwise as `call`."""
+        self._steer(Steering("set", name, _held(name, [value])))
+
+
+def _held(name: str, values: list[Any]) -> list[Any]:
+    if not is_held_by_json(values):
+        raise ConfigurationError(
+            "environments.call and environments.set take what JSON can hold, so that a run can go on, and for "
+            f"{name!r} got {shown(values)}: pass numbers, text, lists or dicts"
+        )
+    return values
 
 
 @dataclass
@@ -42,6 +92,8 @@ class TrainingRun:
     """Iterations so far, including those before a resume."""
     env_steps: int = 0
     """Environment steps so far, including those before a resume."""
+    environments: RunEnvironments = field(default_factory=lambda: RunEnvironments(_steer_nothing))
+    """The environments that are trained in."""
     stopped_by: str | None = field(default=None)
     """Why a callback ends the training before its goal."""
 

@@ -32,7 +32,7 @@ from hybridppo.interfaces import Metrics
 from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
-from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, StopAtReturn, TrainingRun
+from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
@@ -274,6 +274,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         )
         stack.callback(sampler.close)
         seen = TrainingRun(agent, settings.to_json(), directory.path if directory is not None else None)
+        seen.environments = RunEnvironments(sampler.steer)
         own = [StopAtReturn(run.target_return)] if run.target_return is not None else []
         callbacks = Callbacks([*own, *job.reporting.callbacks], seen)
         evaluation_meanwhile = None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import EnvState
+from hybridppo.environments.steering import Steering, from_json, latest, refused
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
@@ -115,6 +116,10 @@ class BaseSampler(ABC):
         self._has_warned, self._skips_row_after_end = False, skips_row_after_end
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
         self._under_way: RolloutUnderWay | None = None
+        self.steering: list[Steering] = []
+        """What was done in the environments, of each method and attribute the latest."""
+        self._steering_due: list[Steering] = []
+        """What is to be done once the rollout under way has ended."""
         self.failure: str | None = None
         """Why the environments were given up, if they were."""
         self.by_policy: dict[str, PolicyCounts] = {}
@@ -195,6 +200,7 @@ class BaseSampler(ABC):
         if not self._is_complete(under_way.filled):
             raise Stopped
         self._under_way = None
+        self._steer_what_is_due()
         buffer = self._filled(under_way.buffer)
         if not self._has_warned:
             self._look_at_bounds(buffer)
@@ -224,6 +230,56 @@ class BaseSampler(ABC):
                 f"(num_steps={self.num_steps}, for {self._num_agents} agents that take turns)"
             )
         return self._rollout(steps, are_steps, finals, under_way.version)
+
+    def steer(self, steering: Steering) -> list[Any]:
+        """Call a method, or set an attribute, in every environment: once the rollout under way has ended.
+
+        Returns:
+            What each environment returned; nothing if the rollout under way was broken off, and it is done later.
+
+        Raises:
+            ConfigurationError: if these environments cannot be reached.
+            EnvError: if they have no such method or attribute.
+        """
+        self._require_steerable()
+        if self._under_way is not None:
+            self._wait_for(self._under_way)
+            if not self._is_complete(self._under_way.filled):
+                self._steering_due.append(steering)
+                return []
+        return self._steered(steering)
+
+    def _steered(self, steering: Steering) -> list[Any]:
+        found = self._steer(steering)
+        self.steering = latest(self.steering, steering)
+        return found
+
+    def _steer_what_is_due(self) -> None:
+        """What was asked for within a rollout that was broken off, and has ended now."""
+        due, self._steering_due = self._steering_due, []
+        for steering in due:
+            self._steered(steering)
+
+    def _steering_state(self) -> dict[str, Any]:
+        """What `_load_steering` takes, as JSON can hold it."""
+        return {
+            "steering": [list(each) for each in self.steering],
+            "steering_due": [list(each) for each in self._steering_due],
+        }
+
+    def _load_steering(self, state: dict[str, Any]) -> None:
+        """Do it again, in environments that are new. Earlier releases did not write it."""
+        self._steering_due = from_json(state.get("steering_due", []))
+        for steering in from_json(state.get("steering", [])):
+            self._steered(steering)
+
+    def _require_steerable(self) -> None:
+        """Refuse to steer environments that cannot be reached."""
+        raise refused(f"what a {type(self).__name__} steps", "train in one process, or with num_workers")
+
+    def _steer(self, steering: Steering) -> list[Any]:
+        """Do it in every environment, of which none is stepped now."""
+        raise NotImplementedError
 
     @property
     def is_under_way(self) -> bool:
@@ -372,6 +428,7 @@ class BaseSampler(ABC):
             "statistics": self.statistics.state(),
             "by_policy": {name: policy.state() for name, policy in self.by_policy.items()},
             "resetting": self._resetting.tolist(),
+            **self._steering_state(),
         }
         try:
             if self.failure is not None:
@@ -408,6 +465,7 @@ class BaseSampler(ABC):
         self.statistics.load_state(state["statistics"])
         for name, policy in self.by_policy.items():
             policy.load_state(state["by_policy"][name])
+        self._load_steering(state)
         reason = self._load_environments(tensors, state)
         if reason is None:
             resetting = state["resetting"]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.steering import Steering
 from hybridppo.environments.sub_environment import SubEnvironment, in_step
 from hybridppo.environments.sync import SyncEnvironments
 from hybridppo.errors import BadValueError, ConfigurationError
@@ -223,6 +224,12 @@ class EpisodeSampler(BaseSampler):
     def steps_sampled(self) -> int:
         """Like `env_steps`: a rollout under way is sampled again where a run goes on from a checkpoint."""
         return self.env_steps
+
+    def _require_steerable(self) -> None:
+        pass
+
+    def _steer(self, steering: Steering) -> list[Any]:
+        return self._environments.steer(steering)
 
     def _stepper_state(self) -> StepperState:
         """Nothing: every episode starts anew."""

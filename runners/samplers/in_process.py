@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, EnvState, closed
+from hybridppo.environments.steering import Steering
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.rollouts.memory import MemoryLayout
@@ -80,6 +81,12 @@ class Sampler(BaseSampler):
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
         return self._wait()
+
+    def _require_steerable(self) -> None:
+        pass
+
+    def _steer(self, steering: Steering) -> list[Any]:
+        return self._environments.steer(steering)
 
     def _stepper_state(self) -> StepperState:
         return self._stepper.state()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.environments.base import EnvState
+from hybridppo.environments.steering import Steering
 from hybridppo.environments.tensors import TensorEnvironments, TensorStep
 from hybridppo.errors import EnvStateError
 from hybridppo.interfaces import SamplingActor
@@ -181,6 +182,7 @@ class TensorSampler(BaseSampler):
         if not self._is_complete(under_way.filled):
             raise Stopped
         self._under_way = None
+        self._steer_what_is_due()
         with torch.no_grad():
             return self._read(under_way.version)
 
@@ -256,6 +258,12 @@ class TensorSampler(BaseSampler):
             self._state_of_actor = torch.zeros((self.num_envs, self._memory.state_size), device=self._device)
             self._starts = torch.ones(self.num_envs, dtype=torch.bool, device=self._device)
 
+    def _require_steerable(self) -> None:
+        pass
+
+    def _steer(self, steering: Steering) -> list[Any]:
+        return self._environments.steer(steering)
+
     def close(self) -> None:  # noqa: D102 - as in the base
         self.request_stop()
         self._environments.close()
@@ -270,6 +278,7 @@ class TensorSampler(BaseSampler):
             "has_told": self._has_told,
             "statistics": self._statistics.state(),
             "noise": self._noise.bit_generator.state,
+            **self._steering_state(),
         }
         try:
             if self.failure is not None:
@@ -304,6 +313,7 @@ class TensorSampler(BaseSampler):
         self._has_told = bool(state["has_told"])
         self._noise.bit_generator.state = state["noise"]
         self._statistics.load_state(state["statistics"])
+        self._load_steering(state)
         reason = self._load_environment(tensors, state["environments"])
         if reason is not None:
             self._statistics.drop_running()

@@ -14,6 +14,7 @@ from torch import nn
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.steering import Steering
 from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.forms import actor_form, arrays_of
@@ -175,6 +176,17 @@ class WorkerSampler(BaseSampler):
         ]
         return filled, sorted(finals, key=lambda final: final[:2])  # as one process would have found them
 
+    def _require_steerable(self) -> None:
+        pass
+
+    def _steer(self, steering: Steering) -> list[Any]:
+        found: list[Any] = []
+        for (of_worker, problem), _ in self._ask([("steer", steering)] * len(self._envs)):
+            if problem is not None:
+                raise EnvError(problem)
+            found += of_worker
+        return found
+
     def _stepper_state(self) -> StepperState:
         states, observations, remembered = [], [], []
         for (state, not_saved), _ in self._ask([("state", None)] * len(self._envs)):
@@ -237,6 +249,11 @@ class WorkerSampler(BaseSampler):
             self._transport.end(worker)
             self._transport.start(worker, seed)
             self._transport.wait_until_ready([worker])
+            for steering in self.steering:
+                self._transport.ask(worker, "steer", steering)
+                for _, answer in self._transport.answers([worker]):
+                    if isinstance(answer, WorkerLostError):
+                        raise answer
 
         try:
             self._losses.replace(worker, error, self._seed_of(worker), start)

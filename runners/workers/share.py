@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.registration import source_here
-from hybridppo.errors import EnvStateError
+from hybridppo.environments.steering import Steering
+from hybridppo.errors import ConfigurationError, EnvError, EnvStateError
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
 from hybridppo.runners.samplers.stepping import Flag, Stepper
 from hybridppo.system.seeds import seed_globals
@@ -65,8 +66,17 @@ class Share:
             return self.stepper.restart(value)
         if kind == "state":
             return self._state()
+        if kind == "steer":
+            return self._steer(value)
         assert kind == "load_state"
         return self._load_state(*value)
+
+    def _steer(self, steering: Steering) -> tuple[Any, str | None]:
+        """What each environment returned, or why that could not be done."""
+        try:
+            return self._environments.steer(steering), None
+        except (EnvError, ConfigurationError) as error:
+            return None, str(error)
 
     def _state(self) -> tuple[Any, str | None]:
         """The environments' state, or why it cannot be saved."""

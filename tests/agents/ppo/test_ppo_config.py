@@ -49,6 +49,8 @@ SWITCHES = (
         *(("convolutions", value) for value in ("resnet", "", None, 3, ["nature"])),
         *(("log_std_init", value) for value in (math.nan, math.inf, True, "0.5", [0.5], None)),
         *(("encoder_sizes", value) for value in ({}, {"a": []}, {"a": [0]}, {3: [8]}, [8], "a", True)),
+        *((name, value) for name in ("actor_keys", "critic_keys") for value in ((), "a", (1,), ("a", "a"), True)),
+        *(("critic_observes", value) for value in ("others", "", None, 3, ["all"])),
         *(("sde_sample_freq", value) for value in (0, -2, 1.5, True, "8", None, [8])),
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
@@ -76,6 +78,9 @@ def test_every_field_is_tried() -> None:
         "log_std_init",
         "sde_sample_freq",
         "encoder_sizes",
+        "actor_keys",
+        "critic_keys",
+        "critic_observes",
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried

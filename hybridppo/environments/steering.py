@@ -1,0 +1,57 @@
+"""Methods that a training calls, and attributes that it sets, in environments between two rollouts."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from hybridppo.errors import ConfigurationError, EnvError, shown
+
+
+class Steering(NamedTuple):
+    """One call of a method, or one attribute that is set."""
+
+    kind: Literal["call", "set"]
+    name: str
+    """Of the method, or of the attribute."""
+    arguments: Sequence[Any]
+    """Of the call, or the value alone."""
+
+    def apply(self, env: Any) -> Any:
+        """Do it in an environment, without its wrappers; what the method returns.
+
+        Raises:
+            EnvError: if the environment has no such method or attribute.
+        """
+        inner = getattr(env, "unwrapped", env)
+        known = getattr(inner, self.name, None)
+        if not hasattr(inner, self.name) or (self.kind == "call" and not callable(known)):
+            what = "method" if self.kind == "call" else "attribute"
+            raise EnvError(
+                f"environments.{self.kind}({self.name!r}): {type(inner).__name__} has no {what} {self.name!r}: define "
+                "it in the environment itself, not in a wrapper"
+            )
+        if self.kind == "call":
+            return known(*self.arguments)  # type: ignore[misc]  # it was looked at above
+        setattr(inner, self.name, self.arguments[0])
+        return None
+
+
+def refused(what: str, remedy: str) -> ConfigurationError:
+    """For environments that cannot be steered."""
+    return ConfigurationError(f"environments.call and environments.set cannot reach {what}: {remedy}")
+
+
+def latest(done: Sequence[Steering], one: Steering) -> list[Steering]:
+    """What is to be done again in an environment that is made anew: of each name, the latest."""
+    kept = [each for each in done if (each.kind, each.name) != (one.kind, one.name)]
+    return [*kept, one]
+
+
+def from_json(found: Any) -> list[Steering]:
+    """What a checkpoint has.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if not (isinstance(found, list) and all(isinstance(each, list) and len(each) == 3 for each in found)):
+        raise ValueError(f"steering is no list of calls: {shown(found)}")
+    return [Steering(*each) for each in found]

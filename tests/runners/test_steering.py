@@ -1,0 +1,227 @@
+"""Environments that a callback calls and sets: wherever they are, between rollouts, and again in new ones."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
+from toy_agents import Matching, TakingTurns
+
+import hybridppo
+from hybridppo import Callback, CallbackError, Mirrored, TD3Config
+from hybridppo.environments.torch_cartpole import TorchCartPole
+
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+BATCH = CONFIG.batch_size
+
+
+class Graded(gym.Env[Any, Any]):
+    """Rewards are `gain` times 1, plus the difficulty; an observation is the difficulty, so that it shows."""
+
+    observation_space = Box(-100.0, 100.0, (1,), np.float32)
+    action_space: Any = Discrete(2)
+
+    def __init__(self, fails: bool = False) -> None:
+        self.difficulty, self.gain, self._fails, self._life = 0.0, 1.0, fails, 0
+
+    def set_difficulty(self, difficulty: float) -> float:
+        self.difficulty = difficulty
+        return difficulty + 0.5
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.array([self.difficulty], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self._steps, self._life = self._steps + 1, self._life + 1
+        if self._fails and self._life == 40:
+            raise RuntimeError("the motor is stuck")
+        seen = np.array([self.difficulty], np.float32)
+        return seen, self.gain + self.difficulty, False, self._steps == 8, {}
+
+
+class Pulled(Graded):
+    """The same with an action that is a number."""
+
+    action_space = Box(-1.0, 1.0, (1,))
+
+
+class Harder(Callback):
+    """A curriculum: one more at the end of each iteration, and twice the gain from the second on."""
+
+    def __init__(self) -> None:
+        self.answers: list[list[Any]] = []
+        self.returns: list[float] = []
+
+    def on_iteration(self, run: Any, metrics: Any) -> None:
+        self.returns.append(metrics["episode_return_mean"])
+        self.answers.append(run.environments.call("set_difficulty", float(run.iteration)))
+        if run.iteration == 2:
+            run.environments.set("gain", 2.0)
+
+
+def train(env: Any = Graded, iterations: int = 5, **options: Any) -> tuple[hybridppo.TrainResult, Harder]:
+    harder = Harder()
+    arguments: dict[str, Any] = {"config": CONFIG, "seed": 0, "placement": "cpu", "progress": False}
+    callbacks = [harder, *options.pop("callbacks", ())]
+    result = hybridppo.train(env, total_steps=iterations * BATCH, callbacks=callbacks, **{**arguments, **options})
+    return result, harder
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+def test_what_is_called_and_set_holds_from_the_next_rollout_on() -> None:
+    _, harder = train()
+    assert harder.answers == [[i + 0.5] * 4 for i in range(1, 6)]
+    # Two episodes of 8 steps in each of 4 environments an iteration, and means over all so far.
+    each = [8.0, 16.0, 8.0 * 4, 8.0 * 5, 8.0 * 6]
+    assert harder.returns == pytest.approx([sum(each[: i + 1]) / (i + 1) for i in range(5)])
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "workers": {"num_workers": 2},
+    "wrapped": {"env": lambda: gym.wrappers.TimeLimit(Graded(), 1000)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_wherever_they_are(way: str) -> None:
+    (expected, by_hand), (found, harder) = train(), train(**WAYS[way])
+    assert torch.equal(values_of(found), values_of(expected))
+    assert (harder.answers, harder.returns) == (by_hand.answers, by_hand.returns)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_overlapped_it_is_done_when_the_rollout_under_way_has_ended(num_workers: int) -> None:
+    expected = train(placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=0)
+    found = train(placement=Mirrored("cpu", "cpu", max_lag=1), num_workers=num_workers)
+    assert torch.equal(values_of(found[0]), values_of(expected[0]))
+    assert found[1].returns == expected[1].returns
+    assert found[1].returns[:3] == pytest.approx([8.0, 8.0, (8.0 + 8.0 + 16.0) / 3])
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_run_goes_on_exactly(num_workers: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    expected, _ = train(run_dir=run, checkpoint_seconds=0)
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, env=Graded, callbacks=[Harder()], progress=False, num_workers=num_workers)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+class StopsWithin(Graded):
+    """Asks its process to stop, once, within a rollout of the fourth iteration."""
+
+    has_asked = False
+
+    def step(self, action: Any) -> Any:
+        if self.difficulty == 3.0 and self._steps == 5 and not StopsWithin.has_asked:
+            StopsWithin.has_asked = True
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+def test_a_run_that_was_broken_off_within_a_rollout_goes_on_exactly(tmp_path: Path) -> None:
+    StopsWithin.has_asked = True
+    expected, _ = train(StopsWithin)
+    StopsWithin.has_asked = False
+    run = tmp_path / "run"
+    assert train(StopsWithin, run_dir=run, on_interrupt="return")[0].interrupted
+    again = hybridppo.resume(run, env=StopsWithin, callbacks=[Harder()], progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_in_an_environment_that_is_restarted_it_is_done_again(num_workers: int) -> None:
+    result, harder = train(partial(Graded, fails=True), on_env_error="restart", num_workers=num_workers)
+    assert result.metrics["env_restarts"] > 0
+    assert harder.answers[-1] == [len(harder.answers) + 0.5] * 4  # lost rows are sampled in one iteration more
+    # A new environment begins with a difficulty of 0, and is set to that of its iteration before it acts.
+    assert harder.returns[-1] > 20.0
+
+
+def test_agents_and_whole_episodes_and_off_policy_and_tensors_are_steered() -> None:
+    told: list[Any] = []
+
+    class Tells(Callback):
+        def __init__(self, do: Callable[[Any], Any]) -> None:
+            self._do = do
+
+        def on_iteration(self, run: Any, metrics: Any) -> None:
+            told.append(self._do(run.environments))
+
+    quiet: dict[str, Any] = {"total_steps": 64, "seed": 0, "progress": False}
+    small = ppo_config(num_envs=2, num_steps=32, num_minibatches=2, hidden_sizes=(8,))
+    for make in (Matching, lambda: TakingTurns(Matching())):
+        hybridppo.train(
+            make, config=small, placement="cpu", callbacks=[Tells(lambda e: e.call("observation_space", "player 0"))],
+            **quiet,
+        )  # fmt: skip
+        assert told.pop() == [Discrete(4)] * 2
+    config = ppo_config(num_envs=1, episodes_per_rollout=2, num_minibatches=2, hidden_sizes=(8,))
+    hybridppo.train(
+        Graded, config=config, placement="cpu", callbacks=[Tells(lambda e: e.call("set_difficulty", 1.0))], **quiet
+    )
+    assert told.pop() == [1.5]
+    hybridppo.train(
+        Pulled, config=TD3Config(learning_starts=8, hidden_sizes=(8,), steps_per_iteration=32), placement="cpu",
+        callbacks=[Tells(lambda e: e.call("set_difficulty", 2.0))], **quiet,
+    )  # fmt: skip
+    assert told.pop() == [2.5]
+    hybridppo.train(
+        TorchCartPole(4), config=CONFIG, placement="cpu", callbacks=[Tells(lambda e: e.set("num_envs", 4))],
+        **quiet,
+    )  # fmt: skip
+    assert told.pop() is None
+
+
+class Does(Callback):
+    """Calls or sets something at the start."""
+
+    def __init__(self, do: Callable[[Any], Any]) -> None:
+        self._do = do
+
+    def on_start(self, run: Any) -> None:
+        self._do(run.environments)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("do", "message"),
+    [
+        (lambda e: e.call("set_gravity", 1.0), r"call\('set_gravity'\): Graded has no method 'set_gravity'"),
+        (lambda e: e.call("gain"), r"Graded has no method 'gain'"),
+        (lambda e: e.set("gravity", 1.0), r"environments.set\('gravity'\): Graded has no attribute 'gravity'"),
+        (lambda e: e.set("gain", np.float32(1.0)), "take what JSON can hold, .*, and for 'gain' got"),
+        (lambda e: e.call("set_difficulty", object()), "pass numbers, text, lists or dicts"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named(do: Any, message: str, num_workers: int) -> None:
+    with pytest.raises(CallbackError, match=message):
+        train(callbacks=[Does(do)], num_workers=num_workers)
+
+
+def test_a_vectorised_form_cannot_be_reached() -> None:
+    with pytest.raises(CallbackError, match=r"cannot reach .*let the library step copies of one"):
+        train("CartPole-v1", callbacks=[Does(lambda e: e.set("gravity", 9.0))])
+    _, harder = train(vectorization="sync")
+    assert len(harder.answers) == 5
+
+
+def test_learners_that_share_an_update_are_refused() -> None:
+    with pytest.raises(CallbackError, match="train in one process, or with num_workers"):
+        train(distribution=hybridppo.MultiLearner(learners=2, shards=2))

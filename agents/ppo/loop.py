@@ -32,6 +32,7 @@ class Learner(Protocol):
     """What loop and backends need of an agent."""
 
     config: PPOConfig
+    current: PPOConfig
     distribution: Distribution
     parameters: FlatParameters
     optimizer: FlatAdam
@@ -138,7 +139,7 @@ class Backend:
         """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""
         gradient = self._parameters.gradient
         norm: Tensor = gradient.norm()
-        gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        gradient.mul_((self._agent.current.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:

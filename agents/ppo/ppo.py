@@ -12,7 +12,7 @@ The update reads from top to bottom in four files: this one, `batch.py`, `loop.p
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,10 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch, orders_on
-from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loop import Exchange, OptimizationLoop
 from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, explained_variance, ppo_loss
@@ -52,7 +53,7 @@ from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import real, whole
 
 
 class PPO:
@@ -65,8 +66,11 @@ class PPO:
         seed: of the initial parameters and of the order of minibatches.
         loss: a loss of one's own, see `loss.py`; None for PPO's.
         networks: networks of one's own, see `hybridppo/networks/making.py`; None for the library's.
+        schedules: functions of the share of the training that is done, 0 to 1, by the fields whose values they give;
+            schedules with names are the configuration's.
 
     Raises:
+        ConfigurationError: for schedules of what cannot have any.
         EnvError: for spaces that are not supported.
     """
 
@@ -82,8 +86,13 @@ class PPO:
         seed: int = 0,
         loss: LossFunction | None = None,
         networks: Networks | None = None,
+        schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
         self.config = config = config if config is not None else PPOConfig()
+        self._schedules = Scheduled(schedules, SCHEDULABLE, config)
+        require_not_recorded(config, self._schedules.functions)
+        is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
+        self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
         self._loss: LossFunction = loss if loss is not None else ppo_loss
         self._networks = networks
         self.observation_space, self.action_space = observation_space, action_space
@@ -103,10 +112,9 @@ class PPO:
         self.cut = cut_for(self.memory)
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
         # eps as in the original ("37 details", 3).
-        self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
+        self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
         self.version, self.records_graphs = 0, config.cuda_graphs
         self.should_stop: Callable[[], bool] = _never
-        self._clip_range = config.clip_range
         self._make_exchange: Callable[[], Exchange] | None = None
         self._loop: OptimizationLoop | None = None
         self._loop_binding = 0
@@ -119,6 +127,16 @@ class PPO:
         if self._networks is not None:
             return checked_networks(self._networks, *spaces, self.config, seed)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
+
+    @property
+    def config(self) -> PPOConfig:
+        """The settings."""
+        return self._config
+
+    @config.setter
+    def config(self, config: PPOConfig) -> None:
+        self._config = self.current = config
+        """`current` has the values that schedules give now (`anneal`)."""
 
     @property
     def actor_network(self) -> nn.Module:
@@ -142,14 +160,15 @@ class PPO:
 
     @property
     def own(self) -> dict[str, object]:
-        """What it has that is not the library's, and only Python can make again: `agent`, `loss`, `networks`."""
+        """What only Python can make again, by the names of `train`'s arguments."""
         parts: dict[str, object] = {"agent": type(self)} if type(self) is not PPO else {}
         parts |= {"loss": self._loss} if self._loss is not ppo_loss else {}
+        parts |= {"schedules": self._schedules.functions} if self._schedules.functions else {}
         return parts | ({"networks": self._networks} if self._networks is not None else {})
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """What an optimizer step descends on a minibatch; a subclass may have another."""
-        return self._loss(inputs, self.config, clip_range)
+        return self._loss(inputs, self.current, clip_range)
 
     def advantages(self, **steps: Any) -> Tensor:
         """Estimates `[T, N]`, by generalised advantage estimation; a subclass may have others.
@@ -160,10 +179,10 @@ class PPO:
         return gae(**steps)
 
     def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
-        """A fresh agent of the same kind, spaces, loss and networks."""
-        return type(self)(
-            self.observation_space, self.action_space, config, seed=seed, loss=self._loss, networks=self._networks
-        )
+        """A fresh agent of the same kind, spaces and parts."""
+        parts = {name: part for name, part in self.own.items() if name != "agent"}
+        make: Callable[..., PPO] = type(self)
+        return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
@@ -196,18 +215,23 @@ class PPO:
         return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
-        """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
-        remaining = max(0.0, 1.0 - progress)
-        if self.config.anneal_learning_rate or self.config.pool_size > 1:
-            share = remaining if self.config.anneal_learning_rate else 1.0
-            self.optimizer.set_learning_rates(self._learning_rates(share))
-        if self.config.anneal_clip_range:
-            self._clip_range = remaining * self.config.clip_range
+        """Give `current` the values that schedules have when a share `progress` of the training is done, 0 to 1."""
+        adapted = {} if self._adaptive is None else {"learning_rate": self._adaptive.rate}
+        self.current = self._schedules.at(self.config, progress, **adapted)
+        if self.current is not self.config or self.config.pool_size > 1:
+            self.optimizer.set_learning_rates(self._learning_rates())
+        if self.normalization.rewards is not None:
+            self.normalization.rewards.gamma = self.current.gamma
 
-    def _learning_rates(self, share: float) -> dict[str, float]:
-        config = self.config
-        critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        return {"actor": share * config.learning_rate * self._pool.rate, "critic": share * critic}
+    def _learning_rates(self) -> dict[str, float]:
+        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
+        return {"actor": rate * self._pool.rate, "critic": rate if critic is None else critic}
+
+    def _set_adaptive_rate(self, rate: float) -> None:
+        assert self._adaptive is not None
+        self._adaptive.rate = rate
+        self.current = with_values(self.current, learning_rate=rate)
+        self.optimizer.set_learning_rates(self._learning_rates())
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
     def update(self, rollout: Rollout) -> Metrics:
@@ -227,7 +251,7 @@ class PPO:
         num_columns = rollout.rewards.shape[1]
         self.cut.fit(num_columns)
         self.normalization.fit(num_columns)
-        before = self._snapshot()
+        before, rate = self._snapshot(), self.current.learning_rate
         batch = loop.batch(rollout, partial(self.prepared, loop=loop))
         sizes = self.minibatch_sizes(batch)
         if sizes and loop.backend.written_in is not None and self._has_agreed is None:
@@ -237,9 +261,11 @@ class PPO:
         epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
         for order, weighed in self._epochs(batch, sizes) if sizes else ():
             try:
-                epochs.append(loop.epoch(weighed, order, sizes, self._clip_range))
+                epochs.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
             except Stopped:
                 self._put_back(*before)
+                if self._adaptive is not None:
+                    self._set_adaptive_rate(rate)
                 raise
             if self._has_gone_too_far(epochs[-1]):
                 # As if only the shuffles of the epochs that were made had been drawn.
@@ -260,10 +286,11 @@ class PPO:
         if not math.isfinite(variance_now):
             raise too_large(self.version, self.normalization, rollout, self._encode)
         if not all(map(math.isfinite, (*(values if sizes else ()), norm))):
-            raise divergence(self.version, self.config, rollout, rows, epochs, self.parameters.values.data)
+            raise divergence(self.version, self.current, rollout, rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
-        return {**metrics, **loop.metrics(), **self._pool.learned(rollout, measured, self._clip_range)}
+        metrics |= {**self._schedules.metrics(self.current), **loop.metrics()}
+        return {**metrics, **self._pool.learned(rollout, measured, self.current.clip_range)}
 
     def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, Any]]:
         """What each epoch has: the order of the rows, and the batch."""
@@ -324,10 +351,15 @@ class PPO:
         return self.loop()
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
-        if self.config.target_kl is None:
+        """Whether there is to be no further epoch. An adaptive learning rate follows the epoch."""
+        limit, adaptive = self.current.target_kl, self._adaptive
+        if limit is None and adaptive is None:
             return False
-        # Waits for the device, once an epoch: whether there is another depends on it.
-        return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
+        # Waits for the device, once an epoch: what comes next depends on it.
+        kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
+        if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
+            self._set_adaptive_rate(adaptive.rate)
+        return limit is not None and kl > limit
 
     @torch.no_grad()
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
@@ -345,7 +377,7 @@ class PPO:
 
         With a pool, seen from the policy as it is now; `share` of the clip range is this update's.
         """
-        config = self.config
+        config = self.current
         observations, finals = self.normalization.of_observations(rollout)
         values, final_values = self.cut.values(loop, observations, finals, rollout)
         rows, actions = observations[:-1].flatten(0, 1), rollout.actions.flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
@@ -425,7 +457,8 @@ class PPO:
         tensors |= {f"pool.{name}": tensor for name, tensor in pooled.items()}
         slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
-        return tensors, {"version": self.version, "order": self._order.bit_generator.state, **state}
+        state |= {"version": self.version, "order": self._order.bit_generator.state}
+        return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on from what `state` gave, on whatever device the agent is now.
@@ -459,6 +492,8 @@ class PPO:
                 slot.copy_(saved)
         if self.config.pool_size > 1:
             self._pool.load_state(parts["pool"], state, self.parameters.values.data)
+        if self._adaptive is not None:
+            self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
 

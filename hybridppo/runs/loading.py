@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hybridppo.agents.policies import ALIKE
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
     AnyAgent,
@@ -87,14 +86,13 @@ def agent_of(
     checkpoint: Checkpoint | None,
     *,
     agent: type[AnyAgent] | None = None,
-    loss: LossFunction | None = None,
-    networks: Networks | None = None,
+    **parts: Any,
 ) -> AnyAgent:
-    """The agent of a run, as it was at a checkpoint; None for as it began."""
+    """The agent of a run with parts of one's own, as it was at a checkpoint; None for as it began."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config
     kind = agent if agent is not None else agent_class(config)
     with explaining_memory(config, *spaces):
-        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
+        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
     if checkpoint is None:
         return made
     with fitting("the network that config.json describes"):

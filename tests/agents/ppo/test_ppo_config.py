@@ -10,7 +10,7 @@ import pytest
 from hybridppo import ConfigurationError, PPOConfig
 
 COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size")
-POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
+POSITIVE = ("learning_rate", "clip_range", "max_grad_norm", "desired_kl")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
 POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
@@ -50,6 +50,11 @@ SWITCHES = (
         *(("log_std_init", value) for value in (math.nan, math.inf, True, "0.5", [0.5], None)),
         *(("encoder_sizes", value) for value in ({}, {"a": []}, {"a": [0]}, {3: [8]}, [8], "a", True)),
         *(("sde_sample_freq", value) for value in (0, -2, 1.5, True, "8", None, [8])),
+        *(
+            ("schedules", value)
+            for value in ("cosine", "gamma", "gamma=tanh", "seed=linear", "gamma=linear:1.5", 3, None)
+        ),
+        *(("schedules", value) for value in ("entropy_coef=adaptive", "target_kl=linear", {"gamma": 0.5})),
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
         ("num_minibatches", 4096),
@@ -76,6 +81,7 @@ def test_every_field_is_tried() -> None:
         "log_std_init",
         "sde_sample_freq",
         "encoder_sizes",
+        "schedules",
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried

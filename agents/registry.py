@@ -42,7 +42,7 @@ AGENTS: dict[str, AgentKind] = {
         PPO,
         PPOConfig,
         explaining_memory_of_ppo,
-        parts=("loss", "networks", "schedules"),
+        parts=("loss", "networks", "advantages", "modules", "schedules"),
         before_its_field=BEFORE_ITS_FIELD,
     ),
     "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg, parts=("schedules",)),

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 
-OF_ONES_OWN = ("agent", "loss", "networks", "schedules")
+OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
 

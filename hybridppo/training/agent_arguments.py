@@ -31,6 +31,8 @@ def config_asked_for(
     Raises:
         ConfigurationError: where the arguments contradict one another, or one is none.
     """
+    if parts.get("modules") is not None and parts.get("loss") is None and agent is None:
+        raise ConfigurationError("modules are trained by a loss of one's own: pass loss=..., too, or leave them out")
     if isinstance(config, Mapping):
         policies = PoliciesConfig(config)
         for what, value in {"agent": agent, **parts}.items():

@@ -2,11 +2,12 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from typing_extensions import Unpack
 
 from hybridppo.agents.common.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
@@ -26,6 +27,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.reporting.callbacks import Callback, Loggers
+from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import ResumeKeywords
@@ -50,6 +52,8 @@ def resume(
     agent: type[AnyAgent] | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
+    advantages: AdvantageFunction | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
     schedules: Schedules | str | None = None,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
@@ -72,6 +76,8 @@ def resume(
         agent: the subclass that the run was started with, where it was.
         loss: the loss of one's own, likewise.
         networks: the function that makes networks of one's own, likewise.
+        advantages: the estimate of one's own, likewise.
+        modules: modules of the same shapes as those that the run was started with, likewise.
         schedules: those that were functions, likewise; those with names are saved.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
@@ -102,7 +108,10 @@ def resume(
             callbacks=callbacks,
             on_interrupt=on_interrupt,
         )
-        parts = {"loss": loss, "networks": networks, "schedules": _functions(schedules, settings)}
+        parts = {
+            "loss": loss, "networks": networks, "advantages": advantages, "modules": modules,
+            "schedules": _functions(schedules, settings),
+        }  # fmt: skip
         settings.require_own(agent=agent, **parts)
         env = settings.source(env)
         team = team_of(settings.run, settings.environment.worker_timeout)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
@@ -34,6 +35,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, StopAtReturn, TrainingRun
+from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
@@ -101,6 +103,8 @@ def train(
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
+    advantages: AdvantageFunction | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
     schedules: Schedules | str | None = None,
     policy_of: PolicyOf | None = None,
     run_dir: str | Path | None = None,
@@ -127,6 +131,10 @@ def train(
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
+        advantages: another estimate of advantages, a function with the arguments of
+            `hybridppo.rollouts.advantages.gae`.
+        modules: further networks, by name, for a loss of one's own: the agent has copies of them, `agent.modules_of`,
+            which are trained, saved and moved with it, at the actor's learning rate.
         schedules: of numbers of the configuration that change in the course of the training, by their names: a function
             that takes the share of the training that is done, 0 to 1, and gives the value; or a name, as in
             `PPOConfig.schedules`. See `hybridppo.agents.common.schedules`.
@@ -174,7 +182,9 @@ def train(
     names = tuple(config) if isinstance(config, Mapping) else ()
     config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
     named, functions = split_schedules(schedules)
-    parts = {"loss": loss, "networks": networks, "schedules": functions}
+    parts = {
+        "loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions,
+    }  # fmt: skip
     config = config_asked_for(config, agent, parts)
     if isinstance(config, PoliciesConfig):
         config = replace(config, played=tuple(played))

@@ -20,6 +20,7 @@ from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
 from hybridppo.rollouts.advantages import gae
+from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2)
 PLACEMENTS: dict[str, dict[str, Any]] = {
@@ -144,6 +145,23 @@ def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) 
         if kind == "modules":
             whole = hybridppo.load(saved, modules={"predictor": predictor()})
             assert torch.equal(whole.parameters.values, expected.agent.parameters.values)
+
+
+def test_an_update_that_is_broken_off_leaves_the_state_of_a_loss_as_it_was() -> None:
+    agent, rollouts, update = train(loss=Adaptive()).agent, [], PPO.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PPO, "update", lambda self, one: update(self, rollouts.append(one.map(torch.clone)) or one))
+        train()
+    before = agent.state()[1]
+    asked = iter([False, False, True])
+    agent.should_stop = lambda: next(asked)
+    with pytest.raises(Stopped):
+        agent.update(rollouts[0])
+    assert agent.state()[1] == before
+    agent.should_stop = lambda: False
+    metrics = agent.update(rollouts[0])
+    steps = [before["loss"]["coefficient"] * 1.1**i for i in range(1, 5)]
+    assert metrics["coefficient"] == pytest.approx(sum(steps) / 4)  # of the steps that were made, and no others
 
 
 def test_an_agent_like_another_has_a_state_of_its_own() -> None:

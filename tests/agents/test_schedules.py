@@ -11,6 +11,7 @@ import pytest
 import torch
 from learner_kinds import KINDS
 from ppo_settings import ppo_config
+from toy_agents import Matching
 
 import hybridppo
 from hybridppo import (
@@ -247,6 +248,19 @@ def test_named_schedules_are_those_of_every_policy_that_learns() -> None:
     config = PoliciesConfig({"a": CONFIG, "b": replace(CONFIG, schedules="gamma=linear")}, played=("a",))
     found: Any = with_schedules(config, {"learning_rate": "cosine"})
     assert [each.schedules for each in found.policies.values()] == ["", "gamma=linear,learning_rate=cosine"]
+
+
+def test_several_policies_have_named_schedules_and_go_on_exactly(tmp_path: Path) -> None:
+    config = {"one": CONFIG, "two": replace(CONFIG, schedules="clip_range=linear")}
+    options: dict[str, Any] = {"env": Matching, "policy_of": lambda name: "one" if name.endswith("0") else "two"}
+    options |= {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": "linear"}}
+    expected = train(**options).agent
+    assert train(**options, run_dir=tmp_path / "run", on_iteration=stopping_after(1)).interrupted
+    resumed = hybridppo.resume(tmp_path / "run", env=Matching, progress=False)
+    assert "two/clip_range" in resumed.metrics
+    for one, other in zip(expected.agents.values(), resumed.agents.values(), strict=True):
+        assert torch.equal(one.parameters.values, other.parameters.values)
+        assert one.optimizer.learning_rates == other.optimizer.learning_rates
 
 
 REFUSED = {

@@ -39,10 +39,14 @@ class AgentKind:
 
 AGENTS: dict[str, AgentKind] = {
     "ppo": AgentKind(
-        PPO, PPOConfig, explaining_memory_of_ppo, parts=("loss", "networks"), before_its_field=BEFORE_ITS_FIELD
+        PPO,
+        PPOConfig,
+        explaining_memory_of_ppo,
+        parts=("loss", "networks", "advantages", "modules", "schedules"),
+        before_its_field=BEFORE_ITS_FIELD,
     ),
-    "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg),
-    "td3": AgentKind(TD3, TD3Config, explaining_memory_of_ddpg),
+    "ddpg": AgentKind(DDPG, DDPGConfig, explaining_memory_of_ddpg, parts=("schedules",)),
+    "td3": AgentKind(TD3, TD3Config, explaining_memory_of_ddpg, parts=("schedules",)),
 }
 """By the name that `config.json` and the command line have for them."""
 

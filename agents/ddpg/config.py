@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from hybridppo.agents.common.checks import MOST_ROWS, MOST_THREADS, check_hidden_layers, check_types, require
+from hybridppo.agents.common.schedules import check_schedules, parsed
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.mlp import Activation
 from hybridppo.networks.precision import Precision
@@ -11,6 +12,8 @@ from hybridppo.system.validation import SAME_RESULT
 
 OPTIONAL = ("gradient_steps", "critic_learning_rate", "torch_threads")
 """Numbers that may be None."""
+SCHEDULABLE = ("learning_rate", "critic_learning_rate")
+"""Numbers that may have a schedule."""
 
 BufferSide = Literal["learner", "host"]
 Exploration = Literal["gaussian", "ou"]
@@ -43,6 +46,9 @@ class DDPGConfig:
     """Adam's step size."""
     critic_learning_rate: float | None = None
     """The critic's own step size; None for the same as the actor's."""
+    schedules: str = ""
+    """Learning rates that change in the course of the training, with names of schedules: linear, cosine or constant,
+    with a share of the training for a warm-up, as "learning_rate=cosine:0.05". A dict or JSON will do."""
     gamma: float = 0.99
     """Discount per step."""
     n_steps: int = 1
@@ -77,6 +83,7 @@ class DDPGConfig:
         check_types(self, optional=OPTIONAL, whole=("gradient_steps", "torch_threads"))
         for name in self._counts:
             require(self, name, 1 <= getattr(self, name) <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
+        check_schedules(self, SCHEDULABLE)
         require(self, "learning_starts", self.learning_starts >= 0, "must not be negative")
         for name in ("gradient_steps", "critic_learning_rate", "torch_threads"):
             require(self, name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
@@ -95,6 +102,11 @@ class DDPGConfig:
     _counts = (
         "num_envs", "train_frequency", "batch_size", "buffer_size", "steps_per_iteration", "n_steps",
     )  # fmt: skip
+
+    @property
+    def named_schedules(self) -> dict[str, str]:
+        """The schedules that have names, by field."""
+        return parsed(self.schedules)
 
     @property
     def num_critics(self) -> int:
@@ -158,6 +170,11 @@ class TD3Config(DDPGConfig):
         require(self, "policy_delay", 1 <= self.policy_delay <= MOST_ROWS, f"must lie between 1 and {MOST_ROWS}")
         for name in ("target_noise_std", "target_noise_clip"):
             require(self, name, getattr(self, name) >= 0, "must not be negative")
+
+    @property
+    def named_schedules(self) -> dict[str, str]:
+        """The schedules that have names, by field."""
+        return parsed(self.schedules)
 
     @property
     def num_critics(self) -> int:

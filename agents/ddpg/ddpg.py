@@ -10,7 +10,7 @@ whenever the actor is stepped, as in TD3; observations are not normalised, and w
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,11 +23,12 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, remind, row_of
 from hybridppo.agents.common.saving import save_agent
-from hybridppo.agents.ddpg.config import DDPGConfig, TD3Config
+from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
+from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
 from hybridppo.agents.ddpg.gradient_steps import STATISTICS, AutogradSteps, CapturedSteps, GradientSteps, Learner
 from hybridppo.agents.ddpg.memory import require_memory
 from hybridppo.agents.ddpg.networks import Critics, actor_and_critics
-from hybridppo.errors import CheckpointError, TrainingError
+from hybridppo.errors import CheckpointError, ConfigurationError, TrainingError
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import PartAdam
 from hybridppo.networks.modes import depend_on_training, noise_from
@@ -89,8 +90,11 @@ class DDPG:
         action_space: of one environment: a `Box` of finite bounds.
         config: the settings.
         seed: of the initial parameters, and of what is drawn from the replay buffer.
+        schedules: functions of the share of the training that is done, 0 to 1, by the learning rates that they give;
+            schedules with names are the configuration's.
 
     Raises:
+        ConfigurationError: for schedules of what cannot have any.
         EnvError: for spaces that are not supported.
     """
 
@@ -106,8 +110,14 @@ class DDPG:
         config: DDPGConfig | None = None,
         *,
         seed: int = 0,
+        schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
         self.config = config = config if config is not None else self._default_config()
+        self._schedules = Scheduled(schedules, SCHEDULABLE, config)
+        if self._schedules.fields and config.cuda_graphs:
+            raise ConfigurationError(
+                "cuda_graphs records the learning rates, which have schedules: leave one of them out"
+            )
         self.observation_space, self.action_space = observation_space, action_space
         self.exploration = self.made_exploration()
         self.distribution: Distribution = self.exploration.actions
@@ -121,8 +131,7 @@ class DDPG:
             self.actor, self.critics = self.made_networks(torch.Generator().manual_seed(initial))
         self.critic: nn.Module = self.critics
         self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
-        critic_rate = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        self.optimizer = PartAdam(self.parameters, {"actor": config.learning_rate, "critic": critic_rate})
+        self.optimizer = PartAdam(self.parameters, _learning_rates(config))
         # Beside the moments, which lie where the parameters do: a placement moves them together.
         values = self.parameters.values.data
         self.optimizer.state[self.parameters.values] |= {
@@ -166,12 +175,15 @@ class DDPG:
 
     @property
     def own(self) -> dict[str, object]:
-        """What only Python can make again: `agent`, if its class has no name of its own for files."""
-        return {} if "name" in vars(type(self)) else {"agent": type(self)}
+        """What only Python can make again: `agent`, if its class has no name of its own for files, and `schedules`."""
+        parts: dict[str, object] = {} if "name" in vars(type(self)) else {"agent": type(self)}
+        return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def like(self, config: DDPGConfig, *, seed: int = 0) -> "DDPG":
-        """A fresh agent of the same kind and spaces."""
-        return type(self)(self.observation_space, self.action_space, config, seed=seed)
+        """A fresh agent of the same kind, spaces and schedules."""
+        parts = {name: part for name, part in self.own.items() if name != "agent"}
+        make: Callable[..., DDPG] = type(self)
+        return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
@@ -201,7 +213,9 @@ class DDPG:
         return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
-        """Nothing is scheduled."""
+        """Set the learning rates for a share `progress` of the training done, 0 to 1."""
+        if self._schedules.fields:
+            self.optimizer.set_learning_rates(_learning_rates(self._schedules.at(self.config, progress)))
 
     def new_replay(self) -> Replay:
         """An empty replay buffer, where the configuration says: with the parameters, or on the host.
@@ -324,7 +338,11 @@ class DDPG:
         metrics = dict(zip(STATISTICS, means, strict=True))
         self._counts |= {"measured": 0, "measured_actor": 0}
         metrics |= self._steps.metrics() if self._steps is not None else {}
-        return {**metrics, "gradient_steps": self._counts["gradient_steps"], "learning_rate": self.config.learning_rate}
+        return {
+            **metrics,
+            "gradient_steps": self._counts["gradient_steps"],
+            "learning_rate": self.optimizer.learning_rates["actor"],
+        }
 
     def require_finite(self) -> list[float]:
         """The sums of `STATISTICS` since the last `take_metrics`.
@@ -397,6 +415,11 @@ class TD3(DDPG):
     @staticmethod
     def _default_config() -> DDPGConfig:
         return TD3Config()
+
+
+def _learning_rates(config: DDPGConfig) -> dict[str, float]:
+    critic = config.critic_learning_rate
+    return {"actor": config.learning_rate, "critic": config.learning_rate if critic is None else critic}
 
 
 def _never() -> bool:

@@ -32,6 +32,8 @@ class Batch:
     """With a pool, `[B]`: how much more probable each action was before the update than when it was taken."""
     shares: Tensor | None = None
     """With a pool, `[B]`: how much of the clip range is this update's; the same in every row."""
+    old_outputs: Tensor | None = None
+    """For a loss of one's own, `[B, outputs]`: the actor's before the update."""
 
     @classmethod
     def joined(cls, parts: "Sequence[Batch]") -> "Batch":
@@ -97,6 +99,10 @@ class Batch:
     def with_columns(self, **columns: Tensor) -> "Batch":
         """The same steps with other numbers beside them, `[B]` each, by their names."""
         return replace(self, **columns)
+
+    def with_old_outputs(self, outputs: Tensor) -> "Batch":
+        """The same steps with the actor's outputs before the update, as `Backend.outputs_of` gives them."""
+        return replace(self, old_outputs=outputs)
 
     def split(self, sizes: Sequence[int]) -> "Iterator[Batch]":
         """The batch cut into parts of these sizes, as views."""

@@ -205,7 +205,7 @@ class CompiledBackend(Backend):
 
     def _views(self, clip_range: float) -> tuple[tuple[Array, ...], Array]:
         """Parameters, gradient and both moments, and the number of steps so far; settings are written."""
-        config, optimizer, settings = self._agent.config, self._agent.optimizer, self._settings
+        config, optimizer, settings = self._agent.current, self._agent.optimizer, self._settings
         slots = optimizer.state[self._agent.parameters.values]
         step = array_of(slots["step"])
         settings[loops.CLIP_RANGE], settings[loops.CLIP_RANGE_VF] = clip_range, config.clip_range_vf or 0.0

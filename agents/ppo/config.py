@@ -1,5 +1,6 @@
 """The configuration of PPO. Its defaults are those that learned best over eight environments, by measurement."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from hybridppo.agents.common.checks import (
     check_types,
     require,
 )
+from hybridppo.agents.common.schedules import check_schedules, parsed
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
@@ -30,6 +32,13 @@ COUNTS = (
     "num_envs", "num_steps", "num_epochs", "recurrent_size", "sequence_length", "pool_size"
 )  # fmt: skip
 """Numbers of things, of which there is one at least."""
+SCHEDULABLE = (
+    "learning_rate", "critic_learning_rate", "clip_range", "clip_range_vf", "entropy_coef", "value_coef",
+    "max_grad_norm", "target_kl", "desired_kl", "gamma", "gae_lambda",
+)  # fmt: skip
+"""Numbers that may have a schedule."""
+RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
+"""Those that `cuda_graphs` records as they are."""
 USUAL_MINIBATCHES = 32
 """How many an epoch has where nobody said,"""
 USUAL_MINIBATCH_SIZE = 64
@@ -69,7 +78,14 @@ class PPOConfig:
     critic_learning_rate: float | None = None
     """The critic's own step size; None for the same as the actor's."""
     anneal_learning_rate: bool = False
-    """Lower the learning rate linearly to zero over the training."""
+    """Lower the learning rate linearly to zero over the training, and the critic's own with it."""
+    schedules: str = ""
+    """Numbers that change in the course of the training, with names of schedules: linear, cosine or constant, with
+    a share of the training for a warm-up, as "learning_rate=cosine:0.05,entropy_coef=linear"; learning_rate may be
+    adaptive. A dict or JSON will do."""
+    desired_kl: float = 0.01
+    """With learning_rate=adaptive, the approximate KL divergence of an epoch that the rate is to keep to: above
+    twice as much it is divided by 1.5, below half as much multiplied, within 1e-5 and 1e-2."""
     gamma: float = 0.99
     """Discount per step."""
     gae_lambda: float = 0.95
@@ -172,6 +188,7 @@ class PPOConfig:
         check_keys(self, "actor_keys")
         check_keys(self, "critic_keys")
         self._check_numbers()
+        self._check_schedules()
         self._check_networks()
         if self.episodes_per_rollout is None:
             self._check_minibatches()
@@ -220,7 +237,7 @@ class PPOConfig:
             self._require(name, (getattr(self, name) or 1) <= limit, f"must be at most {limit}")
         rows = f"num_envs * num_steps must be at most {MOST_ROWS}"
         self._require("num_steps", self.batch_size <= MOST_ROWS, f"is too large: {rows}")
-        for name in ("learning_rate", "clip_range", "max_grad_norm"):
+        for name in ("learning_rate", "clip_range", "max_grad_norm", "desired_kl"):
             self._require(name, getattr(self, name) > 0, "must be greater than 0")
         for name in ("entropy_coef", "value_coef"):
             self._require(name, getattr(self, name) >= 0, "must not be negative")
@@ -228,6 +245,14 @@ class PPOConfig:
             self._require(name, getattr(self, name) is None or getattr(self, name) > 0, "must be None or above 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "must lie between 0 and 1")
+
+    def _check_schedules(self) -> None:
+        check_schedules(self, SCHEDULABLE, adaptive=True)
+        named = parsed(self.schedules)
+        for what in ("learning_rate", "clip_range"):
+            twice = getattr(self, f"anneal_{what}") and what in named
+            self._require(f"anneal_{what}", not twice, f"and schedules both say what {what} does: leave one out")
+        require_not_recorded(self, named)
 
     def _check_minibatches(self) -> None:
         self._require(
@@ -307,9 +332,29 @@ class PPOConfig:
             return most
         return next(count for count in range(most, 0, -1) if samples % count == 0)
 
+    @property
+    def named_schedules(self) -> dict[str, str]:
+        """The schedules that have names, by field."""
+        named = parsed(self.schedules)
+        if self.anneal_learning_rate:
+            rates = ("learning_rate",) if self.critic_learning_rate is None else SCHEDULABLE[:2]
+            named = dict.fromkeys(rates, "linear") | named
+        return named | ({"clip_range": "linear"} if self.anneal_clip_range else {})
+
     def _require(self, field: str, holds: bool, rule: str) -> None:
         require(self, field, holds, rule)
 
     def to_json(self) -> dict[str, Any]:
         """The fields, as JSON can hold them; `PPOConfig(**fields)` makes it again."""
         return asdict(self)
+
+
+def require_not_recorded(config: PPOConfig, scheduled: Iterable[str]) -> None:
+    """Refuse schedules of numbers that are recorded once and replayed.
+
+    Raises:
+        ConfigurationError: naming the number.
+    """
+    for name in scheduled:
+        fits = name not in RECORDED or not config.cuda_graphs
+        require(config, "cuda_graphs", fits, f"records {name}, which has a schedule: leave one of them out")

@@ -8,7 +8,7 @@ A backend computes the gradient: `Backend`, by autograd, for any loss and any ne
 learners share an update, an `Exchange` brings their gradients together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.agents.ppo.loss import TAKEN, Loss, LossInputs, approx_kl, clip_fraction
+from hybridppo.errors import ConfigurationError
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.modes import learning_mode
 from hybridppo.networks.parameters import FlatParameters
@@ -32,11 +33,13 @@ class Learner(Protocol):
     """What loop and backends need of an agent."""
 
     config: PPOConfig
+    current: PPOConfig
     distribution: Distribution
     parameters: FlatParameters
     optimizer: FlatAdam
     version: int
     should_stop: Callable[[], bool]
+    modules_of: nn.ModuleDict
 
     @property
     def actor_network(self) -> nn.Module:
@@ -62,6 +65,55 @@ class Learner(Protocol):
         ...
 
 
+class Extras:
+    """What a loss of one's own measures besides (`Loss.extra`), a row for each minibatch of an update."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self._rows: list[Tensor] = []
+
+    def add(self, extra: Mapping[str, Tensor | float], device: torch.device) -> None:
+        """Note what was measured of a minibatch.
+
+        Raises:
+            ConfigurationError: if something is no scalar, or has the name of another metric or others than before.
+        """
+        if tuple(extra) != self.names:
+            self._take_names(extra)
+        numbers = [torch.as_tensor(value, dtype=torch.float32, device=device).detach() for value in extra.values()]
+        for name, number in zip(extra, numbers, strict=True):
+            if number.numel() != 1:
+                shape = list(number.shape)
+                raise ConfigurationError(f"extra[{name!r}] of a loss must be a scalar, got {shape}: take its mean")
+        self.put(torch.stack([number.reshape(()) for number in numbers]))
+
+    def _take_names(self, extra: Mapping[str, Tensor | float]) -> None:
+        if self.names:
+            raise ConfigurationError(
+                f"extra of a loss must have the same names in every minibatch, had {', '.join(self.names)} and then "
+                f"{', '.join(extra) or 'none'}"
+            )
+        if taken := [name for name in extra if name in TAKEN]:
+            raise ConfigurationError(f"extra[{taken[0]!r}] of a loss has the name of another metric: give it another")
+        self.names = tuple(extra)
+
+    def put(self, row: Tensor) -> None:
+        """Note the numbers of a minibatch, `[E]`."""
+        self._rows.append(row)
+
+    def pop(self, like: Tensor) -> Tensor:
+        """The last row, which is forgotten; `[0]` without names."""
+        return self._rows.pop() if self.names else like.new_empty(0)
+
+    def clear(self) -> None:
+        """Forget the rows."""
+        self._rows = []
+
+    def means(self, like: Tensor) -> Tensor:
+        """The mean of the rows, `[E]`; not a number without rows."""
+        return torch.stack(self._rows).mean(0) if self._rows else like.new_full((len(self.names),), torch.nan)
+
+
 class Backend:
     """The gradient of the loss by autograd: for any networks on any device, and the reference for other backends.
 
@@ -77,7 +129,8 @@ class Backend:
         trunk = shared_trunk_of(self._actor)
         self._once: Callable[[], AbstractContextManager[None]] = nullcontext if trunk is None else trunk.once
         networks = self._actor, self._critic
-        self._learning = learning_mode(*networks)
+        self._learning = learning_mode(*networks, *agent.modules_of.values())
+        self.extras = Extras()
         self._rounding = rounding(agent.config.precision, agent.parameters.values.device, networks)
 
     def threads(self) -> AbstractContextManager[None]:
@@ -126,10 +179,14 @@ class Backend:
             values=values,
             old_values=steps.values,
             returns=steps.returns,
+            old_outputs=steps.old_outputs,
+            agent=self._agent,
         )
         loss = self._agent.loss(inputs, clip_range)
         self._parameters.gradient.zero_()
         loss.total.backward()  # type: ignore[no-untyped-call]
+        if loss.extra or self.extras.names:
+            self.extras.add(loss.extra, outputs.device)
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
             return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
@@ -138,7 +195,7 @@ class Backend:
         """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""
         gradient = self._parameters.gradient
         norm: Tensor = gradient.norm()
-        gradient.mul_((self._config.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        gradient.mul_((self._agent.current.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
@@ -164,17 +221,22 @@ class Backend:
         return torch.split(observations, max(1, self._config.minibatch_size if has_images else len(observations)))
 
     @torch.no_grad()
+    def outputs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
+        """The actor's outputs `[B, outputs]` of a batch by the parameters as they are now, as `gradient` sees them."""
+        found = []
+        for part in batch.split(sizes):
+            with self._rounding():
+                outputs = self._actor(part.inputs)
+            found.append(outputs.float())
+        return torch.cat(found)
+
+    @torch.no_grad()
     def log_probs_of(self, batch: Any, sizes: Sequence[int]) -> Tensor:
         """The log-probabilities `[B]` of a batch's actions by the parameters as they are now, as `gradient` sees them.
 
         Asked for if products are rounded: rounding depends on the sizes of the minibatches.
         """
-        found = []
-        for part in batch.split(sizes):
-            with self._rounding():
-                outputs = self._actor(part.inputs)
-            found.append(self._distribution.log_prob(outputs.float(), part.actions))
-        return torch.cat(found)
+        return self._distribution.log_prob(self.outputs_of(batch, sizes), batch.actions)
 
     @torch.no_grad()
     def log_probs_and_values(self, batch: Any) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,8 @@
     policy_loss - entropy_coef * mean(entropy) + value_coef * value_loss
 
 This is the place to change it. A loss of one's own is a function like `ppo_loss`, for `hybridppo.train(...,
-loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd.
+loss=my_loss)`, or a method of a subclass, `PPO.loss`. Either is differentiated by autograd. If it is an object with
+`state_dict` and `load_state_dict`, such as one with a coefficient that adapts, its state is saved with the agent.
 
 For the library's own loss, small networks on a CPU learn by the gradient that `numpy_backend.py` writes out by hand. At
 the start of every run it is compared with autograd's (`backends.py`): if a formula was changed here alone, a warning
@@ -13,16 +14,27 @@ Source: Schulman et al., "Proximal Policy Optimization Algorithms", 2017; detail
 "The 37 Implementation Details of Proximal Policy Optimization", 2022.
 """
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.errors import ConfigurationError, shown
 
 STATISTICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "grad_norm")
 """What is measured of an optimizer step, in order; `grad_norm` is that before the gradient was scaled down."""
+
+
+TAKEN = (
+    *STATISTICS, "explained_variance", "learning_rate", "iteration", "env_steps", "seconds", "steps_per_second",
+    "episodes", "episode_return_mean", "episode_length_mean", "env_restarts", "policy_lag", "publishes", "bytes_copied",
+    "seconds_sampling", "seconds_learning", "seconds_copying", "seconds_other", "seconds_overlapped",
+)  # fmt: skip
+"""Names of metrics that `Loss.extra` must not have."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,11 @@ class LossInputs:
     """The critic's, before the update."""
     returns: Tensor
     """What the values should be."""
+    old_outputs: Any
+    """The actor's, before the update, `[B, outputs]`: a tensor, for a loss of one's own; None for the library's. With a
+    lag, or a pool, the policy that acted was an older one, which `log_ratio` is of."""
+    agent: Any
+    """Whose loss it is, with its `distribution`, its networks (`actor_network`, `critic_network`) and `modules_of`."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,8 @@ class Loss:
     value: Tensor
     entropy: Tensor
     """The mean entropy."""
+    extra: Mapping[str, Tensor | float] = field(default_factory=dict)
+    """Scalars that are logged as metrics under their names, as means over the minibatches."""
 
 
 class LossFunction(Protocol):
@@ -67,6 +86,31 @@ class LossFunction(Protocol):
     def __call__(self, inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:
         """The loss on one minibatch; `clip_range` is that of this update, which may be annealed."""
         ...
+
+
+def has_state(loss: Any) -> bool:
+    """Whether a loss has a state, which is saved with the agent.
+
+    Raises:
+        ConfigurationError: if the state cannot be saved, or the loss has parameters, which nobody would train.
+    """
+    if not (callable(getattr(loss, "state_dict", None)) and callable(getattr(loss, "load_state_dict", None))):
+        return False
+    is_module = isinstance(loss, nn.Module)
+    if is_module and any(True for _ in loss.parameters()):
+        raise ConfigurationError(
+            "a loss must have no parameters: those to be trained belong to train(..., modules=...)"
+        )
+    state = loss.state_dict()
+    for name, value in state.items():
+        try:
+            isinstance(value, Tensor) or json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"the state of a loss must be tensors, numbers, texts and lists, and state_dict()[{name!r}] is "
+                f"{shown(value)}"
+            ) from None
+    return bool(state) or not is_module
 
 
 def ppo_loss(inputs: LossInputs, config: PPOConfig, clip_range: float | Tensor) -> Loss:

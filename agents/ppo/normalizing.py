@@ -111,7 +111,7 @@ class RewardNormalizer(nn.Module):
     def __init__(self, gamma: float) -> None:
         super().__init__()
         self.moments = RunningMoments()
-        self._gamma = gamma
+        self.gamma = gamma
         self.register_buffer("returns", torch.zeros(0))
 
     def fit(self, num_columns: int) -> None:
@@ -135,7 +135,7 @@ class RewardNormalizer(nn.Module):
         if len(valid_rows) < rewards.numel():
             are_steps = torch.zeros_like(rewards).view(-1).index_fill_(0, valid_rows, 1.0).view_as(rewards)
             rewards = torch.where(are_steps > 0.0, rewards, 0.0)  # which may be anything, where it is of no step
-        goes_on = self._gamma * (~ended).to(rewards.dtype)
+        goes_on = self.gamma * (~ended).to(rewards.dtype)
         # return[t] = reward[t] + goes_on[t - 1] * return[t - 1]: solved backwards in the order of time reversed.
         terms, decay = rewards.clone(), torch.zeros_like(rewards)
         terms[0] += self.returns

@@ -134,7 +134,7 @@ class NumpyBackend(Backend):
 
     def clip(self) -> float:
         """As in the base."""
-        limit, gradient = self._config.max_grad_norm, self._flat_gradient
+        limit, gradient = self._agent.current.max_grad_norm, self._flat_gradient
         norm = math.sqrt(np.dot(gradient, gradient))
         if norm + 1e-6 > limit:
             gradient *= np.float32(limit / (norm + 1e-6))
@@ -186,7 +186,7 @@ class Passes:
     """
 
     def __init__(self, agent: Learner, gradient: Array) -> None:
-        self._config, self.gradient = agent.config, gradient
+        self._agent, self.gradient = agent, gradient
         actor, critic = agent.actor_network, agent.critic_network
         first = agent.parameters.values.data_ptr()
 
@@ -232,7 +232,7 @@ class Passes:
 
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
-        config, advantages = self._config, rows.advantages
+        config, advantages = self._agent.current, rows.advantages
         activations = self._hidden.forward(rows.observations)
         actor_last, critic_last = activations[-1]
 
@@ -271,7 +271,7 @@ class Passes:
         """Squared errors, clipped where configured, and half their derivatives, both `[B]`."""
         errors = values - returns
         squared = errors * errors
-        limit = self._config.clip_range_vf
+        limit = self._agent.current.clip_range_vf
         if limit is None:
             return squared, errors
         moved = values - old_values

@@ -11,8 +11,9 @@ mean over an epoch, after it (CleanRL looks at its last minibatch, stable-baseli
 The update reads from top to bottom in four files: this one, `batch.py`, `loop.py` and `loss.py`.
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,17 +26,26 @@ from torch import Tensor, nn
 
 from hybridppo.agents.common.acting import NO_STATE, OwnParts, chosen, remind, row_of
 from hybridppo.agents.common.saving import save_agent
+from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
 from hybridppo.agents.ppo.batch import Batch, orders_on
-from hybridppo.agents.ppo.config import PPOConfig
+from hybridppo.agents.ppo.config import SCHEDULABLE, PPOConfig, require_not_recorded
 from hybridppo.agents.ppo.divergence import divergence, too_large
 from hybridppo.agents.ppo.loop import Exchange, OptimizationLoop
-from hybridppo.agents.ppo.loss import STATISTICS, Loss, LossFunction, LossInputs, explained_variance, ppo_loss
+from hybridppo.agents.ppo.loss import (
+    STATISTICS,
+    Loss,
+    LossFunction,
+    LossInputs,
+    explained_variance,
+    has_state,
+    ppo_loss,
+)
 from hybridppo.agents.ppo.normalizing import Normalization
 from hybridppo.agents.ppo.pool import Pool
 from hybridppo.agents.ppo.sequences import SequenceBatch, cut_for
 from hybridppo.agents.ppo.stacked_rows import require_rows
-from hybridppo.errors import CheckpointError
+from hybridppo.errors import CheckpointError, ConfigurationError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.networks.adam import FlatAdam
 from hybridppo.networks.making import Networks, actor_and_critic, checked_networks
@@ -45,7 +55,7 @@ from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
 from hybridppo.placements.acting import TorchRecurrentActor, torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
-from hybridppo.rollouts.advantages import gae, next_values, vtrace
+from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
@@ -54,7 +64,7 @@ from hybridppo.spaces.registry import first_of
 from hybridppo.spaces.rows import OWN
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
-from hybridppo.system.validation import whole
+from hybridppo.system.validation import real, whole
 
 
 class PPO:
@@ -67,8 +77,14 @@ class PPO:
         seed: of the initial parameters and of the order of minibatches.
         loss: a loss of one's own, see `loss.py`; None for PPO's.
         networks: networks of one's own, see `hybridppo/networks/making.py`; None for the library's.
+        advantages: another estimate of advantages than the library's `gae`, with its arguments.
+        modules: further networks by name, of which the agent has copies (`modules_of`), trained with it by a loss of
+            one's own.
+        schedules: functions of the share of the training that is done, 0 to 1, by the fields whose values they give;
+            schedules with names are the configuration's.
 
     Raises:
+        ConfigurationError: for schedules of what cannot have any, and for modules or a loss that cannot be.
         EnvError: for spaces that are not supported.
     """
 
@@ -84,10 +100,21 @@ class PPO:
         seed: int = 0,
         loss: LossFunction | None = None,
         networks: Networks | None = None,
+        advantages: AdvantageFunction | None = None,
+        modules: Mapping[str, nn.Module] | None = None,
+        schedules: Mapping[str, ScheduleFunction] | None = None,
     ) -> None:
         self.config = config = config if config is not None else PPOConfig()
+        self._schedules = Scheduled(schedules, SCHEDULABLE, config)
+        require_not_recorded(config, self._schedules.functions)
+        is_adaptive = config.named_schedules.get("learning_rate") == ADAPTIVE
+        self._adaptive = AdaptiveRate(config.learning_rate) if is_adaptive else None
         self._loss: LossFunction = loss if loss is not None else ppo_loss
-        self._networks = networks
+        self._loss_has_state = has_state(self._loss)
+        self._networks, self._modules = networks, modules
+        self._advantages: AdvantageFunction = advantages if advantages is not None else gae
+        self.modules_of = copied_modules(modules or {})
+        """Further networks, by name."""
         self.observation_space, self.action_space = observation_space, action_space
         squash, exploration = config.squash_actions, config.exploration
         self.distribution: Distribution = distribution_for(action_space, squash=squash, exploration=exploration)
@@ -105,12 +132,15 @@ class PPO:
         self._pool = Pool(config.pool_size)
         self.memory = config.memory
         self.cut = cut_for(self.memory)
-        self.parameters = FlatParameters({"actor": self.actor, "critic": self.critic})
+        networks_of = {"actor": self.actor, "critic": self.critic}
+        self._has_modules = any(True for _ in self.modules_of.parameters())
+        if self._has_modules:
+            networks_of["modules"] = self.modules_of
+        self.parameters = FlatParameters(networks_of)
         # eps as in the original ("37 details", 3).
-        self.optimizer = FlatAdam(self.parameters, self._learning_rates(1.0), eps=1e-5)
+        self.optimizer = FlatAdam(self.parameters, self._learning_rates(), eps=1e-5)
         self.version, self.records_graphs = 0, config.cuda_graphs
         self.should_stop: Callable[[], bool] = _never
-        self._clip_range = config.clip_range
         self._make_exchange: Callable[[], Exchange] | None = None
         self._loop: OptimizationLoop | None = None
         self._loop_binding = 0
@@ -123,6 +153,16 @@ class PPO:
         if self._networks is not None:
             return checked_networks(self._networks, *spaces, self.config, seed)
         return actor_and_critic(*spaces, self.config, torch.Generator().manual_seed(seed))
+
+    @property
+    def config(self) -> PPOConfig:
+        """The settings."""
+        return self._config
+
+    @config.setter
+    def config(self, config: PPOConfig) -> None:
+        self._config = self.current = config
+        """`current` has the values that schedules give now (`anneal`)."""
 
     @property
     def actor_network(self) -> nn.Module:
@@ -145,7 +185,8 @@ class PPO:
     @property
     def modules(self) -> list[nn.Module]:
         """All that has tensors."""
-        return [self.actor, self.critic, self.cut, self._pool, self.normalization]
+        own = [part for part in (self.modules_of, self._loss) if isinstance(part, nn.Module)]
+        return [self.actor, self.critic, self.cut, self._pool, self.normalization, *own]
 
     @property
     def has_own_loss(self) -> bool:
@@ -154,28 +195,33 @@ class PPO:
 
     @property
     def own(self) -> dict[str, object]:
-        """What it has that is not the library's, and only Python can make again: `agent`, `loss`, `networks`."""
+        """What only Python can make again, by the names of `train`'s arguments."""
         parts: dict[str, object] = {"agent": type(self)} if type(self) is not PPO else {}
         parts |= {"loss": self._loss} if self._loss is not ppo_loss else {}
-        return parts | ({"networks": self._networks} if self._networks is not None else {})
+        parts |= {"networks": self._networks} if self._networks is not None else {}
+        parts |= {"advantages": self._advantages} if self._advantages is not gae else {}
+        parts |= {"modules": self._modules} if self._modules else {}
+        return parts | ({"schedules": self._schedules.functions} if self._schedules.functions else {})
 
     def loss(self, inputs: LossInputs, clip_range: float | Tensor) -> Loss:
         """What an optimizer step descends on a minibatch; a subclass may have another."""
-        return self._loss(inputs, self.config, clip_range)
+        return self._loss(inputs, self.current, clip_range)
 
     def advantages(self, **steps: Any) -> Tensor:
-        """Estimates `[T, N]`, by generalised advantage estimation; a subclass may have others.
+        """Estimates `[T, N]`, by generalised advantage estimation or a function of one's own.
 
         Args:
             **steps: as `hybridppo.rollouts.advantages.gae` takes them.
         """
-        return gae(**steps)
+        return self._advantages(**steps)
 
     def like(self, config: PPOConfig, *, seed: int = 0) -> "PPO":
-        """A fresh agent of the same kind, spaces, loss and networks."""
-        return type(self)(
-            self.observation_space, self.action_space, config, seed=seed, loss=self._loss, networks=self._networks
-        )
+        """A fresh agent of the same kind, spaces and parts."""
+        parts = {name: part for name, part in self.own.items() if name != "agent"}
+        if self._loss_has_state:  # which the other changes
+            parts["loss"] = copy.deepcopy(self._loss)
+        make: Callable[..., PPO] = type(self)
+        return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
     def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
         """The action for one observation of the environment, in the form that its `step` takes.
@@ -212,18 +258,24 @@ class PPO:
         return save_agent(self, path)
 
     def anneal(self, progress: float) -> None:
-        """Set learning rate and clip range for a share `progress` of the training done, 0 to 1."""
-        remaining = max(0.0, 1.0 - progress)
-        if self.config.anneal_learning_rate or self.config.pool_size > 1:
-            share = remaining if self.config.anneal_learning_rate else 1.0
-            self.optimizer.set_learning_rates(self._learning_rates(share))
-        if self.config.anneal_clip_range:
-            self._clip_range = remaining * self.config.clip_range
+        """Give `current` the values that schedules have when a share `progress` of the training is done, 0 to 1."""
+        adapted = {} if self._adaptive is None else {"learning_rate": self._adaptive.rate}
+        self.current = self._schedules.at(self.config, progress, **adapted)
+        if self.current is not self.config or self.config.pool_size > 1:
+            self.optimizer.set_learning_rates(self._learning_rates())
+        if self.normalization.rewards is not None:
+            self.normalization.rewards.gamma = self.current.gamma
 
-    def _learning_rates(self, share: float) -> dict[str, float]:
-        config = self.config
-        critic = config.learning_rate if config.critic_learning_rate is None else config.critic_learning_rate
-        return {"actor": share * config.learning_rate * self._pool.rate, "critic": share * critic}
+    def _learning_rates(self) -> dict[str, float]:
+        rate, critic = self.current.learning_rate, self.current.critic_learning_rate
+        rates = {"actor": rate * self._pool.rate, "critic": rate if critic is None else critic}
+        return {**rates, "modules": rate} if self._has_modules else rates
+
+    def _set_adaptive_rate(self, rate: float) -> None:
+        assert self._adaptive is not None
+        self._adaptive.rate = rate
+        self.current = with_values(self.current, learning_rate=rate)
+        self.optimizer.set_learning_rates(self._learning_rates())
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what comes of it is looked at below
     def update(self, rollout: Rollout) -> Metrics:
@@ -243,7 +295,8 @@ class PPO:
         num_columns = rollout.rewards.shape[1]
         self.cut.fit(num_columns)
         self.normalization.fit(num_columns)
-        before = self._snapshot()
+        before, rate, of_loss = self._snapshot(), self.current.learning_rate, self._state_of_loss()
+        loop.backend.extras.clear()
         batch = loop.batch(rollout, partial(self.prepared, loop=loop))
         sizes = self.minibatch_sizes(batch)
         if sizes and loop.backend.written_in is not None and self._has_agreed is None:
@@ -253,9 +306,13 @@ class PPO:
         epochs = [] if sizes else [torch.full((1, len(STATISTICS)), torch.nan, device=device)]
         for order, weighed in self._epochs(batch, sizes) if sizes else ():
             try:
-                epochs.append(loop.epoch(weighed, order, sizes, self._clip_range))
+                epochs.append(loop.epoch(weighed, order, sizes, self.current.clip_range))
             except Stopped:
                 self._put_back(*before)
+                if self._loss_has_state:
+                    self._load_state_of_loss(of_loss)
+                if self._adaptive is not None:
+                    self._set_adaptive_rate(rate)
                 raise
             if self._has_gone_too_far(epochs[-1]):
                 # As if only the shuffles of the epochs that were made had been drawn.
@@ -270,16 +327,20 @@ class PPO:
         measures = [measure.reshape(1) for measure in self._measures_of_pool(batch, loop)]
         # The update's one wait for the device.
         variance = self.normalization.largest_variance(means)
-        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, *measures)).tolist()
-        values, measured = read[: len(means)], read[len(means) + 3 :]
+        extras = loop.backend.extras
+        own = extras.means(means)
+        read = torch.cat((means, explained.reshape(1), self._squared_norm(), variance, own, *measures)).tolist()
+        values, measured = read[: len(means)], read[len(means) + 3 + len(own) :]
         explained_now, norm, variance_now = read[len(means) :][:3]
         if not math.isfinite(variance_now):
             raise too_large(self.version, self.normalization, rollout, self._encode)
         if not all(map(math.isfinite, (*(values if sizes else ()), norm))):
-            raise divergence(self.version, self.config, rollout, rows, epochs, self.parameters.values.data)
+            raise divergence(self.version, self.current, rollout, rows, epochs, self.parameters.values.data)
         metrics = dict(zip(STATISTICS, values, strict=True))
         metrics |= {"explained_variance": explained_now, "learning_rate": self.optimizer.learning_rates["actor"]}
-        return {**metrics, **loop.metrics(), **self._pool.learned(rollout, measured, self._clip_range)}
+        metrics |= dict(zip(extras.names, read[len(means) + 3 :], strict=False))
+        metrics |= {**self._schedules.metrics(self.current), **loop.metrics()}
+        return {**metrics, **self._pool.learned(rollout, measured, self.current.clip_range)}
 
     def _epochs(self, batch: Any, sizes: Sequence[int]) -> Iterator[tuple[Tensor, Any]]:
         """What each epoch has: the order of the rows, and the batch."""
@@ -301,8 +362,12 @@ class PPO:
 
     def learned_buffers(self) -> list[Tensor]:
         """The buffers that optimizer steps change, such as the statistics of a batch normalisation."""
-        networks = (self.actor_network, self.critic_network) if self._depends_on_training else ()
+        networks = self._learning_networks if self._depends_on_training else ()
         return [buffer for network in networks for buffer in network.buffers()]
+
+    @property
+    def _learning_networks(self) -> list[nn.Module]:
+        return [self.actor_network, self.critic_network, *self.modules_of.values()]
 
     def _squared_norm(self) -> Tensor:
         """Of the parameters, `[1]`: no finite number where one of them is none, or too large to be of use."""
@@ -320,10 +385,15 @@ class PPO:
     def loop(self) -> OptimizationLoop:
         """The optimisation loop for where the parameters are now, with the fastest backend that there is."""
         if self._loop is None or self._loop_binding != self.parameters.binding:
-            networks = self.actor_network, self.critic_network
+            networks = self._learning_networks
             require(self.config.precision, self.parameters.values.device)
             if self._make_exchange is not None:
                 require_same_everywhere(*networks)
+                if self._loss_has_state:
+                    raise ConfigurationError(
+                        "a loss with a state (state_dict) cannot be shared by several learners, which each see other "
+                        "rows: use distribution='local'"
+                    )
             self._depends_on_training = depend_on_training(*networks)
             self.optimizer.keep_learning_rates_on_host()  # but for steps that are recorded
             exchange = Exchange() if self._make_exchange is None else self._make_exchange()
@@ -340,10 +410,15 @@ class PPO:
         return self.loop()
 
     def _has_gone_too_far(self, epoch: Tensor) -> bool:
-        if self.config.target_kl is None:
+        """Whether there is to be no further epoch. An adaptive learning rate follows the epoch."""
+        limit, adaptive = self.current.target_kl, self._adaptive
+        if limit is None and adaptive is None:
             return False
-        # Waits for the device, once an epoch: whether there is another depends on it.
-        return float(epoch[:, STATISTICS.index("approx_kl")].mean()) > self.config.target_kl
+        # Waits for the device, once an epoch: what comes next depends on it.
+        kl = float(epoch[:, STATISTICS.index("approx_kl")].mean())
+        if adaptive is not None and adaptive.follow(kl, self.current.desired_kl):
+            self._set_adaptive_rate(adaptive.rate)
+        return limit is not None and kl > limit
 
     @torch.no_grad()
     def prepared(self, rollout: Rollout, loop: OptimizationLoop) -> Any:
@@ -361,7 +436,7 @@ class PPO:
 
         With a pool, seen from the policy as it is now; `share` of the clip range is this update's.
         """
-        config = self.config
+        config = self.current
         observations, finals = self.normalization.of_observations(rollout)
         values, final_values = self.cut.values(loop, observations, finals, rollout)
         rows, actions = observations[:-1].flatten(0, 1), rollout.actions.flatten(0, 1)  # [T, N, ...] -> [T * N, ...]
@@ -375,13 +450,14 @@ class PPO:
             "gae_lambda": config.gae_lambda,
         }
         log_probs, weights, shares = rollout.log_probs.flatten(), None, None
-        if share is None:
-            advantages = self.advantages(**estimated)
-            returns = advantages + values[:-1]
-        else:
+        if share is not None:
             acted, log_probs = log_probs, loop.log_probs(rows, actions)
             weights = (log_probs - acted).exp()
             shares = torch.full_like(weights, share)
+        if weights is None or self._has_own_advantages:
+            advantages = self._checked(self.advantages(**estimated), rollout.rewards)
+            returns = advantages + values[:-1]
+        else:
             advantages, returns = vtrace(weights=weights.view_as(rollout.rewards), **estimated)
         return Batch(
             observations=rows,
@@ -394,22 +470,39 @@ class PPO:
             shares=shares,
         )
 
+    @property
+    def _has_own_advantages(self) -> bool:
+        return self._advantages is not gae or type(self).advantages is not PPO.advantages
+
+    @staticmethod
+    def _checked(advantages: Any, rewards: Tensor) -> Tensor:
+        if not isinstance(advantages, Tensor) or advantages.shape != rewards.shape:
+            raise ConfigurationError(
+                f"advantages must give a tensor {list(rewards.shape)}, one for each reward, got {shown(advantages)}"
+            )
+        return advantages
+
     def _as_the_loop_sees_it(self, batch: Any, loop: OptimizationLoop, *, is_current: bool) -> Any:
-        """The batch with the log-probabilities that its actions had for the optimizer steps.
+        """The batch with what a loss of one's own sees, and the log-probabilities that actions had for optimizer steps.
 
         Actions are drawn in float32. If the steps round products, as "bf16" does, the same parameters give them other
         log-probabilities, and rounding would count as a change of the policy: by the more, the smaller deviations are.
         The log-probabilities of older parameters are corrected by what rounding makes of those of today's.
         """
-        if self.config.precision == "fp32" or not len(batch):
+        if not len(batch) or (self.config.precision == "fp32" and not self.has_own_loss):
             return batch
         sizes, rows = self.minibatch_sizes(batch), batch.steps()
+        if self.has_own_loss:
+            old_outputs = loop.backend.outputs_of(batch, sizes)
+        if self.config.precision == "fp32":
+            return batch.with_old_outputs(old_outputs)
         log_probs = loop.backend.log_probs_of(batch, sizes)
         if not is_current:
             log_probs = rows.log_probs + log_probs - reference(self).log_probs_of(batch, sizes)
-        return batch.with_columns(
+        batch = batch.with_columns(
             log_probs=log_probs, values=rows.values, advantages=rows.advantages, returns=rows.returns
         )
+        return batch.with_old_outputs(old_outputs) if self.has_own_loss else batch
 
     @torch.no_grad()
     def _measures_of_pool(self, batch: Any, loop: OptimizationLoop) -> list[Tensor]:
@@ -435,13 +528,19 @@ class PPO:
         """Networks, optimizer and generators: tensors by name, and what JSON can hold."""
         tensors = {f"actor.{name}": tensor for name, tensor in self.actor.state_dict().items()}
         tensors |= {f"critic.{name}": tensor for name, tensor in self.critic.state_dict().items()}
+        tensors |= {f"modules.{name}": tensor for name, tensor in self.modules_of.state_dict().items()}
         tensors |= {f"memory.{name}": tensor for name, tensor in self.cut.state_dict().items()}
         tensors |= {f"rewards.{name}": tensor for name, tensor in self.normalization.state().items()}
         pooled, state = self._pool.state()
         tensors |= {f"pool.{name}": tensor for name, tensor in pooled.items()}
         slots = self.optimizer.state[self.parameters.values]
         tensors |= {f"optimizer.{name}": self.parameters.dense(tensor) for name, tensor in slots.items()}
-        return tensors, {"version": self.version, "order": self._order.bit_generator.state, **state}
+        state |= {"version": self.version, "order": self._order.bit_generator.state}
+        if self._loss_has_state:
+            of_loss = self._state_of_loss()
+            tensors |= {f"loss.{name}": value for name, value in of_loss.items() if isinstance(value, Tensor)}
+            state["loss"] = {name: value for name, value in of_loss.items() if not isinstance(value, Tensor)}
+        return tensors, state | ({} if self._adaptive is None else {"learning_rate": self._adaptive.rate})
 
     def load_state(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Go on from what `state` gave, on whatever device the agent is now.
@@ -450,7 +549,8 @@ class PPO:
             CheckpointError: where there are tensors that no part of the agent knows.
             RuntimeError: where tensors are missing, unknown or of another shape.
         """
-        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {"actor": {}, "critic": {}, "optimizer": {}, "loss": {}}
+        parts |= {"modules": {}} if self._modules else {}
         parts |= {"rewards": {}} if self.config.normalize_rewards else {}
         parts |= {"pool": {}} if self.config.pool_size > 1 else {}
         parts |= {"memory": {}} if self.memory is not None else {}
@@ -461,6 +561,10 @@ class PPO:
             parts[part][rest] = tensor
         self.actor.load_state_dict(parts["actor"])
         self.critic.load_state_dict(parts["critic"])
+        if self._modules and parts["modules"]:
+            self.modules_of.load_state_dict(parts["modules"])
+        if self._loss_has_state and parts["optimizer"]:  # and not the networks alone
+            self._load_state_of_loss({**state["loss"], **parts["loss"]})
         if self.memory is not None and parts["memory"]:
             self.cut.fit(len(parts["memory"]["critic_state"]))
             self.cut.load_state_dict(parts["memory"])
@@ -475,8 +579,42 @@ class PPO:
                 slot.copy_(saved)
         if self.config.pool_size > 1:
             self._pool.load_state(parts["pool"], state, self.parameters.values.data)
+        if self._adaptive is not None:
+            self._set_adaptive_rate(real(state["learning_rate"], "learning_rate"))
         self.version = whole(state, "version")
         self._order.bit_generator.state = state["order"]
+
+    def _state_of_loss(self) -> dict[str, Any]:
+        """A copy of the state of a loss that has one."""
+        if not self._loss_has_state:
+            return {}
+        state: Any = self._loss
+        found: dict[str, Any] = copy.deepcopy(dict(state.state_dict()))
+        return found
+
+    def _load_state_of_loss(self, state: dict[str, Any]) -> None:
+        loss: Any = self._loss
+        loss.load_state_dict(state)
+
+
+def copied_modules(modules: Mapping[str, nn.Module]) -> nn.ModuleDict:
+    """Copies of modules, by name.
+
+    Raises:
+        ConfigurationError: for what is no module, has parameters of another type than float32, or a name that no module
+            may have.
+    """
+    if not isinstance(modules, Mapping):
+        raise ConfigurationError(f"modules must be a mapping of names to modules, got {shown(modules)}")
+    for name, module in modules.items():
+        if not (isinstance(name, str) and name.isidentifier()) or hasattr(nn.ModuleDict, name):
+            raise ConfigurationError(f"the name of a module must be a word of letters and digits, got {shown(name)}")
+        if not isinstance(module, nn.Module):
+            raise ConfigurationError(f"modules[{name!r}] must be a torch.nn.Module, got {shown(module)}")
+        others = sorted({str(p.dtype) for p in module.parameters() if p.dtype != torch.float32})
+        if others:
+            raise ConfigurationError(f"the parameters of modules[{name!r}] must be float32, got {', '.join(others)}")
+    return nn.ModuleDict({name: copy.deepcopy(module) for name, module in modules.items()})
 
 
 def _never() -> bool:

@@ -35,6 +35,7 @@ class RecordedStep:
 
     def __init__(self, loop: OptimizationLoop, agent: Learner, record: Record) -> None:
         self._agent, self._plain, self._record = agent, loop.step, record
+        self.extras = loop.backend.extras
         agent.optimizer.keep_learning_rates_on_device()
         self._clip_range = torch.full((), -1.0, device=agent.parameters.values.device)
         self._last_clip_range: float | Tensor = -1.0
@@ -67,18 +68,19 @@ class RecordedStep:
         parameters, slots = self._agent.parameters, self._agent.optimizer.state[self._agent.parameters.values]
         return tried_step(
             lambda: _Recording(self, minibatch),
-            lambda recording: recording.replay(minibatch),
+            lambda recording: (recording.replay(minibatch), self.extras.pop(minibatch.returns)),
             [parameters.values.data, *slots.values(), *self._agent.learned_buffers()],
             slots["step"],
         )
 
     def record(self, minibatch: Batch, statistics: Tensor) -> Any:
-        """What steps on this very minibatch again, and writes its `STATISTICS`."""
+        """What steps on this very minibatch again, and writes its `STATISTICS` and the loss's extras."""
 
         def step() -> None:
             measured, norm = self._plain(minibatch, self._clip_range)
-            statistics[:-1] = measured
-            statistics[-1] = norm
+            statistics[: len(STATISTICS) - 1] = measured
+            statistics[len(STATISTICS) - 1] = norm
+            statistics[len(STATISTICS) :] = self.extras.pop(statistics)
 
         return self._record(step)
 
@@ -92,7 +94,8 @@ class _Recording:
 
     def __init__(self, step: RecordedStep, minibatch: Batch) -> None:
         self._columns = minibatch.map(torch.clone).columns()
-        self._statistics = torch.zeros(len(STATISTICS), device=minibatch.returns.device)
+        self._extras = step.extras
+        self._statistics = torch.zeros(len(STATISTICS) + len(self._extras.names), device=minibatch.returns.device)
         self._replay = step.record(Batch(**self._columns), self._statistics)
 
     def replay(self, minibatch: Batch) -> tuple[Tensor, Tensor]:
@@ -101,4 +104,6 @@ class _Recording:
             column.copy_(getattr(minibatch, name))
         self._replay()
         statistics = self._statistics.clone()  # the next replay writes here again
-        return statistics[:-1], statistics[-1]
+        if self._extras.names:
+            self._extras.put(statistics[len(STATISTICS) :])
+        return statistics[: len(STATISTICS) - 1], statistics[len(STATISTICS) - 1]

@@ -27,14 +27,20 @@ class RecurrentSteps(Backend):
         return values.squeeze(-1), states
 
     @torch.no_grad()
-    def log_probs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
-        """As `Backend.log_probs_of`; sizes are of sequences."""
+    def outputs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
+        """As `Backend.outputs_of`, `[L, S, outputs]`; sizes are of sequences."""
         found, actor = [], cast(RecurrentNetwork, self._actor)
         for part in batch.split(sizes):
             with self._rounding():
                 outputs = actor.of_sequences(part.rows.observations, part.actor_states, part.segments)
-            found.append(self._distribution.log_prob(outputs.float(), part.rows.actions))
-        return batch.only_steps(torch.cat(found, dim=1))  # [L, S] -> [B]
+            found.append(outputs.float())
+        return torch.cat(found, dim=1)
+
+    @torch.no_grad()
+    def log_probs_of(self, batch: SequenceBatch, sizes: Sequence[int]) -> Tensor:
+        """As `Backend.log_probs_of`; sizes are of sequences."""
+        log_probs = self._distribution.log_prob(self.outputs_of(batch, sizes), batch.rows.actions)
+        return batch.only_steps(log_probs)  # [L, S] -> [B]
 
     def _forward(self, batch: SequenceBatch) -> tuple[Tensor, Tensor]:
         actor, critic = cast(RecurrentNetwork, self._actor), cast(RecurrentNetwork, self._critic)

@@ -127,6 +127,10 @@ class SequenceBatch:
             column.view(-1)[self._places_of_steps] = of_steps
         return replace(self, rows=Batch(self.rows.observations, self.rows.actions, *columns))
 
+    def with_old_outputs(self, outputs: Tensor) -> "SequenceBatch":
+        """As `Batch.with_old_outputs`."""
+        return replace(self, rows=replace(self.rows, old_outputs=outputs))
+
     def split(self, sizes: Sequence[int]) -> "Iterator[SequenceBatch]":
         """Cut into parts of so many sequences, as views."""
         end = 0

@@ -106,8 +106,8 @@ def serve(connection: "Connection[Any, Any]") -> None:
     environments = make_environments(source, config.num_envs, options, first=mine["envs"].start)
     try:
         spaces = environments.observation_space, environments.action_space
-        own = {name: setup["own"].get(name) for name in ("loss", "networks")}
-        agent = make_agent(setup["kind"], *spaces, config, seed=seed_of(seed, _owner("agent", number)), **own)
+        seed_of_agent = seed_of(seed, _owner("agent", number))
+        agent = make_agent(setup["kind"], *spaces, config, seed=seed_of_agent, **setup["own"])
         assert isinstance(agent, PPO)  # the server has seen to it
         heartbeat = arrays["heartbeats"][number]
         server = Server(connection, arrays["parameters"][number], arrays["gradients"][number], heartbeat, agent)

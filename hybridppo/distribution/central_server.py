@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hybridppo.agents import PPO, PPOConfig
+from hybridppo.agents.common.schedules import ADAPTIVE
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
@@ -462,6 +463,11 @@ class ServerOfParameters(LocalTeam):
             raise ConfigurationError(
                 f"pool_size={config.pool_size} cannot be had {whom}, whose rate every learner would lower for itself: "
                 "use distribution='local' or 'multi'"
+            )
+        if config.named_schedules.get("learning_rate") == ADAPTIVE:
+            raise ConfigurationError(
+                f"an adaptive learning rate cannot be had {whom}, which each see the KL divergence of their own rows "
+                "alone: use another schedule, or distribution='local' or 'multi'"
             )
         if config.minibatches % self._learners:
             raise ConfigurationError(

@@ -4,8 +4,28 @@ Source: Schulman et al., "High-Dimensional Continuous Control Using Generalized 
 2016, equations 11 to 16.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
+
+
+class AdvantageFunction(Protocol):
+    """An estimate of advantages, `gae` or one's own."""
+
+    def __call__(
+        self,
+        *,
+        rewards: Tensor,
+        values: Tensor,
+        next_values: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+        gamma: float,
+        gae_lambda: float,
+    ) -> Tensor:
+        """Advantages `[T, N]`, from what `gae` takes."""
+        ...
 
 
 def next_values(*, values: Tensor, final_rows: Tensor, final_values: Tensor) -> Tensor:

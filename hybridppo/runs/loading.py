@@ -8,11 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridppo.agents.policies import ALIKE
 from hybridppo.agents.ppo.config import PPOConfig
-from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
 from hybridppo.agents.registry import (
     AnyAgent,
@@ -47,6 +46,7 @@ def load(
     *,
     agent: type[AnyAgent] | None = None,
     networks: Networks | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
 ) -> AnyAgent:
     """The agent of a run's checkpoint, or of a file, on the CPU, wherever it was trained.
 
@@ -59,17 +59,21 @@ def load(
             episodes have ended, the latest is the best.
         agent: the subclass of an agent that was trained, where it was one. Without it, the library's own is loaded.
         networks: the function that made its networks, where one did.
+        modules: modules of the same shapes as its `modules_of`, where it has some. Without them, it acts all the same.
 
     Raises:
         CheckpointError: if no checkpoint is whole.
         RunDirectoryError: if `run_dir` is no run directory, or networks of one's own are missing.
     """
     if Path(run_dir).is_file():
-        return _agent_in_file(Path(run_dir), agent, networks)
+        return _agent_in_file(Path(run_dir), agent, networks, modules)
     directory = RunDirectory.open(run_dir)
     settings = Settings.read(directory)
     settings.require_own(networks=networks)
-    return agent_of(settings, directory.load_checkpoint(checkpoint), agent=agent, networks=networks)
+    if modules is not None:
+        settings.require_own(modules=modules)
+    found = directory.load_checkpoint(checkpoint)
+    return agent_of(settings, found, agent=agent, networks=networks, modules=modules)
 
 
 def load_policies(run_dir: str | Path, checkpoint: WhichCheckpoint = "latest") -> dict[str, AnyAgent]:
@@ -87,18 +91,18 @@ def agent_of(
     checkpoint: Checkpoint | None,
     *,
     agent: type[AnyAgent] | None = None,
-    loss: LossFunction | None = None,
-    networks: Networks | None = None,
+    **parts: Any,
 ) -> AnyAgent:
-    """The agent of a run, as it was at a checkpoint; None for as it began."""
+    """The agent of a run with parts of one's own, as it was at a checkpoint; None for as it began."""
     spaces, config = (settings.observation_space, settings.action_space), settings.config
     kind = agent if agent is not None else agent_class(config)
     with explaining_memory(config, *spaces):
-        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), loss=loss, networks=networks)
+        made = make_agent(kind, *spaces, config, seed=seed_of(settings.seed, "agent"), **parts)
     if checkpoint is None:
         return made
     with fitting("the network that config.json describes"):
-        made.load_state(tensors_of_agent(checkpoint), checkpoint.state["agent"])
+        tensors = _tensors_for(parts.get("modules"), settings.own, tensors_of_agent(checkpoint))
+        made.load_state(tensors, checkpoint.state["agent"])
     return made
 
 
@@ -107,7 +111,16 @@ def tensors_of_agent(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {n: t for n, t in checkpoint.tensors.items() if n.partition(".")[0] not in checkpoint.state}
 
 
-def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks | None) -> AnyAgent:
+def _tensors_for(modules: object, own: Mapping[str, str], tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """An agent's tensors; if it had modules and is to act without them, those that are needed for that."""
+    if modules is not None or "modules" not in own:
+        return tensors
+    return {name: t for name, t in tensors.items() if name.partition(".")[0] not in ("modules", "optimizer")}
+
+
+def _agent_in_file(
+    path: Path, kind: type[AnyAgent] | None, networks: Networks | None, modules: Mapping[str, nn.Module] | None
+) -> AnyAgent:
     tensors, description = read_agent_file(path)
     with fitting(f"what {path} says of it"):
         config = config_of_run(description["agent"], description["config"])
@@ -118,8 +131,10 @@ def _agent_in_file(path: Path, kind: type[AnyAgent] | None, networks: Networks |
             )
         spaces = spaces_in(description)
         kind = kind if kind is not None else agent_class(config)
-        made = make_agent(kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks)
-        made.load_state(tensors, description["state"])
+        made = make_agent(
+            kind, spaces.observation_space, spaces.action_space, config, seed=0, networks=networks, modules=modules
+        )
+        made.load_state(_tensors_for(modules, own, tensors), description["state"])
     return made
 
 

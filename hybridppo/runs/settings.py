@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
 
-OF_ONES_OWN = ("agent", "loss", "networks")
+OF_ONES_OWN = ("agent", "loss", "networks", "advantages", "modules", "schedules")
 """Parts of a run that only Python can make again, by the names of `train`'s arguments."""
 
 
@@ -175,6 +175,8 @@ class Settings:
                 )
             if name is None and value is not None:
                 raise CheckpointError(f"the run was begun without a {what} of its own: leave {what}=... out")
+            if isinstance(value, Mapping) and name != name_of_source(value):
+                raise CheckpointError(f"{what} of the run were of {name}, got those of {name_of_source(value)}")
 
 
 def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,7 +202,9 @@ def settings_of_result(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def name_of_source(source: object) -> str:
-    """An environment's id, or the name of a function or class."""
+    """An environment's id, or the name of a function or class; of several, what they are called."""
+    if isinstance(source, Mapping):
+        return ", ".join(source)
     return source if isinstance(source, str) else str(getattr(source, "__qualname__", type(source).__name__))
 
 

@@ -1,34 +1,43 @@
 """Which agent is to be trained, from what `train` was given of it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.common.schedules import ScheduleFunction, Schedules, parsed
 from hybridppo.agents.policies import PoliciesConfig, policy_by_name, spaces_of_policy
-from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.memory import require_memory
 from hybridppo.agents.registry import AnyAgent, AnyConfig, agent_class, default_config, make_agent
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
-from hybridppo.errors import ConfigurationError
-from hybridppo.networks.making import Networks
+from hybridppo.errors import ConfigurationError, shown
 from hybridppo.placements.base import Placement
 from hybridppo.runs.settings import name_of_source
 from hybridppo.spaces.of_agents import SpacesOfAgents
 
 
 def config_asked_for(
-    config: AnyConfig | Mapping[str, PPOConfig] | None, agent: object, loss: object, networks: object
+    config: AnyConfig | Mapping[str, PPOConfig] | None, agent: object, parts: Mapping[str, object]
 ) -> AnyConfig:
     """The configuration of what is to be trained; a mapping is of several policies.
+
+    Args:
+        config: as `train` takes it.
+        agent: as `train` takes it.
+        parts: what an agent takes of one's own besides, by the names of its arguments; None for the library's.
 
     Raises:
         ConfigurationError: where the arguments contradict one another, or one is none.
     """
+    if parts.get("modules") is not None and parts.get("loss") is None and agent is None:
+        raise ConfigurationError("modules are trained by a loss of one's own: pass loss=..., too, or leave them out")
     if isinstance(config, Mapping):
         policies = PoliciesConfig(config)
-        for what, value in {"agent": agent, "loss": loss, "networks": networks}.items():
+        for what, value in {"agent": agent, **parts}.items():
             if value is not None:
+                what = "schedules that are functions" if what == "schedules" else what
                 raise ConfigurationError(
                     f"{what} cannot be had with several policies (config is a mapping): leave it out"
                 )
@@ -36,8 +45,10 @@ def config_asked_for(
     if isinstance(agent, AnyAgent):
         if config not in (None, agent.config):
             raise ConfigurationError("an agent that there is already has a config of its own: leave config=... out")
-        if loss is not None or networks is not None:
-            raise ConfigurationError("an agent that there is already has a loss and networks: leave them out")
+        if given := [f"{what}=..." for what, value in parts.items() if value is not None]:
+            raise ConfigurationError(
+                f"an agent that there is already has its parts, got {', '.join(given)}: leave them out"
+            )
         return agent.config
     if agent is None:
         config = config if config is not None else PPOConfig()
@@ -51,15 +62,50 @@ def config_asked_for(
     return config
 
 
+def split_schedules(schedules: Schedules | str | None) -> tuple[dict[str, str], dict[str, ScheduleFunction] | None]:
+    """Schedules by the names of fields: those that have names, and those that are functions; None for none of them.
+
+    Raises:
+        ConfigurationError: if they are neither a mapping nor text of the form that a configuration takes.
+    """
+    try:
+        given = parsed(schedules if schedules is not None else "")
+    except (ValueError, TypeError):
+        raise ConfigurationError(
+            'schedules must give fields a name or a function, as {"learning_rate": "cosine"}, or "learning_rate=cosine"'
+            f", got {shown(schedules)}"
+        ) from None
+    functions = {field: each for field, each in given.items() if callable(each)}
+    return {field: each for field, each in given.items() if field not in functions}, functions or None
+
+
+def with_schedules(config: AnyConfig, named: Mapping[str, str]) -> AnyConfig:
+    """The configuration with schedules beside those that it has; of several policies, each that is trained.
+
+    Raises:
+        ConfigurationError: if there is no such schedule, or the field cannot have one.
+    """
+    if not named:
+        return config
+    if isinstance(config, PoliciesConfig):
+        trained = {name: _scheduled(each, named) for name, each in config.policies.items() if name not in config.played}
+        return replace(config, policies={**config.policies, **trained})
+    made: AnyConfig = _scheduled(config, named)
+    return made
+
+
+def _scheduled(config: Any, named: Mapping[str, str]) -> Any:
+    return replace(config, schedules={**parsed(config.schedules), **named})
+
+
 def agent_asked_for(
     agent: type[AnyAgent] | AnyAgent | None,
     environments: Environments,
     config: AnyConfig,
     seed: int,
-    loss: LossFunction | None,
-    networks: Networks | None,
+    parts: Mapping[str, Any],
 ) -> AnyAgent:
-    """The agent to train: the one that there is, or a new one.
+    """The agent to train: the one that there is, or a new one with these parts.
 
     Raises:
         ConfigurationError: where the one that there is was made for other spaces.
@@ -77,7 +123,7 @@ def agent_asked_for(
         return agent
     kind = agent if agent is not None else agent_class(config)
     spaces = environments.observation_space, environments.action_space
-    return make_agent(kind, *spaces, config, seed=seed, loss=loss, networks=networks)
+    return make_agent(kind, *spaces, config, seed=seed, **parts)
 
 
 def require_memory_for_agents(config: AnyConfig, environments: Environments, placement: Placement | Auto) -> None:

@@ -57,10 +57,9 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
         seed_globals(settings.seed, f"environments of learner {rank}")
         environments = team.environments(source, settings.config.num_envs, settings.environment)
         try:
-            own = {name: setup["own"].get(name) for name in ("loss", "networks")}
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")
-            agent = make_agent(setup["kind"], *spaces, settings.config, seed=seed, **own)
+            agent = make_agent(setup["kind"], *spaces, settings.config, seed=seed, **setup["own"])
             team.link = Link(store, rank, size, timeout=timeout, start_timeout=start_timeout(timeout))
             quiet = Reporting(progress=False)
             job = Job(source, settings, environments, agent, placement, Interruption(), reporting=quiet)

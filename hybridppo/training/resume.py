@@ -2,13 +2,15 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
 from typing_extensions import Unpack
 
+from hybridppo.agents.common.schedules import ADAPTIVE, ScheduleFunction, Schedules, parsed, share_left
 from hybridppo.agents.policies import PoliciesConfig
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.registry import AnyAgent
@@ -25,6 +27,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.placements.base import Placement
 from hybridppo.placements.by_name import placement_from_settings
 from hybridppo.reporting.callbacks import Callback, Loggers
+from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.checkpoints import Checkpoint
 from hybridppo.runs.job import Job
 from hybridppo.runs.keywords import ResumeKeywords
@@ -34,6 +37,7 @@ from hybridppo.runs.options import changeable_names, takes_options
 from hybridppo.runs.settings import Settings
 from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
 from hybridppo.system.interruption import Interruption
+from hybridppo.training.agent_arguments import split_schedules
 from hybridppo.training.train import TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
@@ -48,6 +52,9 @@ def resume(
     agent: type[AnyAgent] | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
+    advantages: AdvantageFunction | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
+    schedules: Schedules | str | None = None,
     progress: bool = True,
     on_iteration: Callable[[Metrics], object] | None = None,
     loggers: Loggers = (),
@@ -69,6 +76,9 @@ def resume(
         agent: the subclass that the run was started with, where it was.
         loss: the loss of one's own, likewise.
         networks: the function that makes networks of one's own, likewise.
+        advantages: the estimate of one's own, likewise.
+        modules: modules of the same shapes as those that the run was started with, likewise.
+        schedules: those that were functions, likewise; those with names are saved.
         progress: whether to show a progress bar.
         on_iteration: called with each iteration's metrics; an error in it ends the training.
         loggers: called likewise; errors are warned of.
@@ -98,7 +108,11 @@ def resume(
             callbacks=callbacks,
             on_interrupt=on_interrupt,
         )
-        settings.require_own(agent=agent, loss=loss, networks=networks)
+        parts = {
+            "loss": loss, "networks": networks, "advantages": advantages, "modules": modules,
+            "schedules": _functions(schedules, settings),
+        }  # fmt: skip
+        settings.require_own(agent=agent, **parts)
         env = settings.source(env)
         team = team_of(settings.run, settings.environment.worker_timeout)
         team.check(settings.config, settings.environment, settings.run)
@@ -112,7 +126,7 @@ def resume(
             environments = _environments(settings, env, team)
             stack.callback(environments.close)
             settings = _with_agents(settings, environments)
-            trained = agent_of(settings, checkpoint, agent=agent, loss=loss, networks=networks)
+            trained = agent_of(settings, checkpoint, agent=agent, **parts)
             if isinstance(meant, Auto):
                 resolved = _chosen_anew(team, meant, env, environments, trained, settings, checkpoint)
             else:
@@ -144,21 +158,34 @@ def resume(
             return run_by_groups(job, team)
 
 
+def _functions(schedules: Schedules | str | None, settings: Settings) -> dict[str, ScheduleFunction] | None:
+    """The schedules that are functions.
+
+    Raises:
+        CheckpointError: if others have names that the run does not have.
+    """
+    named, functions = split_schedules(schedules)
+    own = {} if isinstance(settings.config, PoliciesConfig) else parsed(settings.config.schedules)
+    if other := {field: name for field, name in named.items() if own.get(field) != name}:
+        raise CheckpointError(f"the run was begun with the schedules {own or 'of no field'}, got {other}: leave it out")
+    return functions
+
+
 def _tell_of_schedules(before: Settings, now: Settings, env_steps: int) -> None:
-    """Say what another goal does to what is annealed towards it."""
+    """Say what another goal does to what is scheduled towards it."""
     config, was, goal = now.config, before.run.total_steps, now.run.total_steps
-    annealed = {"learning rate": "anneal_learning_rate", "clip range": "anneal_clip_range"}
-    whats = [what for what, field in annealed.items() if getattr(config, field, False)]  # not every agent has them
-    if not whats or was == goal or env_steps >= goal:
+    named = {} if isinstance(config, PoliciesConfig) else config.named_schedules
+    lowered = {field: name for field, name in named.items() if name != ADAPTIVE and share_left(name, 1.0) < 1.0}
+    if not lowered or was == goal or env_steps >= goal:
         return
-    what = whats[0]
-    shares = [max(0.0, 1.0 - env_steps / steps) for steps in (was, goal)]
+    (field, name), *_ = lowered.items()
+    shares = [share_left(name, min(1.0, env_steps / steps)) for steps in (was, goal)]
     logger.warning(
         "total_steps was %s and is %s: the annealed %s goes on at %.0f %% of its start, where it was at %.0f %%, as if "
         "it had been on its way to the new goal from the beginning. A run that is to be prolonged learns better "
-        "without annealing (--no-anneal-learning-rate, --no-anneal-clip-range), or with its last goal from the "
-        "beginning, stopped by Ctrl-C and resumed",
-        f"{was:,}", f"{goal:,}", what, 100 * shares[1], 100 * shares[0],
+        "without annealing (--no-anneal-learning-rate, --no-anneal-clip-range, no schedules), or with its last goal "
+        "from the beginning, stopped by Ctrl-C and resumed",
+        f"{was:,}", f"{goal:,}", field.replace("_", " "), 100 * shares[1], 100 * shares[0],
     )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 from typing_extensions import Unpack
 
 from hybridppo.agents import PPOConfig
+from hybridppo.agents.common.schedules import Schedules
 from hybridppo.agents.policies import PoliciesConfig, PolicyOf, policies_of
 from hybridppo.agents.ppo.loss import LossFunction
 from hybridppo.agents.ppo.ppo import PPO
@@ -33,6 +35,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
+from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining, line_of, returns_by_policy
@@ -50,7 +53,13 @@ from hybridppo.runs.settings import Settings, name_of_source
 from hybridppo.system.interruption import Interruption, Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
-from hybridppo.training.agent_arguments import agent_asked_for, config_asked_for, require_memory_for_agents
+from hybridppo.training.agent_arguments import (
+    agent_asked_for,
+    config_asked_for,
+    require_memory_for_agents,
+    split_schedules,
+    with_schedules,
+)
 from hybridppo.training.evaluate import evaluate_agent
 
 
@@ -94,6 +103,9 @@ def train(
     agent: type[AnyAgent] | AnyAgent | None = None,
     loss: LossFunction | None = None,
     networks: Networks | None = None,
+    advantages: AdvantageFunction | None = None,
+    modules: Mapping[str, nn.Module] | None = None,
+    schedules: Schedules | str | None = None,
     policy_of: PolicyOf | None = None,
     run_dir: str | Path | None = None,
     compiled: bool = False,
@@ -119,6 +131,13 @@ def train(
         agent: a subclass to train instead of the library's agent, or an agent that there is already.
         loss: a loss of one's own, see `hybridppo.agents.ppo.loss`. Autograd then computes the gradient.
         networks: a function that makes networks of one's own, see `hybridppo.networks.making`.
+        advantages: another estimate of advantages, a function with the arguments of
+            `hybridppo.rollouts.advantages.gae`.
+        modules: further networks, by name, for a loss of one's own: the agent has copies of them, `agent.modules_of`,
+            which are trained, saved and moved with it, at the actor's learning rate.
+        schedules: of numbers of the configuration that change in the course of the training, by their names: a function
+            that takes the share of the training that is done, 0 to 1, and gives the value; or a name, as in
+            `PPOConfig.schedules`. See `hybridppo.agents.common.schedules`.
         policy_of: says which policy an agent has, by the agent's name, if there are several policies; None for the
             agent's name without its number, `tagger` of `tagger_3`.
         run_dir: a folder to make and write to; None writes nothing.
@@ -162,9 +181,16 @@ def train(
         raise ConfigurationError("profile=True writes its trace into the run directory: name one, as run_dir")
     names = tuple(config) if isinstance(config, Mapping) else ()
     config, played = given_policies(config) if isinstance(config, Mapping) else (config, {})
-    config = config_asked_for(config, agent, loss, networks)
+    named, functions = split_schedules(schedules)
+    parts = {
+        "loss": loss, "networks": networks, "advantages": advantages, "modules": modules, "schedules": functions,
+    }  # fmt: skip
+    config = config_asked_for(config, agent, parts)
     if isinstance(config, PoliciesConfig):
         config = replace(config, played=tuple(played))
+    if named and isinstance(agent, AnyAgent):
+        raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
+    config = with_schedules(config, named)
     environment_options = for_critics(environment_options, config)
     if compiled:
         has_own_parts = loss is not None or networks is not None or isinstance(agent, AnyAgent)
@@ -190,7 +216,7 @@ def train(
         require_memory_for_agents(config, environments, meant)
         spaces = environments.observation_space, environments.action_space
         with explaining_memory(config, *spaces):
-            trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), loss, networks)
+            trained = agent_asked_for(agent, environments, config, seed_of(run.seed, "agent"), parts)
             if isinstance(meant, Auto):
                 choice = team.choose(
                     meant,

@@ -64,7 +64,7 @@ def make(kind: str, config: PPOConfig = CONFIG) -> tuple[PPO, Rollout]:
             if parameter is not None:
                 module._parameters[name] = nn.Parameter(torch.empty(parameter.shape, device="cuda:0"))
     agent.parameters = FlatParameters({"actor": agent.actor, "critic": agent.critic}, alignment=4)
-    agent.optimizer = FlatAdam(agent.parameters, agent._learning_rates(1.0))
+    agent.optimizer = FlatAdam(agent.parameters, agent._learning_rates())
     steps, envs = config.num_steps, config.num_envs
     row, dtype = agent._encode.shape, torch.uint8 if kind == "images" else torch.float32
 

@@ -10,7 +10,7 @@ import pytest
 from hybridppo import ConfigurationError, PPOConfig
 
 COUNTS = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "recurrent_size", "sequence_length", "pool_size")
-POSITIVE = ("learning_rate", "clip_range", "max_grad_norm")
+POSITIVE = ("learning_rate", "clip_range", "max_grad_norm", "desired_kl")
 NOT_NEGATIVE = ("entropy_coef", "value_coef")
 SHARES = ("gamma", "gae_lambda")
 POSITIVE_OR_NONE = ("critic_learning_rate", "clip_range_vf", "target_kl")
@@ -52,6 +52,11 @@ SWITCHES = (
         *((name, value) for name in ("actor_keys", "critic_keys") for value in ((), "a", (1,), ("a", "a"), True)),
         *(("critic_observes", value) for value in ("others", "", None, 3, ["all"])),
         *(("sde_sample_freq", value) for value in (0, -2, 1.5, True, "8", None, [8])),
+        *(
+            ("schedules", value)
+            for value in ("cosine", "gamma", "gamma=tanh", "seed=linear", "gamma=linear:1.5", 3, None)
+        ),
+        *(("schedules", value) for value in ("entropy_coef=adaptive", "target_kl=linear", {"gamma": 0.5})),
         *(("precision", value) for value in ("bfloat16", "", None, 16, ["bf16"])),
         ("num_minibatches", 3),
         ("num_minibatches", 4096),
@@ -81,6 +86,7 @@ def test_every_field_is_tried() -> None:
         "actor_keys",
         "critic_keys",
         "critic_observes",
+        "schedules",
         "episodes_per_rollout",
     }
     assert {field.name for field in dataclasses.fields(PPOConfig)} == tried

@@ -1,0 +1,197 @@
+"""Schedules: numbers of a configuration that change in the course of a training.
+
+    hybridppo.train(..., schedules={"learning_rate": "cosine:0.05", "entropy_coef": lambda done: 0.01 * (1.0 - done)})
+
+A function takes the share of the training that is done, 0 to 1, and gives the value. A name (`CURVES`) stands for a
+share of the configured value. A number after it is a warm-up: for that share of the training the value rises linearly
+from 0, and the curve takes the rest. `adaptive` is for the learning rate alone (`AdaptiveRate`).
+"""
+
+import copy
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
+
+from hybridppo.agents.common.checks import LARGEST_FLOAT, require
+from hybridppo.errors import ConfigurationError, shown
+
+ScheduleFunction = Callable[[float], float]
+"""From the share of the training that is done, 0 to 1, to the value."""
+Schedules = Mapping[str, str | ScheduleFunction]
+"""By the names of fields, names of schedules or functions."""
+Config = TypeVar("Config")
+
+CURVES: dict[str, ScheduleFunction] = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1.0 - done,
+    "cosine": lambda done: 0.5 * (1.0 + math.cos(math.pi * done)),
+}
+"""By name, the share of the configured value that is left when a share of the training is done."""
+ADAPTIVE = "adaptive"
+AT_MOST_ONE = ("gamma", "gae_lambda")
+"""Fields whose values must not exceed 1."""
+
+
+def parsed(schedules: object) -> dict[str, Any]:
+    """Schedules by the names of fields, from a mapping, or from text: `field=name,field=name`, or JSON.
+
+    Raises:
+        ValueError: if the text has another form.
+    """
+    if isinstance(schedules, Mapping):
+        return dict(schedules)
+    if not isinstance(schedules, str):
+        raise ValueError
+    if schedules.lstrip().startswith("{"):
+        return dict(json.loads(schedules))
+    pairs = [part.partition("=") for part in schedules.split(",") if part.strip()]
+    if any(not (field and equals and name) for field, equals, name in pairs):
+        raise ValueError
+    return {field.strip(): name.strip() for field, _, name in pairs}
+
+
+def check_schedules(config: Any, fields: Collection[str], *, adaptive: bool = False) -> None:
+    """Refuse a field `schedules` that names no schedules; it becomes text that `parsed` takes.
+
+    Args:
+        config: a frozen dataclass, being made.
+        fields: that may have a schedule.
+        adaptive: whether the learning rate may be adaptive.
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+    names = [*CURVES, ADAPTIVE] if adaptive else [*CURVES]
+    rule = (
+        f"must give fields ({', '.join(fields)}) a schedule ({', '.join(names)}; adaptive is for learning_rate alone), "
+        "with a share of the training for a warm-up if there is one, as learning_rate=cosine:0.05,gamma=constant "
+        "(functions are for train(..., schedules=...))"
+    )
+    try:
+        named = parsed(config.schedules)
+    except (ValueError, TypeError):
+        require(config, "schedules", False, rule)
+        raise
+    for field, name in named.items():
+        is_one = isinstance(name, str) and field in fields
+        is_adaptive = adaptive and field == "learning_rate" and name == ADAPTIVE
+        require(config, "schedules", is_one and (is_adaptive or _is_curve(name)), rule)
+        has_start = field == "critic_learning_rate" or getattr(config, field) is not None
+        require(config, "schedules", has_start, f"cannot scale {field}, which is None: give it a value, or a function")
+    text = ",".join(f"{field}={name}" for field, name in named.items())
+    object.__setattr__(config, "schedules", text)
+
+
+def _is_curve(text: str) -> bool:
+    name, _, share = text.partition(":")
+    try:
+        return name in CURVES and (not _ or 0.0 <= float(share) < 1.0)
+    except ValueError:
+        return False
+
+
+def share_left(name: str, done: float) -> float:
+    """The share of the configured value that a schedule gives when a share of the training is done."""
+    curve, _, share = name.partition(":")
+    warmup = float(share or 0.0)
+    if done < warmup:
+        return done / warmup
+    return CURVES[curve](min(1.0, (done - warmup) / (1.0 - warmup)))
+
+
+def with_values(config: Config, **values: float) -> Config:
+    """A configuration with other values, which are not checked: at the end of a schedule they may be 0."""
+    changed = copy.copy(config)
+    vars(changed).update(values)
+    return changed
+
+
+class Scheduled:
+    """The numbers of a configuration that have schedules.
+
+    Args:
+        functions: those that are functions, by field; names are in the configuration.
+        fields: that may have a schedule.
+        config: an agent's, whose `named_schedules` has the names.
+
+    Raises:
+        ConfigurationError: if a field cannot have a schedule, or has two.
+    """
+
+    def __init__(self, functions: Mapping[str, ScheduleFunction] | None, fields: Collection[str], config: Any) -> None:
+        self.functions = dict(functions or {})
+        for field, function in self.functions.items():
+            if field not in fields:
+                raise ConfigurationError(f"schedules are for {', '.join(fields)}, got {shown(field)}")
+            if not callable(function):
+                raise ConfigurationError(f"schedules[{field!r}] must be a name or a function, got {shown(function)}")
+            if field in config.named_schedules:
+                raise ConfigurationError(
+                    f"{field} has two schedules, {config.named_schedules[field]!r} in config and a function in "
+                    "schedules=...: leave one of them out"
+                )
+        self.fields = [*self.functions, *config.named_schedules]
+
+    def at(self, config: Config, done: float, **known: float) -> Config:
+        """The configuration when a share of the training is done; itself if nothing is scheduled.
+
+        Args:
+            config: as it was given.
+            done: the share of the training, 0 to 1.
+            **known: values that neither a name nor a function gives.
+
+        Raises:
+            ConfigurationError: if a function gives what the field cannot be.
+        """
+        if not self.fields:
+            return config
+        values: dict[str, float] = {}
+        for field, name in config.named_schedules.items():  # type: ignore[attr-defined]
+            if name != ADAPTIVE:
+                start = getattr(config, field)
+                values[field] = share_left(name, done) * (config.learning_rate if start is None else start)  # type: ignore[attr-defined]
+        for field, function in self.functions.items():
+            values[field] = _checked(field, function(done), done)
+        return with_values(config, **values, **known)
+
+    def metrics(self, config: Any) -> dict[str, float]:
+        """The current values by field, but for the learning rate, which is a metric anyway."""
+        return {field: getattr(config, field) for field in self.fields if field != "learning_rate"}
+
+
+def _checked(field: str, value: Any, done: float) -> float:
+    most = 1.0 if field in AT_MOST_ONE else LARGEST_FLOAT
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 <= number <= most:
+        rule = "a number from 0 to 1" if most == 1.0 else "a number of at least 0"
+        raise ConfigurationError(
+            f"schedules[{field!r}] must give {rule}, and gave {shown(value)} for {done:g}, the share of the training "
+            "that is done"
+        )
+    return number
+
+
+class AdaptiveRate:
+    """A learning rate that is lowered if the policy moves too far, and raised if it moves too little.
+
+    The rule is rsl_rl's; there it follows each minibatch and the analytic KL divergence, here each epoch and the mean
+    of its minibatches' `approx_kl`, which every backend measures.
+    """
+
+    least, most = 1e-5, 1e-2
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def follow(self, kl: float, desired: float) -> bool:
+        """Change the rate after an epoch of this mean KL divergence; whether it has changed."""
+        before = self.rate
+        if kl > 2.0 * desired:
+            self.rate = max(self.least, self.rate / 1.5)
+        elif 0.0 < kl < 0.5 * desired:
+            self.rate = min(self.most, self.rate * 1.5)
+        return self.rate != before

@@ -1,0 +1,247 @@
+"""A loss of one's own that sees everything, with modules, a state, further metrics and another advantage estimate."""
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gymnasium.spaces import Box
+from learner_kinds import KINDS
+from loops import recorded_loop_of
+from ppo_settings import ppo_config
+from pretended_recorder import PretendedRecorder
+from torch import nn
+
+import hybridppo
+from hybridppo import PPO, ConfigurationError, Mirrored, MultiLearner, TD3Config
+from hybridppo.agents.ppo.batch import Batch
+from hybridppo.agents.ppo.loss import Loss, LossInputs, ppo_loss
+from hybridppo.rollouts.advantages import gae
+from hybridppo.system.interruption import Stopped
+
+CONFIG = ppo_config(num_envs=2, num_steps=16, num_minibatches=2, num_epochs=2, hidden_sizes=(8,), learning_rate=1e-2)
+PLACEMENTS: dict[str, dict[str, Any]] = {
+    "cpu": {},
+    "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "overlap": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
+    "workers": {"num_workers": 2},
+}
+
+
+def train(**arguments: Any) -> hybridppo.TrainResult:
+    options = {"total_steps": 96, "seed": 0, "placement": "cpu", "config": CONFIG, "progress": False, **arguments}
+    return hybridppo.train(options.pop("env", "Pendulum-v1"), on_interrupt="return", **options)
+
+
+def same(one: Any, other: Any) -> bool:
+    return torch.equal(one.agent.parameters.values, other.agent.parameters.values)
+
+
+def stopping_after(iterations: int) -> Any:
+    seen: list[Any] = []
+
+    def stop(metrics: Any) -> None:
+        seen.append(metrics)
+        if len(seen) == iterations:
+            signal.raise_signal(signal.SIGINT)
+
+    return stop
+
+
+def predictor() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(3, 3)
+
+
+def predicting(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+    loss = ppo_loss(inputs, config, clip_range)
+    error = (inputs.agent.modules_of["predictor"](inputs.observations) - inputs.observations).square().mean()
+    moved = (inputs.outputs - inputs.old_outputs).square().mean()
+    return replace(loss, total=loss.total + error + 0.1 * moved, extra={"prediction": error, "moved": moved})
+
+
+class Adaptive:
+    """A penalty whose coefficient grows with every minibatch."""
+
+    def __init__(self) -> None:
+        self.coefficient = 0.1
+
+    def __call__(self, inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        loss = ppo_loss(inputs, config, clip_range)
+        kl = (inputs.log_ratio.exp() - 1.0 - inputs.log_ratio).mean()
+        self.coefficient *= 1.1
+        return replace(loss, total=loss.total + self.coefficient * kl, extra={"coefficient": self.coefficient})
+
+    def state_dict(self) -> dict[str, float]:
+        return {"coefficient": self.coefficient}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.coefficient = state["coefficient"]
+
+
+def one_step(
+    *, rewards: Any, values: Any, next_values: Any, terminated: Any, truncated: Any, gamma: Any, **_: Any
+) -> Any:
+    return rewards + gamma * next_values.masked_fill(terminated, 0.0) - values
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loss_sees_the_outputs_from_before_the_update(kind: str) -> None:
+    seen: list[float] = []
+
+    def looking(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        old = inputs.agent.distribution.log_prob(inputs.old_outputs, inputs.actions)
+        new = inputs.agent.distribution.log_prob(inputs.outputs, inputs.actions)
+        assert inputs.old_outputs.shape == inputs.outputs.shape
+        seen.append((new - old - inputs.log_ratio).detach().abs().max().item())
+        return ppo_loss(inputs, config, clip_range)
+
+    config = replace(CONFIG, **{"num_envs": 4, **KINDS[kind].config})
+    train(config=config, loss=looking, env="CartPole-v1", total_steps=256, **KINDS[kind].options)
+    assert seen
+    assert max(seen) < 1e-4
+
+
+@pytest.mark.parametrize("where", PLACEMENTS)
+def test_modules_are_trained_and_extras_are_metrics(where: str) -> None:
+    given = predictor()
+    before = given.weight.detach().clone()
+    found: list[Any] = []
+    result = train(loss=predicting, modules={"predictor": given}, on_iteration=found.append, **PLACEMENTS[where])
+    assert torch.equal(given.weight, before)  # the agent has a copy
+    assert not torch.equal(result.agent.modules_of["predictor"].weight, before)
+    assert found[-1]["prediction"] < found[0]["prediction"]
+    assert found[0]["moved"] > 0.0
+    if where in ("hybrid", "workers"):
+        assert same(result, train(loss=predicting, modules={"predictor": predictor()}))
+
+
+@pytest.mark.parametrize("where", ["cpu", "overlap"])
+@pytest.mark.parametrize("kind", ["modules", "state", "advantages"])
+def test_a_run_with_them_goes_on_exactly(kind: str, where: str, tmp_path: Path) -> None:
+    def own() -> dict[str, Any]:
+        parts: dict[str, dict[str, Any]] = {
+            "modules": {"loss": predicting, "modules": {"predictor": predictor()}},
+            "state": {"loss": Adaptive()},
+            "advantages": {"advantages": one_step},
+        }
+        return parts[kind]
+
+    options = {"total_steps": 160, **PLACEMENTS[where]}
+    expected = train(**options, **own())
+    assert train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options, **own()).interrupted
+    with pytest.raises(hybridppo.RunDirectoryError, match="pass it again in Python"):
+        hybridppo.resume(tmp_path / "run", progress=False)
+    resumed = hybridppo.resume(tmp_path / "run", progress=False, **own())
+    assert same(resumed, expected)
+    assert resumed.agent.state()[1] == expected.agent.state()[1]
+    expected.agent.save(tmp_path / "agent")
+    for saved in (tmp_path / "run", tmp_path / "agent"):
+        acting = hybridppo.load(saved)
+        assert torch.equal(acting.parameters.of("actor"), expected.agent.parameters.of("actor"))
+        if kind == "modules":
+            whole = hybridppo.load(saved, modules={"predictor": predictor()})
+            assert torch.equal(whole.parameters.values, expected.agent.parameters.values)
+
+
+def test_an_update_that_is_broken_off_leaves_the_state_of_a_loss_as_it_was() -> None:
+    agent, rollouts, update = train(loss=Adaptive()).agent, [], PPO.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PPO, "update", lambda self, one: update(self, rollouts.append(one.map(torch.clone)) or one))
+        train()
+    before = agent.state()[1]
+    asked = iter([False, False, True])
+    agent.should_stop = lambda: next(asked)
+    with pytest.raises(Stopped):
+        agent.update(rollouts[0])
+    assert agent.state()[1] == before
+    agent.should_stop = lambda: False
+    metrics = agent.update(rollouts[0])
+    steps = [before["loss"]["coefficient"] * 1.1**i for i in range(1, 5)]
+    assert metrics["coefficient"] == pytest.approx(sum(steps) / 4)  # of the steps that were made, and no others
+
+
+def test_an_agent_like_another_has_a_state_of_its_own() -> None:
+    agent = train(loss=Adaptive(), advantages=one_step).agent
+    other = agent.like(CONFIG)
+    assert other._loss is not agent._loss
+    assert other._advantages is one_step
+
+
+@pytest.mark.parametrize("kind", ["rows", "gru", "pool"])
+def test_advantages_of_ones_own_take_what_gae_takes(kind: str) -> None:
+    config = replace(CONFIG, num_envs=4, **KINDS[kind].config)
+    plain, own = train(config=config), train(config=config, advantages=one_step)
+    assert not same(plain, own)
+    if kind != "pool":  # whose own advantages are weighed
+        assert same(own, train(config=replace(config, gae_lambda=0.0)))
+        assert same(plain, train(config=config, advantages=lambda **steps: gae(**steps)))
+
+
+def test_several_learners_share_modules() -> None:
+    config = replace(CONFIG, num_envs=4)
+    options = {"config": config, "loss": predicting, "modules": {"predictor": predictor()}}
+    one, two = (train(distribution=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
+    assert same(one, two)
+    assert "prediction" in two.metrics
+    with pytest.raises(ConfigurationError, match=r"a loss with a state .* cannot be shared by several learners"):
+        train(config=config, loss=Adaptive(), distribution=MultiLearner(learners=1, shards=2))
+
+
+def test_recorded_steps_log_extras_too() -> None:
+    def twice(inputs: LossInputs, config: Any, clip_range: Any) -> Loss:
+        loss = ppo_loss(inputs, config, clip_range)
+        return replace(loss, extra={"twice": 2.0 * loss.value})
+
+    agent = PPO(box(), box(), CONFIG, loss=twice)
+    steps, _ = recorded_loop_of(agent, PretendedRecorder())
+    batch = Batch(
+        observations=torch.randn(8, 3), actions=torch.randn(8, 3), log_probs=torch.randn(8), values=torch.randn(8),
+        advantages=torch.randn(8), returns=torch.randn(8), old_outputs=torch.randn(8, 3),
+    )  # fmt: skip
+    for _ in range(3):
+        steps.backend.extras.clear()
+        table = steps.epoch(batch, torch.arange(8), [4, 4], 0.2)
+        torch.testing.assert_close(steps.backend.extras.means(table)[0], 2.0 * table[:, 1].mean())
+        agent.version += 1
+    assert table.shape == (2, 6)
+
+
+def box() -> Box:
+    return Box(-1.0, 1.0, (3,))
+
+
+def giving(**extra: Any) -> Any:
+    return lambda inputs, config, clip_range: replace(ppo_loss(inputs, config, clip_range), extra=extra)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an extra of another metric": ({"loss": giving(entropy=1.0)}, r"extra\['entropy'\] .* name of another metric"),
+    "an extra that is no scalar": ({"loss": giving(mine=torch.ones(3))}, r"must be a scalar, got \[3\]: take its mean"),
+    "modules without a loss": ({"modules": {"a": nn.Linear(1, 1)}}, "modules are trained by a loss of one's own"),
+    "no module": ({"loss": predicting, "modules": {"a": 3}}, r"modules\['a'\] must be a torch.nn.Module, got 3"),
+    "a bad name": ({"loss": predicting, "modules": {"a.b": nn.Linear(1, 1)}}, "the name of a module .* 'a.b'"),
+    "doubles": ({"loss": predicting, "modules": {"a": nn.Linear(1, 1).double()}}, "must be float32"),
+    "advantages of another shape": (
+        {"advantages": lambda **its: its["rewards"][0]},
+        "advantages must give a tensor",
+    ),
+    "for td3": ({"config": TD3Config(), "advantages": one_step}, "advantages=... is for other agents than td3"),
+    "several policies": ({"config": {"a": CONFIG, "b": CONFIG}, "advantages": one_step}, "cannot be had with several"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_is_refused(what: str) -> None:
+    options, message = REFUSED[what]
+    with pytest.raises(ConfigurationError, match=message):
+        train(**options)
+
+
+def test_extras_are_written(tmp_path: Path) -> None:
+    train(loss=giving(mine=2.5), run_dir=tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["mine"] for line in lines] == [2.5] * 3

@@ -1,0 +1,312 @@
+"""Numbers of the configuration that change in the course of a training."""
+
+import json
+import math
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learner_kinds import KINDS
+from ppo_settings import ppo_config
+from toy_agents import Matching
+
+import hybridppo
+from hybridppo import (
+    PPO,
+    Central,
+    ConfigurationError,
+    DDPGConfig,
+    Mirrored,
+    MultiLearner,
+    PPOConfig,
+    TD3Config,
+)
+from hybridppo.agents.common.schedules import AdaptiveRate, parsed, share_left
+from hybridppo.agents.policies import PoliciesConfig
+from hybridppo.commands.main import main
+from hybridppo.system.interruption import Stopped
+from hybridppo.training.agent_arguments import with_schedules
+
+CONFIG = ppo_config(
+    num_envs=2, num_steps=16, num_minibatches=2, hidden_sizes=(8, 8), anneal_learning_rate=False, clip_range_vf=0.2,
+    num_epochs=2, max_grad_norm=0.3, learning_rate=1e-2,
+)  # fmt: skip
+OFF_POLICY: dict[str, Any] = {
+    "num_envs": 2, "train_frequency": 2, "batch_size": 8, "buffer_size": 200, "learning_starts": 20,
+    "steps_per_iteration": 40, "hidden_sizes": (8, 8),
+}  # fmt: skip
+FORMS = {"by hand": {}, "compiled": {"compiled_updates": True}, "autograd": {"fast_updates": False}}
+OTHERS: dict[str, float] = {
+    "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "clip_range": 0.05, "clip_range_vf": 0.01,
+    "entropy_coef": 0.1, "value_coef": 0.1, "max_grad_norm": 0.05, "gamma": 0.5, "gae_lambda": 0.5, "target_kl": 1e-6,
+}  # fmt: skip
+PLACEMENTS: dict[str, dict[str, Any]] = {
+    "cpu": {},
+    "hybrid": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "overlap": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
+    "workers": {"num_workers": 2},
+}
+
+
+def train(**arguments: Any) -> hybridppo.TrainResult:
+    options = {"total_steps": 96, "seed": 0, "placement": "cpu", "config": CONFIG, "progress": False, **arguments}
+    return hybridppo.train(options.pop("env", "Pendulum-v1"), on_interrupt="return", **options)
+
+
+def stopping_after(iterations: int) -> Any:
+    seen: list[Any] = []
+
+    def stop(metrics: Any) -> None:
+        seen.append(metrics)
+        if len(seen) == iterations:
+            signal.raise_signal(signal.SIGINT)
+
+    return stop
+
+
+def of_metrics(name: str, **arguments: Any) -> list[float]:
+    """A metric of every iteration."""
+    found: list[float] = []
+    train(on_iteration=lambda metrics: found.append(metrics[name]), **arguments)
+    return found
+
+
+def same(one: hybridppo.TrainResult, other: hybridppo.TrainResult) -> bool:
+    return torch.equal(one.agent.parameters.values, other.agent.parameters.values)
+
+
+def test_names_give_shares_of_the_configured_value() -> None:
+    assert [share_left("linear", done) for done in (0.0, 0.25, 1.0, 1.5)] == [1.0, 0.75, 0.0, 0.0]
+    assert share_left("cosine", 0.25) == pytest.approx(0.5 * (1.0 + math.cos(math.pi / 4)))
+    assert [share_left("constant:0.5", done) for done in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
+    assert [share_left("linear:0.5", done) for done in (0.25, 0.5, 0.75, 1.0)] == [0.5, 1.0, 0.5, 0.0]
+
+
+def test_a_mapping_text_and_json_name_the_same_schedules() -> None:
+    named = {"learning_rate": "cosine:0.05", "entropy_coef": "linear"}
+    texts = [PPOConfig(schedules=each).schedules for each in (named, json.dumps(named))]  # type: ignore[arg-type]
+    assert set(texts) == {"learning_rate=cosine:0.05,entropy_coef=linear"}
+    assert parsed(texts[0]) == named
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("field", OTHERS)
+def test_a_schedule_gives_what_the_configuration_with_the_value_does(field: str, form: str) -> None:
+    config = replace(CONFIG, **FORMS[form])
+    scheduled = train(config=config, schedules={field: lambda done: OTHERS[field]})
+    assert same(scheduled, train(config=replace(config, **{field: OTHERS[field]})))
+    assert not same(scheduled, train(config=config))
+
+
+@pytest.mark.parametrize("where", PLACEMENTS)
+def test_a_function_has_the_share_that_is_done_and_gives_the_value(where: str) -> None:
+    asked: list[float] = []
+
+    def halved(done: float) -> float:
+        asked.append(done)
+        return 1e-3 * 0.5 ** (3.0 * done)
+
+    rates = of_metrics("learning_rate", schedules={"learning_rate": halved}, **PLACEMENTS[where])
+    assert rates == pytest.approx([1e-3, 1e-3 * 0.5, 1e-3 * 0.25])
+    assert asked == pytest.approx([0.0, 1.0 / 3.0, 2.0 / 3.0])
+
+
+def test_what_is_annealed_is_a_linear_schedule() -> None:
+    config = replace(CONFIG, critic_learning_rate=1e-3)
+    annealed = train(config=replace(config, anneal_learning_rate=True, anneal_clip_range=True))
+    named = dict.fromkeys(("learning_rate", "critic_learning_rate", "clip_range"), "linear")
+    assert same(annealed, train(config=config, schedules=named))
+
+
+def test_current_values_are_metrics_and_the_configuration_stays() -> None:
+    result = train(schedules={"entropy_coef": "linear", "clip_range": lambda done: 0.3})
+    assert result.metrics["entropy_coef"] == pytest.approx(CONFIG.entropy_coef / 3.0)
+    assert result.metrics["clip_range"] == 0.3
+    assert result.agent.config == replace(CONFIG, schedules="entropy_coef=linear")
+
+
+@pytest.mark.parametrize("kind", [DDPGConfig, TD3Config])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_learning_rates_of_other_agents_have_schedules(kind: Any, compiled: bool) -> None:
+    config = kind(**OFF_POLICY, compiled_updates=compiled)
+    rates = of_metrics("learning_rate", config=config, schedules={"learning_rate": "linear"}, total_steps=160)
+    assert rates == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
+    scheduled = train(config=config, schedules={"critic_learning_rate": lambda done: 1e-2})
+    assert same(scheduled, train(config=replace(config, critic_learning_rate=1e-2)))
+
+
+# The adaptive learning rate
+
+
+def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
+    adaptive = AdaptiveRate(1e-3)
+    assert adaptive.follow(0.021, 0.01)
+    assert adaptive.rate == pytest.approx(1e-3 / 1.5)
+    assert adaptive.follow(0.004, 0.01)
+    assert adaptive.rate == pytest.approx(1e-3)
+    assert not any(adaptive.follow(kl, 0.01) for kl in (0.01, 0.02, 0.005, 0.0, math.nan))
+    for kl, limit in ((1.0, 1e-5), (1e-3, 1e-2)):
+        for _ in range(20):
+            adaptive.follow(kl, 0.01)
+        assert adaptive.rate == limit
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_adaptive_rate_brings_the_divergence_near_what_is_desired(form: str) -> None:
+    config = PPOConfig(num_steps=128, learning_rate=1e-5, **FORMS[form])
+    options: dict[str, Any] = {"config": config, "total_steps": 16 * config.batch_size}
+    found = of_metrics("approx_kl", schedules={"learning_rate": "adaptive"}, **options)
+    assert 0.005 < sum(found[-8:]) / 8 < 0.02
+    assert max(of_metrics("approx_kl", **options)) < 0.001
+
+
+def test_an_update_that_is_broken_off_leaves_the_adaptive_rate_as_it_was() -> None:
+    agent = train(config=replace(CONFIG, schedules="learning_rate=adaptive", desired_kl=0.9, learning_rate=1e-4)).agent
+    rollouts: list[Any] = []
+    update = PPO.update
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            PPO, "update", lambda self, given: (rollouts.append(given.map(torch.clone)), update(self, given))[1]
+        )
+        train()
+    before, rates = agent.state()[1], dict(agent.optimizer.learning_rates)
+    asked = iter([False, False, False, True])  # in the second epoch
+    agent.should_stop = lambda: next(asked)
+    with pytest.raises(Stopped):
+        agent.update(rollouts[0])
+    assert (agent.state()[1], agent.optimizer.learning_rates) == (before, rates)
+    agent.should_stop = lambda: False
+    agent.update(rollouts[0])
+    assert agent.state()[1]["learning_rate"] > before["learning_rate"]
+
+
+# Resumed
+
+
+def falling(done: float) -> float:
+    return 0.05 * (1.0 - done)
+
+
+RESUMED: dict[str, tuple[Any, Any]] = {
+    "named": (CONFIG, {"learning_rate": "cosine:0.5", "clip_range": "linear"}),
+    "functions": (CONFIG, {"learning_rate": "linear", "entropy_coef": falling}),
+    "adaptive": (CONFIG, {"learning_rate": "adaptive"}),
+    "td3": (TD3Config(**OFF_POLICY), {"learning_rate": "linear", "critic_learning_rate": falling}),
+}
+
+
+@pytest.mark.parametrize("where", ["cpu", "overlap"])
+@pytest.mark.parametrize("what", RESUMED)
+def test_a_run_with_schedules_goes_on_exactly(what: str, where: str, tmp_path: Path) -> None:
+    config, schedules = RESUMED[what]
+    options = {"config": config, "schedules": schedules, "total_steps": 160, **PLACEMENTS[where]}
+    expected = train(**options)
+    assert train(run_dir=tmp_path / "run", on_iteration=stopping_after(2), **options).interrupted
+    functions = {field: each for field, each in schedules.items() if callable(each)}
+    if functions:
+        with pytest.raises(hybridppo.RunDirectoryError, match=r"has a schedules of its own, .*: pass it again"):
+            hybridppo.resume(tmp_path / "run", progress=False)
+        with pytest.raises(hybridppo.CheckpointError, match="schedules of the run were of"):
+            hybridppo.resume(tmp_path / "run", schedules={"value_coef": falling}, progress=False)
+    with pytest.raises(hybridppo.CheckpointError, match="was begun with the schedules"):
+        hybridppo.resume(tmp_path / "run", schedules={**functions, "learning_rate": "constant"}, progress=False)
+    resumed = hybridppo.resume(tmp_path / "run", schedules=functions or None, progress=False)
+    assert same(resumed, expected)
+    assert resumed.agent.optimizer.learning_rates == expected.agent.optimizer.learning_rates
+    hybridppo.load(tmp_path / "run")  # needs no schedules
+
+
+# Several learners, several policies, the command line
+
+
+@pytest.mark.parametrize("kind", ["rows", "gru"])
+def test_several_learners_share_schedules(kind: str) -> None:
+    config = replace(CONFIG, num_envs=4, learning_rate=1e-3, **KINDS[kind].config)
+    options = {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": falling}}
+    one, two = (train(distribution=MultiLearner(learners=number, shards=2), **options) for number in (1, 2))
+    assert same(one, two)
+    assert one.metrics["learning_rate"] != 1e-3
+
+
+def test_learners_of_a_server_have_schedules_but_no_adaptive_rate() -> None:
+    options: dict[str, Any] = {
+        "config": replace(CONFIG, num_envs=4),
+        "distribution": Central(learners=2),
+        "total_steps": 192,
+    }
+    found = of_metrics("entropy_coef", schedules={"entropy_coef": falling, "learning_rate": "linear"}, **options)
+    assert found[0] == pytest.approx(0.05)
+    assert found[-1] < 0.05
+    with pytest.raises(ConfigurationError, match="an adaptive learning rate cannot be had with 2 learners"):
+        train(schedules={"learning_rate": "adaptive"}, **options)
+
+
+def test_named_schedules_are_those_of_every_policy_that_learns() -> None:
+    config = PoliciesConfig({"a": CONFIG, "b": replace(CONFIG, schedules="gamma=linear")}, played=("a",))
+    found: Any = with_schedules(config, {"learning_rate": "cosine"})
+    assert [each.schedules for each in found.policies.values()] == ["", "gamma=linear,learning_rate=cosine"]
+
+
+def test_several_policies_have_named_schedules_and_go_on_exactly(tmp_path: Path) -> None:
+    config = {"one": CONFIG, "two": replace(CONFIG, schedules="clip_range=linear")}
+    options: dict[str, Any] = {"env": Matching, "policy_of": lambda name: "one" if name.endswith("0") else "two"}
+    options |= {"config": config, "schedules": {"learning_rate": "adaptive", "entropy_coef": "linear"}}
+    expected = train(**options).agent
+    assert train(**options, run_dir=tmp_path / "run", on_iteration=stopping_after(1)).interrupted
+    resumed = hybridppo.resume(tmp_path / "run", env=Matching, progress=False)
+    assert "two/clip_range" in resumed.metrics
+    for one, other in zip(expected.agents.values(), resumed.agents.values(), strict=True):
+        assert torch.equal(one.parameters.values, other.parameters.values)
+        assert one.optimizer.learning_rates == other.optimizer.learning_rates
+
+
+REFUSED = {
+    "no field": ({"schedules": {"num_steps": falling}}, "schedules are for learning_rate, .*, got 'num_steps'"),
+    "no schedule": ({"schedules": {"gamma": "fast"}}, "^schedules must give fields"),
+    "no mapping": ({"schedules": 3}, "schedules must give fields a name or a function, .*, got 3"),
+    "two": ({"schedules": {"gamma": falling}, "config": PPOConfig(schedules="gamma=linear")}, "gamma has two"),
+    "annealed": ({"schedules": {"clip_range": "cosine"}, "config": PPOConfig(anneal_clip_range=True)}, "leave one out"),
+    "recorded": ({"schedules": {"value_coef": falling}, "config": PPOConfig(cuda_graphs=True)}, "records value_coef"),
+    "negative": ({"schedules": {"gamma": lambda done: -1.0}}, r"schedules\['gamma'\] must give .*gave -1.0 for 0"),
+    "an agent": (
+        {"schedules": "gamma=linear", "config": None, "agent": lambda: train().agent},
+        "an agent that there is already has its schedules",
+    ),
+    "several policies": (
+        {"schedules": {"gamma": falling}, "config": {"a": PPOConfig(), "b": PPOConfig()}},
+        "schedules that are functions cannot be had with several policies",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_scheduled_is_refused(what: str) -> None:
+    options, message = REFUSED[what]
+    if "agent" in options:
+        options = {**options, "agent": options["agent"]()}
+    with pytest.raises(ConfigurationError, match=message):
+        train(**options)
+
+
+def test_the_command_line_names_schedules(tmp_path: Path) -> None:
+    flags = "--num-envs 2 --num-steps 16 --placement cpu --no-progress --total-steps 64"
+    named = ["--schedules", "learning_rate=cosine,entropy_coef=linear:0.5", "--entropy-coef", "0.01"]
+    with pytest.raises(SystemExit) as exited:
+        main(["train", "Pendulum-v1", "--run-dir", str(tmp_path / "run"), *flags.split(), *named])
+    assert exited.value.code == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert config["schedules"] == "learning_rate=cosine,entropy_coef=linear:0.5"
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["entropy_coef"] for line in lines] == pytest.approx([0.0, 0.01])
+
+
+def test_another_placement_changes_nothing() -> None:
+    schedules = {"learning_rate": "adaptive", "entropy_coef": falling}
+    one, other = (
+        train(schedules=schedules),
+        train(schedules=schedules, placement=Mirrored("cpu", "cpu", force_copy=True)),
+    )
+    assert same(one, other)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from hybridppo.runs.distribution_policies import SingleLearnerFine as SingleLearnerFine
     from hybridppo.runs.loading import load as load
     from hybridppo.runs.loading import load_policies as load_policies
+    from hybridppo.runs.self_play import SelfPlay as SelfPlay
     from hybridppo.tools.diagnosis.comparing import compare_distributions as compare_distributions
     from hybridppo.tools.diagnosis.doctor import diagnose as diagnose
     from hybridppo.tools.experiments.search import tune as tune
@@ -87,6 +88,7 @@ _NAMES = {
         "Central Environments GPUOnly Local MultiLearner SingleLearnerCoarse SingleLearnerFine"
     ),
     "hybridppo.runs.loading": "load load_policies",
+    "hybridppo.runs.self_play": "SelfPlay",
     "hybridppo.tools.diagnosis.comparing": "compare_distributions",
     "hybridppo.tools.diagnosis.doctor": "diagnose",
     "hybridppo.tools.experiments.search": "tune",

@@ -18,7 +18,7 @@ from hybridppo.environments.frame_stack import stacked
 from hybridppo.environments.many_agents import ManyAgents
 from hybridppo.environments.named import is_atari, is_of_pool, make_env, note_of, package_of, require_package
 from hybridppo.environments.new_objects import make_new
-from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource
+from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions
 from hybridppo.environments.parallel import is_parallel
 from hybridppo.environments.registration import import_modules, spec_of
 from hybridppo.environments.sync import SyncEnvironments
@@ -92,6 +92,10 @@ def make_environments(
         )
     if options.clip_rewards is not None:
         environments.clips_rewards = options.clip_rewards
+    if isinstance(options, SeatOptions) and not isinstance(environments, ManyAgents):
+        with warned_of_closing(f"the {type(environments).__name__}"):
+            environments.close()
+        raise ConfigurationError("self_play is for PettingZoo's environments of several agents: leave it out")
     if isinstance(options, CriticsOptions) and not isinstance(environments, ManyAgents):
         with warned_of_closing(f"the {type(environments).__name__}"):
             environments.close()
@@ -196,6 +200,7 @@ def _of_function(
     return ManyAgents(
         source, copies or num_envs, first, options.on_env_error, action_masks=options.action_masks,
         critic_observes=options.critic_observes if isinstance(options, CriticsOptions) else "own",
+        opponent_of=options.opponent_of if isinstance(options, SeatOptions) else None,
     )  # fmt: skip
 
 

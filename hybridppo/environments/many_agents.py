@@ -7,6 +7,7 @@ environment is reset when none of its agents is left, before `step` returns.
 from collections.abc import Callable
 from functools import partial
 from math import isfinite
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from hybridppo.environments.base import EnvState, Step
 from hybridppo.environments.checks import require_same_spaces
 from hybridppo.environments.options import OnEnvError
 from hybridppo.environments.parallel import ParallelEnvironment
+from hybridppo.environments.seats import Opponent, seat_environment
 from hybridppo.environments.sub_environment import SubEnvironment, SubEnvironments
 from hybridppo.environments.turns import agents_environment
 from hybridppo.errors import BadValueError, EnvError
@@ -37,6 +39,7 @@ class ManyAgents(SubEnvironments):
         on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
         action_masks: whether agents' infos say what each may do.
         critic_observes: what rows have beside an agent's own observation, as `PPOConfig.critic_observes`.
+        opponent_of: with self-play, loads opponents; each environment is then a column, of the learner's seat.
 
     Raises:
         EnvError: if environments differ in a space, or in their agents.
@@ -51,8 +54,11 @@ class ManyAgents(SubEnvironments):
         *,
         action_masks: bool = False,
         critic_observes: CriticObserves = "own",
+        opponent_of: Callable[[Path], Opponent] | None = None,
     ) -> None:
-        makes = partial(agents_environment, make, action_masks, critic_observes)
+        makes: Callable[[], Any] = partial(agents_environment, make, action_masks, critic_observes)
+        if opponent_of is not None:
+            makes = partial(seat_environment, make, action_masks, opponent_of)
         sub_environments = [SubEnvironment(makes, first + i, on_error) for i in range(num_envs)]
         model = cast(ParallelEnvironment, sub_environments[0].env)
         for sub_env in sub_environments:
@@ -133,7 +139,7 @@ class ManyAgents(SubEnvironments):
             self._parallel(i).put_present(np.array(present))
 
     def _parts(self) -> list[tuple[object, int]]:
-        return [(self._parallel(i).env, self.num_agents) for i in range(len(self.sub_environments))]
+        return [(self._parallel(i).saved, self.num_agents) for i in range(len(self.sub_environments))]
 
     def _parallel(self, i: int) -> ParallelEnvironment:
         return cast(ParallelEnvironment, self.sub_environments[i].env)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args
 
 from gymnasium.vector import AutoresetMode
@@ -135,6 +136,14 @@ class CriticsOptions(EnvironmentOptions):
 
     critic_observes: CriticObserves = "own"
     """As `PPOConfig.critic_observes`."""
+
+
+@dataclass(frozen=True)
+class SeatOptions(EnvironmentOptions):
+    """The same for self-play: an agent has a seat in each environment, and opponents the others."""
+
+    opponent_of: Callable[[Path], Any] = field(kw_only=True)
+    """Loads the opponent that a file has."""
 
 
 def for_critics(options: EnvironmentOptions, config: Any) -> EnvironmentOptions:

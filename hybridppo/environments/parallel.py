@@ -191,6 +191,16 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._forget_the_missing()
 
     @property
+    def rows(self) -> Array:
+        """Those of all agents, as they are now."""
+        return self._rows
+
+    @property
+    def saved(self) -> object:
+        """What a checkpoint saves."""
+        return self.env
+
+    @property
     def unwrapped(self) -> Any:
         """The environment itself, without its wrappers."""
         return getattr(self.env, "unwrapped", self.env)

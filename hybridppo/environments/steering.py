@@ -9,7 +9,8 @@ from hybridppo.errors import ConfigurationError, EnvError, shown
 class Steering(NamedTuple):
     """One call of a method, or one attribute that is set."""
 
-    kind: Literal["call", "set"]
+    kind: Literal["call", "set", "seat"]
+    """"seat" calls a method of what self-play puts around a game, not of the game."""
     name: str
     """Of the method, or of the attribute."""
     arguments: Sequence[Any]
@@ -21,15 +22,15 @@ class Steering(NamedTuple):
         Raises:
             EnvError: if the environment has no such method or attribute.
         """
-        inner = getattr(env, "unwrapped", env)
+        inner = env if self.kind == "seat" else getattr(env, "unwrapped", env)
         known = getattr(inner, self.name, None)
-        if not hasattr(inner, self.name) or (self.kind == "call" and not callable(known)):
+        if not hasattr(inner, self.name) or (self.kind != "set" and not callable(known)):
             what = "method" if self.kind == "call" else "attribute"
             raise EnvError(
                 f"environments.{self.kind}({self.name!r}): {type(inner).__name__} has no {what} {self.name!r}: define "
                 "it in the environment itself, not in a wrapper"
             )
-        if self.kind == "call":
+        if self.kind != "set":
             return known(*self.arguments)  # type: ignore[misc]  # it was looked at above
         setattr(inner, self.name, self.arguments[0])
         return None

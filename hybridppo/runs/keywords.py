@@ -12,6 +12,7 @@ from typing_extensions import Required
 from hybridppo.environments.options import AutoresetName, OnEnvError, Vectorization
 from hybridppo.reporting.trackers.base import Tracker
 from hybridppo.runs.distribution_policies import Distribution
+from hybridppo.runs.self_play import SelfPlay
 
 
 class EnvironmentKeywords(TypedDict, total=False):
@@ -44,6 +45,7 @@ class TrainKeywords(EnvironmentKeywords, total=False):
     target_return: float | None
     track: str | Tracker | Sequence[str | Tracker]
     start_from: str | Path | None
+    self_play: SelfPlay | dict[str, Any] | None
     checkpoint_seconds: float
     keep_checkpoints: int
     distribution: str | Distribution

@@ -22,6 +22,7 @@ from hybridppo.errors import ConfigurationError, shown
 from hybridppo.names import OF_CONFIGS, meant_by
 from hybridppo.reporting.trackers.registry import names_of_trackers
 from hybridppo.runs.distribution_policies import distribution_of
+from hybridppo.runs.self_play import self_play_of
 from hybridppo.system.validation import CHANGEABLE, SAME_RESULT, is_number, is_seconds, require_whole
 
 LARGEST_SEED = 2**128
@@ -72,7 +73,13 @@ class RunOptions:
     """Address of a running Ray cluster, auto or HOST:PORT, for policies that run on Ray. Without it, RAY_ADDRESS is
     used, or Ray is started on this machine."""
 
+    self_play: dict[str, Any] | None = None
+    """Self-play: a hybridppo.SelfPlay, or its fields (snapshot_every, pool, latest, opponents). The agent has a seat of
+    a game of several agents, and snapshots of it the others. On the command line, an object of JSON."""
+
     def __post_init__(self) -> None:
+        options = self_play_of(self.self_play)
+        object.__setattr__(self, "self_play", None if options is None else options.to_json())
         object.__setattr__(self, "distribution", str(distribution_of(self.distribution)))
         self._require_whole("total_steps", "keep_checkpoints")
         for name in ("evaluate_every", "evaluation_episodes"):

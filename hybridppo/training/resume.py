@@ -38,6 +38,7 @@ from hybridppo.runs.settings import Settings
 from hybridppo.system.blas import VARIABLE, has_both, kernels_taken
 from hybridppo.system.interruption import Interruption
 from hybridppo.training.agent_arguments import split_schedules
+from hybridppo.training.self_play import for_seats
 from hybridppo.training.train import TrainResult, run_by_groups
 
 logger = logging.getLogger(__name__)
@@ -227,7 +228,7 @@ def _chosen_anew(
         settings.config,
         total_steps=max(1, settings.run.total_steps - env_steps),
         num_workers=settings.run.num_workers,
-        options=settings.environment,
+        options=for_seats(settings.environment, settings.run),
         agent=agent,
     ).placement
 
@@ -254,7 +255,7 @@ def _with_agents(settings: Settings, environments: Environments) -> Settings:
 def _environments(settings: Settings, env: EnvSource, team: LocalTeam) -> Environments:
     """The environments of a run, refused where their spaces are not those it was trained with."""
     num_envs, num_workers = settings.config.num_envs, settings.run.num_workers
-    environments = team.environments_to_begin(env, num_envs, settings.environment, num_workers)
+    environments = team.environments_to_begin(env, num_envs, for_seats(settings.environment, settings.run), num_workers)
     try:
         require_spaces_of(settings, environments, error=CheckpointError)
     except CheckpointError:

@@ -61,6 +61,7 @@ from hybridppo.training.agent_arguments import (
     with_schedules,
 )
 from hybridppo.training.evaluate import evaluate_agent
+from hybridppo.training.self_play import Ladder, for_seats
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,8 @@ def train(
         assert run.seed is not None  # given above, where there was none
         interruption = stack.enter_context(Interruption(saves=run_dir is not None))
         making = time.perf_counter()
-        environments = team.environments_to_begin(env, config.num_envs, environment_options, run.num_workers)
+        sampled = for_seats(environment_options, run)
+        environments = team.environments_to_begin(env, config.num_envs, sampled, run.num_workers)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
         whose = policies_of(environments.agents, names, policy_of) if names else {}
@@ -225,7 +227,7 @@ def train(
                     config,
                     total_steps=run.total_steps,
                     num_workers=run.num_workers,
-                    options=environment_options,
+                    options=sampled,
                     agent=trained,
                     seconds_to_make=seconds_to_make,
                 )
@@ -294,7 +296,7 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             num_steps=config.num_steps,
             num_episodes=config.episodes_per_rollout,
             num_workers=run.num_workers,
-            options=settings.environment,
+            options=for_seats(settings.environment, run),
             env_seed=seed_of(settings.seed, "environments"),
             noise=np.random.default_rng(seed_of(settings.seed, "noise")),
         )
@@ -322,6 +324,11 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
         )
         if job.checkpoint is not None and directory is not None:
             go_on(runner, job.checkpoint, settings.seed, directory, tells=team.rank == 0)
+        if run.self_play is not None:
+            folder = None if directory is None else directory.path / "snapshots"
+            ladder = stack.enter_context(contextlib.closing(Ladder(run.self_play, agent, placement, sampler, folder)))
+            ladder.begin()
+            runner.measure = ladder.measure
         seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
         with callbacks.told():
             metrics = _run(runner, job)

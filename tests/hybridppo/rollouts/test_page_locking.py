@@ -53,10 +53,21 @@ def test_an_arrays_pages_are_locked_until_closed() -> None:
 def test_a_rollouts_arrays_are_one_block_that_is_locked_while_it_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     registrar = FakeAccelerator()
     monkeypatch.setattr(page_locking, "accelerator_of", lambda device: registrar)
-    names = ["observations", "outputs", "actions", "rewards", "terminated", "truncated", "restarted", "absent", "noise"]
+    names = [
+        "observations",
+        "outputs",
+        "actions",
+        "rewards",
+        "terminated",
+        "truncated",
+        "restarted",
+        "absent",
+        "waiting",
+        "noise",
+    ]
     layout = dict.fromkeys(names, ((2, 3), "float32")) | {"noise": ((2, 0), "float32")}
     buffer = allocate(layout, torch.device("cpu"))
-    assert list(registrar.locked.values()) == [8 * 64]  # 24 bytes each, and the next begins at a cache line
+    assert list(registrar.locked.values()) == [9 * 64]  # 24 bytes each, and the next begins at a cache line
     assert all((array == 0).all() and array.ctypes.data % 64 == 0 for array in buffer.arrays.values())
     rewards = buffer.rewards
     del buffer

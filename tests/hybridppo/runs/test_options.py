@@ -60,13 +60,14 @@ SOME: dict[str, Any] = {
 
 
 CHANGES_RESULT = {
-    RunOptions: "total_steps total_episodes seed target_return start_from distribution",
+    RunOptions: "total_steps total_episodes seed target_return start_from self_play distribution",
     EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
         clip_rewards episodic_life""",
     PPOConfig: """num_envs num_steps episodes_per_rollout pool_size num_epochs num_minibatches learning_rate
         critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda clip_range anneal_clip_range
         clip_range_vf entropy_coef value_coef max_grad_norm target_kl normalize_advantage normalize_observations
-        normalize_rewards squash_actions hidden_sizes activation encoder_sizes layer_norm shared_trunk orthogonal_init
+        normalize_rewards squash_actions hidden_sizes activation encoder_sizes actor_keys critic_keys
+        critic_observes layer_norm shared_trunk orthogonal_init
         log_std_init use_sde sde_sample_freq convolutions recurrent recurrent_size sequence_length precision""",
     TD3Config: """num_envs train_frequency gradient_steps batch_size buffer_size learning_starts steps_per_iteration
         learning_rate critic_learning_rate schedules gamma n_steps tau exploration exploration_std ou_theta hidden_sizes

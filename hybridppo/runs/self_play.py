@@ -1,0 +1,62 @@
+"""The settings of self-play: an agent against snapshots of itself."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+from hybridppo.errors import ConfigurationError, shown
+from hybridppo.system.validation import is_number, require_whole
+
+Opponents = Literal["uniform", "prioritised"]
+
+
+@dataclass(frozen=True)
+class SelfPlay:
+    """An agent learns in one seat of a game, which is drawn in each episode; snapshots of it have the others.
+
+    Source: Silver et al., "Mastering the game of Go without human knowledge", 2017, and, of prioritised opponents,
+    Vinyals et al., "Grandmaster level in StarCraft II using multi-agent reinforcement learning", 2019, "Prioritized
+    fictitious self-play".
+
+    Raises:
+        ConfigurationError: naming the field, the rule and the value.
+    """
+
+    snapshot_every: int = 50_000
+    """Environment steps between two snapshots; the first is of the beginning."""
+    pool: int = 20
+    """How many of the newest snapshots are played against."""
+    latest: float = 0.5
+    """The share of episodes against the newest of them; the others are drawn for the rest."""
+    opponents: Opponents = "uniform"
+    """How the others are drawn: all alike, or "prioritised", by how rarely they are beaten."""
+
+    def __post_init__(self) -> None:
+        require_whole("snapshot_every", self.snapshot_every)
+        require_whole("pool", self.pool)
+        if not (is_number(self.latest) and 0.0 <= self.latest <= 1.0):
+            raise ConfigurationError(f"latest must lie between 0 and 1, got {shown(self.latest)}")
+        if self.opponents not in get_args(Opponents):
+            raise ConfigurationError(
+                f"opponents must be one of {', '.join(get_args(Opponents))}, got {shown(self.opponents)}"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, as JSON can hold them."""
+        return asdict(self)
+
+
+def self_play_of(given: Any) -> SelfPlay | None:
+    """What a run was given: a `SelfPlay`, its fields in a dict, or None.
+
+    Raises:
+        ConfigurationError: if it is none of those.
+    """
+    if given is None or isinstance(given, SelfPlay):
+        return given
+    try:
+        return SelfPlay(**given)
+    except TypeError:
+        raise ConfigurationError(
+            "self_play must be a hybridppo.SelfPlay, or a dict of its fields (snapshot_every, pool, latest, "
+            f"opponents), got {shown(given)}"
+        ) from None

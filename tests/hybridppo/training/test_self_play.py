@@ -1,0 +1,269 @@
+"""An agent against snapshots of itself: seats, opponents, ratings, and a run that goes on exactly."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from ppo_settings import ppo_config
+from toy_agents import Matching, TakingTurns, Unlike
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, Mirrored, SelfPlay
+from hybridppo.environments.parallel import ParallelEnvironment
+from hybridppo.environments.seats import Seat
+from hybridppo.environments.turns import TurnEnvironment
+from hybridppo.training.self_play import FIRST_RATING, STEP, Ladder
+
+SMALL = ppo_config(num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
+BATCH = SMALL.batch_size
+OFTEN = SelfPlay(snapshot_every=BATCH, pool=3)
+
+
+class Duel:
+    """Rock, paper, scissors at once, three rounds: what the others did last is seen."""
+
+    possible_agents = ("left", "right")
+
+    def observation_space(self, agent: str) -> Any:
+        return Discrete(4)
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents, self._round = list(self.possible_agents), 0
+        return dict.fromkeys(self.agents, 3), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        left, right = int(actions["left"]), int(actions["right"])
+        won = {0: 0.0, 1: 1.0, 2: -1.0}[(left - right) % 3]
+        self._round += 1
+        is_over = self._round == 3
+        self.agents = [] if is_over else self.agents
+        flags = dict.fromkeys(self.possible_agents, is_over)
+        seen = {"left": right, "right": left}
+        return seen, {"left": won, "right": -won}, flags, dict.fromkeys(self.possible_agents, False), {}
+
+
+class Counting:
+    """Two players in turn take one or two of five: who takes the last wins."""
+
+    possible_agents = ("first", "second")
+
+    def observation_space(self, agent: str) -> Any:
+        return Box(0.0, 5.0, (1,))
+
+    def action_space(self, agent: str) -> Any:
+        return Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.agents, self.agent_selection, self._left = ["first", "second"], "first", 5
+        self._sums, self._is_over = {"first": 0.0, "second": 0.0}, False
+
+    def last(self) -> Any:
+        agent = self.agent_selection
+        return np.array([self._left], np.float32), self._sums[agent], self._is_over, False, {}
+
+    def step(self, action: Any) -> None:
+        agent = self.agent_selection
+        other = "second" if agent == "first" else "first"
+        if self._is_over:
+            self.agents.remove(agent)
+            self.agent_selection = other
+            return
+        self._sums[agent] = 0.0
+        self._left = max(0, self._left - 1 - int(action))
+        if self._left == 0:
+            self._is_over = True
+            self._sums[agent], self._sums[other] = 1.0, -1.0
+        self.agent_selection = other
+
+
+def masked() -> Any:
+    return TakingTurns(Matching(num_agents=2, masks=True), within=True)
+
+
+GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "at once": (Duel, {}),
+    "in turns": (Counting, {}),
+    "masked": (masked, {"action_masks": True}),
+}
+"""A further game joins by a line."""
+
+
+def train(name: str = "at once", iterations: int = 5, **options: Any) -> hybridppo.TrainResult:
+    env, own = GAMES[name]
+    arguments: dict[str, Any] = {"placement": "cpu", "seed": 0, "config": SMALL, "self_play": OFTEN, **own}
+    return hybridppo.train(env, total_steps=iterations * BATCH, **{**arguments, **options}, progress=False)
+
+
+def values_of(result: hybridppo.TrainResult) -> torch.Tensor:
+    return result.agent.parameters.values.detach()
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_path: Path) -> None:
+    expected, run = train(name), tmp_path / "run"
+    assert expected.metrics["self_play/snapshots"] == 3
+    assert 0.0 <= expected.metrics[f"self_play/win_rate/{3 * BATCH}"] <= 1.0
+    ways: dict[str, dict[str, Any]] = {
+        "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+        "workers": {"num_workers": 2},
+        "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluation_episodes": 2},
+    }
+    for way, options in ways.items():
+        found = train(name, **options)
+        assert torch.equal(values_of(found), values_of(expected)), way
+        ratings = {key: value for key, value in found.metrics.items() if key.startswith("self_play/")}
+        assert ratings == {key: expected.metrics[key] for key in ratings}, way
+    assert sorted(path.name for path in (run / "snapshots").iterdir()) == [f"{i * BATCH:012d}" for i in range(6)]
+    *_, last = sorted((run / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    again = hybridppo.resume(run, env=GAMES[name][0], progress=False)
+    assert torch.equal(values_of(again), values_of(expected))
+    assert again.metrics["self_play/rating"] == expected.metrics["self_play/rating"]
+
+
+class Plays:
+    """An opponent that plays one thing, and notes what it is shown."""
+
+    def __init__(self, action: int) -> None:
+        self.action, self.rows = action, []
+
+    def __call__(self, path: Path) -> Any:
+        def act(rows: Any, generator: Any) -> list[int]:
+            self.rows.append(rows.copy())
+            return [self.action] * len(rows)
+
+        return act
+
+
+def test_the_learner_has_a_seat_and_the_opponent_the_other() -> None:
+    opponent = Plays(0)
+    seat = Seat(ParallelEnvironment(Duel()), opponent)
+    seat.set_opponents(["somebody"], [1.0], {})
+    seats = set()
+    for episode in range(8):
+        rows, _ = seat.reset(seed=episode)
+        assert rows.tolist() == [[0, 0, 0, 1]]  # nothing was done yet
+        seats.add(seat._memory.seat)
+        for action, reward in ((1, 1.0), (2, -1.0), (1, 1.0)):  # paper beats rock, scissors do not
+            _, rewards, terminated, _, _ = seat.step([action])
+            assert rewards.tolist() == [reward]
+        assert terminated.tolist() == [True]
+    assert seats == {0, 1}
+    assert opponent.rows[1].tolist() == [[0, 1, 0, 0]]  # the learner's paper
+    assert seat.take_results() == [["somebody", 1.0]] * 8
+    assert seat.take_results() == []
+
+
+def test_in_turns_a_step_is_the_learners_and_the_answer_to_it() -> None:
+    seat = Seat(TurnEnvironment(Counting()), Plays(0))  # takes one
+    seat.set_opponents(["somebody"], [1.0], {})
+    begun = {}
+    for episode in range(8):
+        rows, _ = seat.reset(seed=episode)
+        begun[seat._memory.seat] = float(rows[0, 0])
+    assert begun == {0: 5.0, 1: 4.0}
+    while seat._memory.seat != 0:
+        seat.reset()
+    rows, rewards, terminated, *_ = seat.step([1])  # 5 - 2 - 1
+    assert (rows.tolist(), rewards.tolist(), terminated.tolist()) == ([[2.0]], [0.0], [False])
+    _, rewards, terminated, *_ = seat.step([1])
+    assert (rewards.tolist(), terminated.tolist()) == ([1.0], [True])
+    assert seat.take_results()[-1] == ["somebody", 1.0]
+
+
+class Steered:
+    """Stands for a sampler whose environments give these results."""
+
+    def __init__(self, results: list[Any]) -> None:
+        self.steering: list[Any] = []
+        self.env_steps, self._results, self.told = 0, results, []
+
+    def steer(self, steering: Any) -> list[Any]:
+        if steering.name == "take_results":
+            return [self._results]
+        self.told.append(steering)
+        return []
+
+
+def ladder_of(sampler: Any, tmp_path: Path, **options: Any) -> Ladder:
+    agent = hybridppo.PPO(Discrete(4), Discrete(3), SMALL)
+    return Ladder(options, agent, hybridppo.SingleDevice("cpu"), sampler, tmp_path)
+
+
+def test_ratings_are_those_of_elo(tmp_path: Path) -> None:
+    sampler = Steered([["000000000000", 1.0]])
+    ladder = ladder_of(sampler, tmp_path, snapshot_every=100)
+    ladder.begin()
+    assert ladder.measure() == {
+        "self_play/rating": FIRST_RATING + STEP / 2, "self_play/snapshots": 1, "self_play/win_rate/0": 1.0,
+    }  # fmt: skip
+    assert ladder.snapshots["000000000000"]["rating"] == FIRST_RATING - STEP / 2
+    expected = 1.0 / (1.0 + 10.0 ** (-STEP / 400.0))
+    assert ladder.measure()["self_play/rating"] == pytest.approx(FIRST_RATING + STEP / 2 + STEP * (1.0 - expected))
+
+
+def test_opponents_are_drawn_by_their_weights(tmp_path: Path) -> None:
+    sampler = Steered([])
+    ladder = ladder_of(sampler, tmp_path, snapshot_every=100, pool=3, latest=0.4, opponents="prioritised")
+    ladder.begin()
+    for env_steps in (100, 150, 200, 300):
+        sampler.env_steps = env_steps
+        ladder.measure()
+    assert list(ladder.snapshots) == ["000000000100", "000000000200", "000000000300"]
+    ladder.snapshots["000000000100"] |= {"games": 3.0, "score": 3.0}  # of (3.5 / 4), so (1 / 8)^2
+    ladder.snapshots["000000000200"] |= {"games": 1.0, "score": 0.0}  # (1 - 0.5 / 2)^2
+    shares = np.array([1 / 64, 9 / 16])
+    assert ladder._weights() == pytest.approx([*(0.6 * shares / shares.sum()), 0.4])
+
+
+def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(run_dir=run, checkpoint_seconds=0)
+    shutil.rmtree(run / "snapshots")
+    with pytest.raises(EnvError, match=r"the snapshot .*snapshots.* is gone: self-play needs all"):
+        hybridppo.resume(run, env=Duel, total_steps=10 * BATCH, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"self_play": {"pool": 0}}, "pool must be"),
+        ({"self_play": {"snapshot_every": 0}}, "snapshot_every must be"),
+        ({"self_play": {"latest": 1.5}}, "latest must lie between 0 and 1, got 1.5"),
+        ({"self_play": {"opponents": "best"}}, "opponents must be one of uniform, prioritised, got 'best'"),
+        ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
+        ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
+        ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 cannot be had with self_play"),
+        ({"config": replace(SMALL, recurrent="lstm")}, "recurrent='lstm' cannot be had with self_play"),
+        ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
+        ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),
+        ({"env": lambda: Matching(num_agents=1)}, "two or more agents with the same spaces"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"env": Duel, "config": SMALL, "self_play": OFTEN, "placement": "cpu", **changes}
+    with pytest.raises((ConfigurationError, EnvError), match=message):
+        hybridppo.train(total_steps=BATCH, progress=False, **arguments)
+
+
+@pytest.mark.slow
+def test_the_game_is_learned() -> None:
+    """Who begins takes two, and leaves three; who is left three loses."""
+    config = ppo_config(num_envs=8, num_steps=64, num_minibatches=4, learning_rate=3e-3, entropy_coef=0.01)
+    result = hybridppo.train(
+        Counting, total_steps=60_000, seed=0, config=config, self_play=SelfPlay(snapshot_every=5_000),
+        placement="cpu", progress=False,
+    )  # fmt: skip
+    act = result.agent.act
+    assert act(np.array([5.0], np.float32)) == 1
+    assert act(np.array([2.0], np.float32)) == 1
+    assert result.metrics["self_play/rating"] > FIRST_RATING

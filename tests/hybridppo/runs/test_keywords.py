@@ -13,8 +13,8 @@ from hybridppo.runs.keywords import EnvironmentKeywords, ResumeKeywords, TrainKe
 from hybridppo.runs.options import GROUPS, changeable_names
 from hybridppo.tools.experiments.search import TAKEN
 
-WIDER = {"start_from", "distribution", "track"}
-"""Options that take more than their field holds: a path, a policy, trackers."""
+WIDER = {"start_from", "distribution", "track", "self_play"}
+"""Options that take more than their field holds: a path, a policy, trackers, settings."""
 
 
 def types_of(*groups: type) -> dict[str, Any]:

@@ -40,7 +40,7 @@ SOME: dict[str, Any] = {
     "target_return": 1e6,
     "track": "",
     "start_from": None,
-    "self_play": {"snapshot_every": 8, "pool": 2, "latest": 0.5, "opponents": "uniform"},
+    "self_play": None,
     "checkpoint_seconds": 30.0,
     "keep_checkpoints": 2,
     "distribution": "multi:1:2",

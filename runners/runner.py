@@ -91,7 +91,7 @@ class Runner:
         self._evaluation = evaluation
         self._interruption = interruption if interruption is not None else Interruption()
         self._interruption.tell(sampler.request_stop)
-        self.measure: Callable[[], Metrics] = dict
+        self.measures: list[Callable[[], Metrics]] = []
         """What else is measured when an iteration has ended."""
         self._steps_learned = self._episodes_learned = 0
         self._number, self._numbered = -1, (-1, -1, False)
@@ -248,7 +248,7 @@ class Runner:
             "seconds_other": start - before,
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
-            **self.measure(),
+            **{name: value for measure in self.measures for name, value in measure().items()},
         }
 
     def _by_policy(self) -> Metrics:

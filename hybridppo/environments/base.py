@@ -3,12 +3,13 @@
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
 from numpy.typing import NDArray
 
+from hybridppo.environments import info_metrics
 from hybridppo.environments.state.keeping import StateKeeper
 from hybridppo.environments.steering import Steering, refused
 from hybridppo.errors import EnvError, EnvStateError
@@ -29,6 +30,8 @@ All but the last may be overwritten by the next step."""
 class Environments(ABC):
     """A vector environment whose observations are encoded, and whose episode ends are explicit."""
 
+    _has_infos: ClassVar[bool] = False
+    """Whether `step` sums up infos if that is asked for."""
     skips_row_after_end: ClassVar[bool] = False
     """Whether the row after an episode's end is a reset instead of a step."""
     is_compiled: ClassVar[bool] = False
@@ -65,6 +68,7 @@ class Environments(ABC):
         """
         self.clips_rewards = False
         """Whether rewards are learned from between -1 and 1, where `step` gives them as they are."""
+        self._infos: info_metrics.InfoSums | None = None
         self._closed = False
         self._keeper = StateKeeper(first)
 
@@ -100,6 +104,21 @@ class Environments(ABC):
             EnvError: if an environment has no such method or attribute.
         """
         raise refused(f"{type(self).__name__}", "let the library step copies of one (vectorization='sync')")
+
+    def measure_infos(self, names: Sequence[str]) -> None:
+        """Sum up these entries of infos from now on.
+
+        Raises:
+            ConfigurationError: if they have no infos.
+        """
+        if not self._has_infos:
+            raise info_metrics.refused(f"{type(self).__name__} of {self.num_envs}")
+        self._infos = info_metrics.InfoSums(names, self.num_envs)
+
+    def take_infos(self) -> info_metrics.Sums:
+        """What was summed up since the last call."""
+        assert self._infos is not None  # asked for by `measure_infos`
+        return self._infos.take()
 
     def check_rewards(self, rewards: Array) -> None:  # noqa: B027 - nothing to do where `step` has done it
         """Refuse rewards of the last steps, `[t, N]`, that are not finite, where `step` has not done so."""

@@ -4,7 +4,7 @@ An agent that leaves ends its episode there; until its environment's next reset,
 environment is reset when none of its agents is left, before `step` returns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -44,6 +44,8 @@ class ManyAgents(SubEnvironments):
     Raises:
         EnvError: if environments differ in a space, or in their agents.
     """
+
+    _has_infos = True
 
     def __init__(
         self,
@@ -111,6 +113,8 @@ class ManyAgents(SubEnvironments):
             self._rows[columns], self._rewards[columns] = rows, rewards
             self._terminated[columns], self._truncated[columns] = terminated, truncated
             self._present[columns] = parallel.present
+            if self._infos is not None:
+                self._sum_infos(i, parallel)
             for slot, final in parallel.finals:
                 finals_of.append(columns.start + slot)
                 finals.append(final)
@@ -137,6 +141,17 @@ class ManyAgents(SubEnvironments):
                 raise ValueError(f"present is no list of {self.num_agents} truths")
             self._present[self._columns[i]] = present
             self._parallel(i).put_present(np.array(present))
+
+    def _sum_infos(self, i: int, parallel: ParallelEnvironment) -> None:
+        """Those of the agents that were there in the step; agents that take turns tell at their next one."""
+        assert self._infos is not None
+        columns, infos = self._columns[i], parallel.infos
+        for slot, agent in enumerate(parallel.agents):
+            if not self._absent[columns.start + slot]:
+                info = infos.get(agent) if isinstance(infos, Mapping) else None
+                self._infos.step(columns.start + slot, info)
+                if parallel.terminated[slot] or parallel.truncated[slot]:
+                    self._infos.end(columns.start + slot)
 
     def _parts(self) -> list[tuple[object, int]]:
         return [(self._parallel(i).saved, self.num_agents) for i in range(len(self.sub_environments))]

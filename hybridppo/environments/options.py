@@ -68,7 +68,15 @@ class EnvironmentOptions:
     episodic_life: bool = False
     """In Atari games, end an episode with the loss of a life, while training; evaluations are of whole games."""
 
+    info_metrics: tuple[str, ...] = field(default=(), metadata=SAME_RESULT)
+    """Entries of infos for the metrics: `info/NAME`, the mean over a rollout's steps that had one, and
+    `episode_info/NAME`, the mean of the last ones of episodes that ended."""
+
     def __post_init__(self) -> None:
+        names: Any = self.info_metrics
+        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError(f"info_metrics must be a tuple of names of entries in infos, got {shown(names)}")
+        object.__setattr__(self, "info_metrics", tuple(names))
         given: object = self.vectorization
         if given not in get_args(Vectorization):
             instead = f": {INSTEAD_OF_ASYNC}" if isinstance(given, str) and given == "async" else ""

@@ -265,6 +265,8 @@ class SubEnvironments(Environments):
         self._started_at[i] = self._num_steps
         if times := self.sub_environments[i].times_restarted - times_restarted_before:
             for column in range(columns.start, columns.stop):
+                if self._infos is not None:
+                    self._infos.break_off(column)
                 self.restarted[column] = self.restarted.get(column, 0) + times
 
     def _close(self) -> None:

@@ -35,6 +35,8 @@ class SyncEnvironments(SubEnvironments):
         EnvError: where their spaces differ.
     """
 
+    _has_infos = True
+
     def __init__(
         self,
         make: Callable[[], "gym.Env[Any, Any]"],
@@ -78,16 +80,18 @@ class SyncEnvironments(SubEnvironments):
     def step(self, actions: Any) -> Step:
         """Final observations are what `step` of the environment returned."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
-        shape = self._shape
+        shape, infos = self._shape, self._infos
         if self.restarted:
             self.restarted = {}
         self._num_steps += 1
         for i, (sub_env, action) in enumerate(zip(self.sub_environments, self._each_action(actions), strict=True)):
             try:
-                observation, rewards[i], terminated[i], truncated[i], _ = sub_env.step(action)
+                observation, rewards[i], terminated[i], truncated[i], info = sub_env.step(action)
                 if shape is not None and observation.shape != shape:
                     raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
                 rows[i] = observation
+                if infos is not None:
+                    infos.step(i, info)
             except Exception as error:
                 self._recover(i, action, error)
         if not isfinite(self._sum(self._numbers)):
@@ -99,6 +103,8 @@ class SyncEnvironments(SubEnvironments):
                 if not terminated[i]:
                     finals_of.append(i)
                     finals.append(self._encoded(rows[i : i + 1])[0].copy())
+                if infos is not None:
+                    infos.end(i)
                 self._reset(i)
         return self._encoded(rows), rewards, terminated, truncated, finals_of, finals
 

@@ -162,19 +162,26 @@ class NextStepEnvironments(VectorEnvironments):
     """Environments that reset on the step after an episode's end."""
 
     skips_row_after_end = True
+    _has_infos = True
 
     def step(self, actions: Any) -> Step:
         """The observation after an end is the final one: nothing is missing."""
-        observations, rewards, terminated, truncated, _ = self._step(actions)
+        observations, rewards, terminated, truncated, infos = self._step(actions)
+        if self._infos is not None:
+            self._infos.vector_step(infos, terminated | truncated)
         return self._encoded(observations), rewards, terminated, truncated, [], []
 
 
 class SameStepEnvironments(VectorEnvironments):
     """Environments that reset within the step that ends an episode."""
 
+    _has_infos = True
+
     def step(self, actions: Any) -> Step:
         """Final observations come from the step's `infos`."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
+        if self._infos is not None:
+            self._infos.vector_step(infos, terminated | truncated, is_final=True)
         indices: list[int] = []
         finals: list[Array] = []
         if truncated.any():
@@ -211,9 +218,13 @@ class SameStepEnvironments(VectorEnvironments):
 class ManualResetEnvironments(VectorEnvironments):
     """Environments that wait to be reset (`AutoresetMode.DISABLED`)."""
 
+    _has_infos = True
+
     def step(self, actions: Any) -> Step:
         """Final observations are what `step` returned; then the ended environments are reset."""
-        observations, rewards, terminated, truncated, _ = self._step(actions)
+        observations, rewards, terminated, truncated, infos = self._step(actions)
+        if self._infos is not None:
+            self._infos.vector_step(infos, terminated | truncated)
         encoded = self._encoded(observations)
         ended = terminated | truncated
         if not ended.any():

@@ -29,6 +29,7 @@ class EnvironmentKeywords(TypedDict, total=False):
     frame_stack: int
     clip_rewards: bool | None
     episodic_life: bool
+    info_metrics: tuple[str, ...]
 
 
 class TrainKeywords(EnvironmentKeywords, total=False):

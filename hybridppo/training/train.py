@@ -328,7 +328,10 @@ def run_to_the_end(job: Job, team: LocalTeam) -> TrainResult:
             folder = None if directory is None else directory.path / "snapshots"
             ladder = stack.enter_context(contextlib.closing(Ladder(run.self_play, agent, placement, sampler, folder)))
             ladder.begin()
-            runner.measure = ladder.measure
+            runner.measures.append(ladder.measure)
+        if settings.environment.info_metrics:
+            sampler.measure_infos(settings.environment.info_metrics)
+            runner.measures.append(sampler.info_metrics)
         seen.iteration, seen.env_steps = runner.iteration, runner.steps_learned
         with callbacks.told():
             metrics = _run(runner, job)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridppo.environments.base import EnvState
+from hybridppo.environments.info_metrics import Sums, metrics_of
+from hybridppo.environments.info_metrics import refused as without_infos
 from hybridppo.environments.steering import Steering, from_json, latest, refused
 from hybridppo.errors import EnvError, EnvStateError
 from hybridppo.interfaces import SamplingActor
@@ -116,6 +118,9 @@ class BaseSampler(ABC):
         self._has_warned, self._skips_row_after_end = False, skips_row_after_end
         self._resetting = np.zeros(self.num_envs, dtype=np.bool_)
         self._under_way: RolloutUnderWay | None = None
+        self._info_names: Sequence[str] = ()
+        self._info_metrics: dict[str, float] = {}
+        self._has_told_of_infos = False
         self.steering: list[Steering] = []
         """What was done in the environments, of each method and attribute the latest."""
         self._steering_due: list[Steering] = []
@@ -200,6 +205,7 @@ class BaseSampler(ABC):
         if not self._is_complete(under_way.filled):
             raise Stopped
         self._under_way = None
+        self._measure_rollout()
         self._steer_what_is_due()
         buffer = self._filled(under_way.buffer)
         if not self._has_warned:
@@ -230,6 +236,33 @@ class BaseSampler(ABC):
                 f"(num_steps={self.num_steps}, for {self._num_agents} agents that take turns)"
             )
         return self._rollout(steps, are_steps, finals, under_way.version)
+
+    def measure_infos(self, names: Sequence[str]) -> None:
+        """Sum up these entries of infos from now on; `info_metrics` gives their means of the last rollout.
+
+        Raises:
+            ConfigurationError: if these environments have none, or they cannot be had here.
+        """
+        raise without_infos(f"what a {type(self).__name__} steps")
+
+    def info_metrics(self) -> dict[str, float]:
+        """The means of the last rollout."""
+        return self._info_metrics
+
+    def _take_infos(self) -> list[Sums]:
+        """What was summed up, of each process."""
+        raise NotImplementedError
+
+    def _measure_rollout(self) -> None:
+        """Keep the means of the rollout that has ended."""
+        if not self._info_names:
+            return
+        sums = self._take_infos()
+        self._info_metrics = metrics_of(sums)
+        missing = [name for name in self._info_names if not any(part[name][1] for part in sums)]
+        if missing and not self._has_told_of_infos:
+            logger.warning("info_metrics: no step of the first rollout has %s in its info", ", ".join(missing))
+        self._has_told_of_infos = True
 
     def steer(self, steering: Steering) -> list[Any]:
         """Call a method, or set an attribute, in every environment: once the rollout under way has ended.

@@ -1,6 +1,6 @@
 """Sampling in this process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments, EnvState, closed
+from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.steering import Steering
 from hybridppo.interfaces import SamplingActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
@@ -81,6 +82,13 @@ class Sampler(BaseSampler):
 
     def _fill_wait(self) -> tuple[int, FinalObservations]:
         return self._wait()
+
+    def measure_infos(self, names: Sequence[str]) -> None:  # noqa: D102 - as in the base
+        self._environments.measure_infos(names)
+        self._info_names = names
+
+    def _take_infos(self) -> list[Sums]:
+        return [self._environments.take_infos()]
 
     def _require_steerable(self) -> None:
         pass

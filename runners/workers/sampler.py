@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hybridppo.environments.base import Environments, EnvState
+from hybridppo.environments.info_metrics import Sums
 from hybridppo.environments.making import to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.steering import Steering
@@ -176,6 +177,15 @@ class WorkerSampler(BaseSampler):
         ]
         return filled, sorted(finals, key=lambda final: final[:2])  # as one process would have found them
 
+    def measure_infos(self, names: Sequence[str]) -> None:  # noqa: D102 - as in the base
+        for problem, _ in self._ask([("measure_infos", names)] * len(self._envs)):
+            if problem is not None:
+                raise ConfigurationError(problem)
+        self._info_names = names
+
+    def _take_infos(self) -> list[Sums]:
+        return [found for found, _ in self._ask([("take_infos", None)] * len(self._envs))]
+
     def _require_steerable(self) -> None:
         pass
 
@@ -249,8 +259,11 @@ class WorkerSampler(BaseSampler):
             self._transport.end(worker)
             self._transport.start(worker, seed)
             self._transport.wait_until_ready([worker])
-            for steering in self.steering:
-                self._transport.ask(worker, "steer", steering)
+            again: list[tuple[str, Any]] = [("steer", steering) for steering in self.steering]
+            if self._info_names:
+                again.append(("measure_infos", self._info_names))
+            for message in again:
+                self._transport.ask(worker, *message)
                 for _, answer in self._transport.answers([worker]):
                     if isinstance(answer, WorkerLostError):
                         raise answer

@@ -66,10 +66,22 @@ class Share:
             return self.stepper.restart(value)
         if kind == "state":
             return self._state()
+        if kind == "measure_infos":
+            return self._measure_infos(value)
+        if kind == "take_infos":
+            return self._environments.take_infos()
         if kind == "steer":
             return self._steer(value)
         assert kind == "load_state"
         return self._load_state(*value)
+
+    def _measure_infos(self, names: Sequence[str]) -> str | None:
+        """Why infos cannot be had, if so."""
+        try:
+            self._environments.measure_infos(names)
+        except ConfigurationError as error:
+            return str(error)
+        return None
 
     def _steer(self, steering: Steering) -> tuple[Any, str | None]:
         """What each environment returned, or why that could not be done."""

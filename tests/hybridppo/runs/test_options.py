@@ -56,6 +56,7 @@ SOME: dict[str, Any] = {
     "frame_stack": 1,
     "clip_rewards": True,
     "episodic_life": False,
+    "info_metrics": (),
 }
 """A value for every option. A further one is a line here."""
 
@@ -87,7 +88,7 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         "keep_checkpoints": 1,
         "address": "auto",
     },
-    EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0},
+    EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0, "info_metrics": ("speed",)},
     PPOConfig: {"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
     TD3Config: {
         **{"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
@@ -189,7 +190,7 @@ def test_every_option_is_an_argument_a_flag_and_a_line_of_the_configuration(
 ) -> None:
     assert name in inspect.signature(hybridppo.train).parameters
     assert f"{name}: " in (hybridppo.train.__doc__ or "")
-    assert json.loads((run_dir / "config.json").read_text())[name] == SOME[name]
+    assert json.loads((run_dir / "config.json").read_text())[name] == json.loads(json.dumps(SOME[name]))
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     assert re.search(rf"--{name.replace('_', '-')}[ ,]", capsys.readouterr().out)

@@ -1,0 +1,106 @@
+"""What environments tell in their infos, summed up for the metrics: `train(..., info_metrics=("profit",))`."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from hybridppo.errors import BadValueError, ConfigurationError, shown
+
+Sums = dict[str, list[float]]
+"""By name: sum and number of what the steps had, and sum and number of the last values of episodes that ended."""
+
+
+class InfoSums:
+    """Sums of some entries of infos, until they are taken.
+
+    Args:
+        names: of the entries.
+        num_columns: of a rollout.
+    """
+
+    def __init__(self, names: Sequence[str], num_columns: int) -> None:
+        self._names = names
+        self._last: list[dict[str, float]] = [{} for _ in range(num_columns)]
+        self._sums: Sums = {}
+        self.take()
+
+    def step(self, column: int, info: Any) -> None:
+        """Count the info of a step.
+
+        Raises:
+            BadValueError: if an entry is no finite number.
+        """
+        for name in self._names:
+            value = info.get(name) if isinstance(info, Mapping) else None
+            if value is None:
+                continue
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                number = float("nan")
+            if not isfinite(number):
+                raise BadValueError(f"its info[{name!r}] must be a finite number (info_metrics), and is {shown(value)}")
+            self._sums[name][0] += number
+            self._sums[name][1] += 1.0
+            self._last[column][name] = number
+
+    def end(self, column: int) -> None:
+        """The episode has ended."""
+        for name, number in self._last[column].items():
+            self._sums[name][2] += number
+            self._sums[name][3] += 1.0
+        self._last[column].clear()
+
+    def break_off(self, column: int) -> None:
+        """The episode was broken off by a restart: its last values do not count."""
+        self._last[column].clear()
+
+    def vector_step(self, infos: Any, ended: Any, is_final: bool = False) -> None:
+        """Count the infos of a step of a gymnasium vector, with their masks (`_profit` of `profit`).
+
+        Args:
+            infos: of the step.
+            ended: `[N]`, where an episode ended.
+            is_final: whether infos of a last step are in `infos["final_info"]`, those beside them are of a reset.
+        """
+        if is_final and "final_info" in infos and infos["final_info"] is not None:
+            self._of_vector(infos["final_info"], ended)
+            self._of_vector(infos, ~ended)
+        else:
+            self._of_vector(infos, np.ones(len(ended), np.bool_))
+        for column in np.flatnonzero(ended).tolist():
+            self.end(column)
+
+    def _of_vector(self, infos: Any, which: Any) -> None:
+        for name in self._names:
+            if name in infos:
+                there = np.asarray(infos.get(f"_{name}", True)) & which
+                for column in np.flatnonzero(there).tolist():
+                    self.step(column, {name: infos[name][column]})
+
+    def take(self) -> Sums:
+        """The sums so far; they begin at zero again."""
+        found, self._sums = self._sums, {name: [0.0] * 4 for name in self._names}
+        return found
+
+
+def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
+    """Means of what several processes have summed up, by their names in the metrics; without those of nothing."""
+    found: dict[str, float] = {}
+    for name in parts[0]:
+        steps, number, ends, episodes = (sum(part[name][i] for part in parts) for i in range(4))
+        if number:
+            found[f"info/{name}"] = steps / number
+        if episodes:
+            found[f"episode_info/{name}"] = ends / episodes
+    return found
+
+
+def refused(what: str) -> ConfigurationError:
+    """For environments whose infos cannot be had."""
+    return ConfigurationError(
+        f"info_metrics cannot be had from {what}: train in copies that the library steps (vectorization='sync'), in "
+        "this process, in workers or over Ray's samplers, or leave it out"
+    )

@@ -1,0 +1,156 @@
+"""What environments tell in their infos, in the metrics: by hand, and the same wherever they are."""
+
+import logging
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from ppo_settings import ppo_config
+from toy_agents import Matching, TakingTurns
+
+import hybridppo
+from hybridppo import ConfigurationError, EnvError, Mirrored, TD3Config
+
+CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden_sizes=(8,))
+
+
+class Trading(gym.Env[Any, Any]):
+    """Episodes of 5 steps; `profit` is the number of the step, `won` is told at the end alone."""
+
+    observation_space = Box(-1.0, 1.0, (1,))
+    action_space: Any = Discrete(2)
+
+    def __init__(self, profit: Any = None, fails: bool = False) -> None:
+        self._profit, self._fails, self._life = profit, fails, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(1, np.float32), {"profit": 1000.0}
+
+    def step(self, action: Any) -> Any:
+        self._steps, self._life = self._steps + 1, self._life + 1
+        if self._fails and self._life == 8:
+            raise RuntimeError("the market is closed")
+        ends = self._steps == 5
+        info: dict[str, Any] = {"profit": float(self._steps) if self._profit is None else self._profit}
+        return np.zeros(1, np.float32), 1.0, ends, False, {**info, "won": True} if ends else info
+
+
+class Steered(Trading):
+    """The same with an action that is a number."""
+
+    action_space = Box(-1.0, 1.0, (1,))
+
+
+def train(env: Any = Trading, **options: Any) -> list[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+    arguments: dict[str, Any] = {"config": CONFIG, "seed": 0, "placement": "cpu", "info_metrics": ("profit", "won")}
+    arguments |= {"total_steps": 3 * 64, **options}
+    hybridppo.train(env, progress=False, on_iteration=lambda metrics: seen.append(dict(metrics)), **arguments)
+    return seen
+
+
+def told(metrics: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if "info/" in name}
+
+
+def test_they_are_means_of_steps_and_of_the_last_of_each_episode() -> None:
+    """In 16 steps, three episodes of five and the first step of a fourth; then the other four of it, and so on."""
+    profits = [1.0, 2.0, 3.0, 4.0, 5.0] * 10
+    for iteration, metrics in enumerate(train()):
+        own = profits[16 * iteration : 16 * (iteration + 1)]
+        assert told(metrics) == {
+            "info/profit": pytest.approx(np.mean(own)), "info/won": 1.0,
+            "episode_info/profit": 5.0, "episode_info/won": 1.0,
+        }  # fmt: skip
+
+
+def vector(mode: AutoresetMode) -> Any:
+    return SyncVectorEnv([Trading] * 4, autoreset_mode=mode)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "workers": {"num_workers": 2},
+    "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
+    "overlap": {"placement": Mirrored("cpu", "cpu", max_lag=1)},
+    "overlap in workers": {"placement": Mirrored("cpu", "cpu", max_lag=1), "num_workers": 2},
+    "a vector": {"env": partial(vector, AutoresetMode.SAME_STEP)},
+    "a vector that is reset": {"env": partial(vector, AutoresetMode.DISABLED)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_wherever_environments_are(way: str) -> None:
+    expected, found = train(), train(**WAYS[way])
+    assert [told(metrics) for metrics in found] == [told(metrics) for metrics in expected]
+
+
+def test_rows_of_resets_have_no_info_of_a_step() -> None:
+    metrics = train(partial(vector, AutoresetMode.NEXT_STEP))[0]
+    assert metrics["episode_info/profit"] == 5.0
+    assert metrics["episode_info/won"] == 1.0
+
+
+def test_agents_tell_each_by_itself() -> None:
+    class Telling(Matching):
+        def step(self, actions: dict[str, Any]) -> Any:
+            *result, infos = super().step(actions)
+            return *result, {agent: {**infos.get(agent, {}), "profit": self._steps} for agent in actions}
+
+    small = ppo_config(num_envs=1, num_steps=16, num_minibatches=2, hidden_sizes=(8,))
+    metrics = train(Telling, config=small, info_metrics=("profit",), total_steps=30)[0]
+    # Agents stay for 8, 7 and 6 steps; in the second episode the last is not there.
+    steps = [*range(1, 9), *range(1, 8), *range(1, 7), *range(1, 9), *range(1, 8)]
+    assert metrics["info/profit"] == pytest.approx(np.mean(steps))
+    assert metrics["episode_info/profit"] == pytest.approx(np.mean([8, 7, 6, 8, 7]))
+    in_turns = train(lambda: TakingTurns(Telling()), config=small, info_metrics=("profit",), total_steps=16)[0]
+    assert in_turns["info/profit"] > 0
+
+
+def test_off_policy_agents_tell_them_too() -> None:
+    config = TD3Config(learning_starts=8, hidden_sizes=(8,), steps_per_iteration=20)
+    metrics = train(Steered, config=config, total_steps=40)[-1]
+    assert 1.0 <= metrics["info/profit"] <= 5.0
+
+
+def test_episodes_that_were_broken_off_do_not_count() -> None:
+    metrics = train(partial(Trading, fails=True), on_env_error="restart")
+    assert all(told(each)["episode_info/profit"] == 5.0 for each in metrics if "episode_info/profit" in each)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_name_that_is_never_there_is_said_once(num_workers: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        metrics = train(info_metrics=("profit", "loss", "cost"), num_workers=num_workers)
+    assert [r.message for r in caplog.records if "info_metrics" in r.message] == [
+        "info_metrics: no step of the first rollout has loss, cost in its info"
+    ]
+    assert set(told(metrics[-1])) == {"info/profit", "episode_info/profit"}
+
+
+@pytest.mark.parametrize("value", [float("nan"), "much", np.ones(3)])
+def test_what_is_no_number_is_named(value: Any) -> None:
+    with pytest.raises(EnvError, match=r"its info\['profit'\] must be a finite number \(info_metrics\), and is"):
+        train(partial(Trading, value))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"env": "CartPole-v1", "vectorization": "compiled"}, "info_metrics cannot be had from CompiledEnvironments"),
+        ({"config": ppo_config(num_envs=1, episodes_per_rollout=2)}, "from what a EpisodeSampler steps"),
+        ({"distribution": hybridppo.MultiLearner(learners=2, shards=2)}, "from what a SharedSampler steps"),
+        ({"info_metrics": "profit"}, "info_metrics must be a tuple of names of entries in infos, got 'profit'"),
+        ({"info_metrics": ("",)}, "info_metrics must be a tuple of names"),
+    ],
+)
+def test_where_they_cannot_be_had_is_said(options: dict[str, Any], message: str) -> None:
+    if options.get("vectorization") == "compiled":
+        pytest.importorskip("numba")
+    with pytest.raises(ConfigurationError, match=message):
+        train(**options)

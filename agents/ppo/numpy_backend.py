@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
 from hybridppo.agents.ppo.loop import Backend, Learner
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
-from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
+from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form
 from hybridppo.networks.numpy_forms.hidden_layers import HiddenLayers
 from hybridppo.networks.precision import matmul
 from hybridppo.networks.trunks import shared_trunk_of
@@ -46,7 +46,10 @@ class NumpyBackend(Backend):
 
     @staticmethod
     def supports(agent: Learner) -> bool:
-        """Whether loss, distribution and networks are known: the library's loss, MLPs of equal hidden layers, a CPU."""
+        """Whether loss, distribution and networks are known: the library's loss, MLPs of equal hidden layers, a CPU.
+
+        The MLPs may see different numbers of a row.
+        """
         actor, critic = agent.actor_network, agent.critic_network
         forms = numpy_form(actor), numpy_form(critic)
         return (
@@ -55,12 +58,13 @@ class NumpyBackend(Backend):
             and shared_trunk_of(actor) is None
             and forms[0] is not None
             and forms[1] is not None
-            and forms[0].layout is forms[1].layout is None
+            and columns_seen(actor) is not None
+            and columns_seen(critic) is not None
             and forms[0].activation == forms[1].activation
             and is_on_cpu(actor)
             and has_gradient(agent.distribution)
-            and [layer.weight.shape for layer in linears(actor)[:-1]]
-            == [layer.weight.shape for layer in linears(critic)[:-1]]
+            and [layer.out_features for layer in linears(actor)[:-1]]
+            == [layer.out_features for layer in linears(critic)[:-1]]
         )
 
     @contextmanager
@@ -175,6 +179,41 @@ def _rows(batch: Any, start: int, end: int) -> Any:
     return Batch(*columns)
 
 
+class Apart:
+    """Hidden layers of an actor and a critic that see different numbers of a row, as `HiddenLayers` of two networks.
+
+    Args:
+        networks: the hidden layers of each.
+        columns: which numbers each sees.
+        gradients: of the weights and biases of each, filled by `backward`.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[HiddenLayers],
+        columns: Sequence[Any],
+        gradients: Sequence[tuple[list[Array], list[Array]]],
+    ) -> None:
+        self._networks, self._columns, self._gradients = networks, columns, gradients
+
+    def forward(self, rows: Array) -> list[Any]:
+        """The last activations of both."""
+        self._inputs = [rows[:, columns] for columns in self._columns]
+        pairs = zip(self._networks, self._inputs, strict=True)
+        self._activations = [network.forward(inputs) for network, inputs in pairs]
+        return [[activations[-1][0] for activations in self._activations]]
+
+    def gradient_buffer(self, size: int) -> list[Array]:
+        """As of `HiddenLayers`."""
+        return [network.gradient_buffer(size)[0] for network in self._networks]
+
+    def backward(self, rows: Array, activations: Any, *gradients: Any) -> None:
+        """As of `HiddenLayers`, of the last rows that passed forward, to its own gradients."""
+        parts = zip(self._networks, self._inputs, self._activations, self._gradients, strict=True)
+        for network, inputs, own_activations, own in parts:
+            network.backward(inputs, own_activations, *own)
+
+
 class Passes:
     """Networks with memory of their own for what passes through them, and a gradient to fill.
 
@@ -198,23 +237,29 @@ class Passes:
         assert form is not None  # `supports` has seen to it
         *actor_layers, actor_head = linears(actor)
         *critic_layers, critic_head = linears(critic)
+        product = matmul(agent.config.precision)
+        self._columns = columns_seen(actor), columns_seen(critic)
         weights = [layer.weight for layer in actor_layers], [layer.weight for layer in critic_layers]
         biases = [layer.bias for layer in actor_layers], [layer.bias for layer in critic_layers]
-        product = matmul(agent.config.precision)
-        all_weights, all_biases = stacked(array_of, *weights), [bias[:, None] for bias in stacked(array_of, *biases)]
-        self._hidden = HiddenLayers(all_weights, all_biases, form.activation, product)
-        self._actor_hidden = HiddenLayers(
-            [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases], form.activation, product
-        )
-        self._hidden_gradients = (
-            stacked(gradient_of, *weights),
-            [bias[:, None] for bias in stacked(gradient_of, *biases)],
-        )
-        self._critic_hidden = HiddenLayers(
-            [array_of(layer.weight)[None] for layer in critic_layers],
-            [array_of(layer.bias)[None, None] for layer in critic_layers],
-            form.activation,
-        )
+        self._critic_hidden = HiddenLayers(*_of_one(array_of, critic_layers), form.activation)
+        self._hidden_gradients: tuple[Any, ...] = ()
+        self._hidden: Any
+        if all(isinstance(columns, slice) for columns in self._columns):
+            all_weights = stacked(array_of, *weights)
+            all_biases = [bias[:, None] for bias in stacked(array_of, *biases)]
+            self._hidden = HiddenLayers(all_weights, all_biases, form.activation, product)
+            self._actor_hidden = HiddenLayers(
+                [weight[:1] for weight in all_weights], [bias[:1] for bias in all_biases], form.activation, product
+            )
+            self._hidden_gradients = (
+                stacked(gradient_of, *weights),
+                [bias[:, None] for bias in stacked(gradient_of, *biases)],
+            )
+        else:
+            both = actor_layers, critic_layers
+            networks = [HiddenLayers(*_of_one(array_of, layers), form.activation, product) for layers in both]
+            self._actor_hidden = networks[0]
+            self._hidden = Apart(networks, self._columns, [_of_one(gradient_of, layers) for layers in both])
         self._head = ActorHead(actor, actor_head, agent.distribution, form.mask_size, gradient_of)
         self._value_weight, self._value_bias = array_of(critic_head.weight)[0], array_of(critic_head.bias)
         self._value_weight_gradient = gradient_of(critic_head.weight)[0]
@@ -222,13 +267,14 @@ class Passes:
 
     def values(self, rows: Array, out: Array) -> None:
         """The critic's values `[B]` of rows `[B, obs]`, into `out`."""
-        last = self._critic_hidden.forward(rows)[-1][0]
+        last = self._critic_hidden.forward(rows[:, self._columns[1]])[-1][0]
         np.dot(last, self._value_weight, out=out)
         out += self._value_bias
 
     def log_probs(self, rows: Any) -> Array:
         """Of the actions of some rows, `[B]`, as `block` computes them."""
-        return self._head.forward(self._actor_hidden.forward(rows.observations)[-1][0], rows)[0]
+        seen = rows.observations[:, self._columns[0]]
+        return self._head.forward(self._actor_hidden.forward(seen)[-1][0], rows)[0]
 
     def block(self, rows: Any, clip_range: float, size: int) -> tuple[np.float32, ...]:
         """The gradient over some rows of a minibatch of `size`, and the sums of the statistics over them."""
@@ -281,6 +327,11 @@ class Passes:
         # the two errors are equal, but not to the last bit.)
         passes = (np.abs(moved) <= limit) | (squared >= clipped_squared)
         return np.maximum(squared, clipped_squared), errors * passes
+
+
+def _of_one(array_for: Callable[[Tensor], Array], layers: Sequence[nn.Linear]) -> tuple[list[Array], list[Array]]:
+    """Arrays for weights `[1, outputs, inputs]` and biases `[1, 1, outputs]` of one network."""
+    return [array_for(layer.weight)[None] for layer in layers], [array_for(layer.bias)[None, None] for layer in layers]
 
 
 def _clip(values: Array, low: Any, high: Any) -> Array:

@@ -59,7 +59,7 @@ class TurnEnvironment(ParallelEnvironment):
 
     def _next_turn(self) -> None:
         """Go on to the next agent that acts; those whose episode has ended leave."""
-        env = self.env
+        env, has_lost_one = self.env, False
         for _ in range(len(self.agents) + 1):
             if not env.agents:
                 self._require_nobody()
@@ -79,12 +79,14 @@ class TurnEnvironment(ParallelEnvironment):
                 self.turn = slot
                 break
             if self.present[slot]:
+                has_lost_one = True
                 self._leave(slot, observation, info, terminated, truncated)
             env.step(None)  # as PettingZoo wants it of agents whose episode has ended
         else:
             raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
         self._fill_for_critics(np.arange(len(self.agents)) == self.turn)
-        self._end_episodes()
+        if has_lost_one:
+            self._end_episodes()
 
     def _fill_for_critics(self, present: Any) -> None:
         if self._critic_observes == "all":

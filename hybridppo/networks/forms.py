@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
@@ -100,6 +101,18 @@ def _activation_of(network: nn.Module) -> NumpyActivation | str | None:
     if not kinds:
         return None
     return "tanh" if kinds == {nn.Tanh} else "relu" if kinds == {nn.ReLU} else ""
+
+
+def columns_seen(network: nn.Module) -> Any:
+    """Which numbers of a row an MLP sees, as an index: `slice(None)` for all; None if it sees more than numbers."""
+    trunk = _trunk_of(network)[0]
+    if type(trunk) is MLP:
+        return slice(None)
+    is_plain = type(trunk) is EncodedNetwork and not trunk.layout.images
+    if not is_plain or not all(isinstance(each, nn.Identity) for each in trunk.encoders):
+        return None
+    numbers = np.arange(trunk.layout.num_numbers)
+    return np.concatenate([*(numbers[part.numbers] for part in trunk.parts), numbers[trunk.end :]])
 
 
 def cell_of(network: nn.Module) -> LSTM | GRU | None:

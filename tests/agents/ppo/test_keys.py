@@ -16,6 +16,7 @@ from ppo_settings import ppo_config
 
 import hybridppo
 from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 
 SMALL = ppo_config(
     num_envs=4, num_steps=32, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16),
@@ -149,6 +150,16 @@ def test_who_samples_and_where_changes_nothing(name: str, tmp_path: Path) -> Non
     *_, last = sorted((run / "checkpoints").iterdir())
     shutil.rmtree(last)
     assert torch.equal(values_of(hybridppo.resume(run, env=make, progress=False)), expected)
+
+
+@pytest.mark.parametrize("name", ["vectors", "masked", "noise of the state", "a tuple"])
+def test_of_numbers_the_gradient_is_written_out_by_hand(name: str) -> None:
+    make, options, changes = KINDS[name]
+    config = replace(SMALL, **changes)
+    by_hand = train(make, config, **options)
+    by_autograd = train(make, replace(config, fast_updates=False), **options)
+    assert type(by_hand.agent.loop().backend) is NumpyBackend
+    assert torch.allclose(values_of(by_hand), values_of(by_autograd), atol=1e-4)
 
 
 def test_keys_of_everything_are_no_keys() -> None:

@@ -24,7 +24,7 @@ from hybridppo import PPOConfig, SelfPlay
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
 """From an observation, its mask and a generator to an action."""
-STEPS = {"tictactoe": 600_000, "connect_four": 2_000_000}
+STEPS = {"tictactoe": 300_000, "connect_four": 2_000_000}
 GAMES = 1_000
 
 
@@ -115,10 +115,7 @@ def learn(name: str, steps: int, seed: int) -> dict[str, Any]:
     from pettingzoo.classic import connect_four_v3, tictactoe_v3
 
     make = {"tictactoe": tictactoe_v3.env, "connect_four": connect_four_v3.env}[name]
-    config = PPOConfig(
-        num_envs=16, num_steps=128, num_minibatches=8, num_epochs=4, hidden_sizes=(256, 256), entropy_coef=0.01,
-        normalize_observations=False, normalize_rewards=False, anneal_learning_rate=True,
-    )  # fmt: skip
+    config = PPOConfig(num_envs=16, num_steps=128, entropy_coef=0.01, anneal_learning_rate=True)
     start = time.perf_counter()
     result = hybridppo.train(
         make, total_steps=steps, seed=seed, config=config, action_masks=True, placement="cpu",

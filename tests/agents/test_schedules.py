@@ -39,6 +39,7 @@ OFF_POLICY: dict[str, Any] = {
     "steps_per_iteration": 40, "hidden_sizes": (8, 8),
 }  # fmt: skip
 FORMS = {"by hand": {}, "compiled": {"compiled_updates": True}, "autograd": {"fast_updates": False}}
+OF_FORMS = [pytest.param(name, marks=pytest.mark.extras if name == "compiled" else ()) for name in FORMS]
 OTHERS: dict[str, float] = {
     "learning_rate": 1e-3, "critic_learning_rate": 1e-3, "clip_range": 0.05, "clip_range_vf": 0.01,
     "entropy_coef": 0.1, "value_coef": 0.1, "max_grad_norm": 0.05, "gamma": 0.5, "gae_lambda": 0.5, "target_kl": 1e-6,
@@ -92,7 +93,7 @@ def test_a_mapping_text_and_json_name_the_same_schedules() -> None:
     assert parsed(texts[0]) == named
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", OF_FORMS)
 @pytest.mark.parametrize("field", OTHERS)
 def test_a_schedule_gives_what_the_configuration_with_the_value_does(field: str, form: str) -> None:
     config = replace(CONFIG, **FORMS[form])
@@ -129,7 +130,7 @@ def test_current_values_are_metrics_and_the_configuration_stays() -> None:
 
 
 @pytest.mark.parametrize("kind", [DDPGConfig, TD3Config])
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.extras)])
 def test_learning_rates_of_other_agents_have_schedules(kind: Any, compiled: bool) -> None:
     config = kind(**OFF_POLICY, compiled_updates=compiled)
     rates = of_metrics("learning_rate", config=config, schedules={"learning_rate": "linear"}, total_steps=160)
@@ -154,7 +155,7 @@ def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
         assert adaptive.rate == limit
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", OF_FORMS)
 def test_an_adaptive_rate_brings_the_divergence_near_what_is_desired(form: str) -> None:
     config = PPOConfig(num_steps=128, learning_rate=1e-5, **FORMS[form])
     options: dict[str, Any] = {"config": config, "total_steps": 16 * config.batch_size}

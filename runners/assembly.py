@@ -57,6 +57,7 @@ def _make_sampler(
     env_seed: int,
     noise: np.random.Generator,
     transport: Callable[[Work], Transport] = Processes,
+    in_thread: bool = True,
 ) -> BaseSampler:
     """What samples: this process, where nothing overlaps; workers, where they are asked for; else one, or a thread.
 
@@ -77,6 +78,7 @@ def _make_sampler(
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
         transport: where workers are.
+        in_thread: whether it may have a thread of its own, if sampling overlaps.
     """
     if environments.device is not None:
         of_tensors = cast("TensorEnvironments", environments)
@@ -106,7 +108,7 @@ def _make_sampler(
             env_seed=env_seed,
             noise=noise,
             pin_for=pin_for,
-            in_thread=overlaps,
+            in_thread=overlaps and in_thread,
             memory=agent.memory,
         )
     if num_workers is None:
@@ -137,7 +139,7 @@ def _make_sampler(
         env_seed=env_seed,
         noise=noise,
         pin_for=pin_for,
-        in_thread=overlaps,
+        in_thread=overlaps and in_thread,
         memory=agent.memory,
     )
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.forms import columns_seen, is_on_cpu, linears, numpy_form
@@ -34,7 +34,7 @@ class NumpyBackend(Backend):
 
     written_in = "agents/ppo/numpy_backend.py"
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         self._flat_gradient = array_of(agent.parameters.gradient)
         self._passes = [Passes(agent, self._flat_gradient)]
@@ -45,7 +45,7 @@ class NumpyBackend(Backend):
         self._threads: Any = None
 
     @staticmethod
-    def supports(agent: Learner) -> bool:
+    def supports(agent: Optimized) -> bool:
         """Whether loss, distribution and networks are known: the library's loss, MLPs of equal hidden layers, a CPU.
 
         The MLPs may see different numbers of a row.
@@ -224,7 +224,7 @@ class Passes:
         gradient: `[P]`, of all parameters; filled by `block`.
     """
 
-    def __init__(self, agent: Learner, gradient: Array) -> None:
+    def __init__(self, agent: Optimized, gradient: Array) -> None:
         self._agent, self.gradient = agent, gradient
         actor, critic = agent.actor_network, agent.critic_network
         first = agent.parameters.values.data_ptr()

@@ -23,7 +23,7 @@ from hybridppo.agents.common.schedules import ADAPTIVE
 from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto, Choice
 from hybridppo.distribution.choosing import choose_for_learners
-from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible
+from hybridppo.distribution.dividing import as_copies, placement_on_cpus, require_divisible, require_shareable
 from hybridppo.distribution.local import LocalTeam
 from hybridppo.environments.base import Environments, EnvState
 from hybridppo.environments.making import make_environments, to_send
@@ -498,6 +498,7 @@ class ServerOfParameters(LocalTeam):
 
     def begin(self, job: Job) -> Job:
         """The learners are started with the sampler, which stands for them."""
+        require_shareable(job.agent)
         self._seed = job.settings.seed
         return job
 

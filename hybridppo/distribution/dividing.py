@@ -7,11 +7,14 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from hybridppo.agents import PPOConfig
-from hybridppo.agents.registry import AnyConfig
+from hybridppo.agents.ppo.loss import has_state
+from hybridppo.agents.registry import AnyAgent, AnyConfig
 from hybridppo.auto.auto import Auto
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.errors import ConfigurationError
+from hybridppo.interfaces import agents_of
+from hybridppo.networks.modes import require_same_everywhere
 from hybridppo.placements.base import Placement
 from hybridppo.runs.options import RunOptions
 
@@ -53,6 +56,21 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
                 f"{whom}: let it make one environment, or use distribution='local'"
             )
     return replace(options, vectorization="sync")
+
+
+def require_shareable(agent: AnyAgent) -> None:
+    """Refuse an agent whose updates several learners cannot make together.
+
+    Raises:
+        ConfigurationError: with what to do.
+    """
+    for each in agents_of(agent):
+        require_same_everywhere(*each.modules)
+    if has_state(agent.own.get("loss")):
+        raise ConfigurationError(
+            "a loss with a state (state_dict) cannot be shared by several learners, which each see other rows: use "
+            "distribution='local'"
+        )
 
 
 def require_divisible(config: AnyConfig, run: RunOptions, learners: int, whom: str) -> PPOConfig:

@@ -49,6 +49,15 @@ class Rollout:
         changes: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}
         return replace(self, **changes)
 
+    @property
+    def parts(self) -> "tuple[Rollout, ...]":
+        """What is learned from each by itself: all of it. `RolloutParts` has several."""
+        return (self,)
+
+    def whole(self) -> "Rollout":
+        """All columns beside each other."""
+        return self
+
     def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
         """The rows of some of the `A` agents of each environment, whose columns are neighbours; copied.
 

@@ -13,6 +13,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -174,6 +175,11 @@ class Team(LocalTeam):
         configs = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
         if config.num_envs % self.shards:
             raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
+        if run.num_workers and run.num_workers % self.shards:
+            raise ConfigurationError(
+                f"num_workers must be a multiple of the {self.shards} shards, each of which has as many, got "
+                f"{run.num_workers}"
+            )
         if run.self_play is not None:
             raise ConfigurationError(f"self_play cannot be had {whom}: use distribution='local'")
         for each in configs:
@@ -363,6 +369,7 @@ class Team(LocalTeam):
         setup = {
             "source": to_send(job.env),
             "settings": job.settings,
+            "team": type(self),
             "policy": self.policy,
             "kind": type(job.agent),
             "own": {name: value for name, value in job.agent.own.items() if name != "agent"},
@@ -379,11 +386,14 @@ class Team(LocalTeam):
         """Each steps its shards."""
         assert isinstance(environments, EnvironmentShards)  # as made above
         share, env_seed, noise = options["num_envs"] // self.shards, options["env_seed"], options["noise"]
-        in_thread = placement.max_lag > 0 and len(self._mine) > 1
+        workers = options["num_workers"] and options["num_workers"] // self.shards
+        # Shards are filled one after the other, by the same actor.
+        thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-sampler")
         samplers: list[BaseSampler] = []
         try:
             for shard, part in zip(self._mine, environments.parts, strict=True):
-                of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "in_thread": not in_thread}
+                of_shard = {"num_envs": share, "env_seed": env_seed + shard * share, "thread": thread}
+                of_shard["num_workers"] = workers
                 if shard:  # the first draws what one that has them all would
                     of_shard["noise"] = np.random.default_rng(seed_of(self._seed, f"noise of shard {shard}"))
                 samplers.append(make_sampler(source, part, agent, placement, **{**options, **of_shard}))
@@ -395,7 +405,6 @@ class Team(LocalTeam):
                 gather=self.gather,
                 gather_tensors=self.gather_tensors,
                 noise=noise,
-                in_thread=in_thread,
             )
         except BaseException:
             for each in samplers:
@@ -432,9 +441,10 @@ class Team(LocalTeam):
         return replace(job, environments=environments)
 
     def end(self) -> None:
-        """Let go of each other."""
-        if self._joins:
-            self.gather(b"")
+        """The agent has again what it carries on for all environments; then learners let go of each other."""
+        if self.size > 1:
+            tensors, state = self._agent.state()
+            self._agent.load_state(self._of_all(tensors), state)
 
     def gather(self, data: bytes) -> list[bytes]:
         """What each learner has to say. With it, all learn whether one was asked to stop, and the first's clock.

@@ -38,7 +38,7 @@ class RolloutParts:
         return self.map_parts(lambda part: part.map(function))
 
     def map_parts(self, function: Callable[[Rollout], Rollout]) -> "RolloutParts":
-        """The same with `function` applied to each part."""
+        """What `function` makes of each part."""
         return RolloutParts([function(part) for part in self.parts])
 
     def whole(self) -> Rollout:

@@ -54,6 +54,10 @@ class Rollout:
         """What is learned from each by itself: all of it. `RolloutParts` has several."""
         return (self,)
 
+    def map_parts(self, function: "Callable[[Rollout], Rollout]") -> "Rollout":
+        """What `function` makes of each part."""
+        return function(self)
+
     def whole(self) -> "Rollout":
         """All columns beside each other."""
         return self

@@ -50,7 +50,8 @@ def main() -> None:
 def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, size: int) -> None:
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
-    with Team(setup["policy"], rank, timeout) as team:
+    kind: type[Team] = setup["team"]
+    with kind(setup["policy"], rank, timeout) as team:
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")

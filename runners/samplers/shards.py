@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,7 +38,6 @@ class ShardsSampler(BaseSampler):
         gather: brings together what the processes have.
         gather_tensors: likewise, of tensors.
         noise: of the first shard; the others have their own.
-        in_thread: whether the shards are filled in a thread, one after the other, while this process learns.
     """
 
     def __init__(
@@ -52,7 +50,6 @@ class ShardsSampler(BaseSampler):
         gather: Gather,
         gather_tensors: GatherTensors,
         noise: np.random.Generator,
-        in_thread: bool = False,
     ) -> None:
         one = samplers[0]
         shape = one.num_steps, one.num_envs * num_shards
@@ -64,30 +61,15 @@ class ShardsSampler(BaseSampler):
         )  # fmt: skip
         self._samplers, self._shard, self._num_shards = list(samplers), first, num_shards
         self._envs_per_shard, self._gather, self._gather_tensors = envs_per_shard, gather, gather_tensors
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hybridppo-shards") if in_thread else None
-        self._filling: Future[None] | None = None
 
     # Rollouts
 
     def sample_async(self, actor: SamplingActor) -> None:  # noqa: D102 - as in the base
         for sampler in self._samplers:
             sampler.sample_async(actor)
-        if self._thread is not None:
-            self._filling = self._thread.submit(self._fill)
-
-    def _fill(self) -> None:
-        for sampler in self._samplers:
-            sampler.wait()
-
-    def _settle(self) -> None:
-        """Wait for whoever fills the shards."""
-        if self._filling is not None:
-            filling, self._filling = self._filling, None
-            filling.result()
 
     def sample_wait(self) -> RolloutParts:  # type: ignore[override]
         """The rollouts of this process's shards; statistics are of all."""
-        self._settle()
         before = [self._counted(sampler) for sampler in self._samplers]
         parts = [sampler.sample_wait() for sampler in self._samplers]
         own = [self._since(sampler, each) for sampler, each in zip(self._samplers, before, strict=True)]
@@ -118,8 +100,8 @@ class ShardsSampler(BaseSampler):
 
     def pause(self) -> None:
         """Wait for a rollout that is under way: others would wait for this process's part."""
-        self._settle()
-        self._fill()
+        for sampler in self._samplers:
+            sampler.wait()
 
     def request_stop(self) -> None:
         """Nothing: a rollout that has begun is ended."""
@@ -135,7 +117,7 @@ class ShardsSampler(BaseSampler):
 
     @property
     def is_paused(self) -> bool:  # noqa: D102 - as in the base
-        return self._filling is None and all(sampler.is_paused for sampler in self._samplers)
+        return all(sampler.is_paused for sampler in self._samplers)
 
     @property
     def steps_sampled(self) -> int:
@@ -153,8 +135,6 @@ class ShardsSampler(BaseSampler):
     def close(self) -> None:  # noqa: D102 - as in the base
         for sampler in self._samplers:
             sampler.request_stop()
-        if self._thread is not None:
-            self._thread.shutdown(wait=True)
         for sampler in self._samplers:
             sampler.close()
 

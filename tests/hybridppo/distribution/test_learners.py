@@ -359,7 +359,7 @@ def test_what_was_stopped_and_resumed_with_other_learners_ends_with_the_same_bit
     assert torch.equal(values_of(last), values_of(whole))
     assert counted(last.metrics) == counted(whole.metrics)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, last.metrics["iteration"] + 1))
 
 
 @beside_the_extras
@@ -406,7 +406,7 @@ def test_what_was_stopped_is_resumed_by_torchrun_to_the_same_bits(tmp_path: Path
     whole = train(distribution="multi:1:2")
     assert torch.equal(hybridppo.load(tmp_path / "run").parameters.values, whole.agent.parameters.values)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["iteration"] for line in lines] == [1, 2, 3, 4]
+    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, whole.metrics["iteration"] + 1))
 
 
 def as_torchrun_would(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -1,5 +1,6 @@
 """Observations that say which actions are allowed: the mask is the last part of a row's numbers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -68,6 +69,16 @@ class MaskedObservation(gym.spaces.Box):
             BadValueError: where either is not of its space.
         """
         return self._joined(observation, self._choices.flat_mask(mask))
+
+    def rows(self, observations: Any, masks: Sequence[Any]) -> Array:
+        """Rows `[N, *row]` of a batch of observations, as gymnasium's vectors give it, and the mask of each.
+
+        Raises:
+            BadValueError: as `row`, and if there are not as many masks as observations.
+        """
+        self._encode.check_shapes(observations, len(masks))
+        pairs = zip(self._encode.each(observations), masks, strict=True)
+        return np.stack([self.row(observation, mask) for observation, mask in pairs])
 
     def mask_row(self, mask: Any) -> Array:
         """The mask of a row, `[n]`.

@@ -128,6 +128,8 @@ def test_an_agent_acts_on_what_it_sees_and_needs_no_more() -> None:
     agent = train().agent
     seen, _ = Asymmetric().reset(seed=3)
     assert agent.act({"policy": seen["policy"]}) == agent.act(seen) == agent.act({**seen, "another": 1})
+    each = [agent.act({"policy": row}) for row in np.eye(4, dtype=np.float32)]
+    assert agent.act({"policy": np.eye(4, dtype=np.float32)}, batch=True).tolist() == each
     with pytest.raises(
         EnvError, match=r"acts on the parts policy of an observation \(actor_keys\), and .* no 'policy'"
     ):

@@ -47,7 +47,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
     """An environment with the mask that it gives in `info["action_mask"]` as a part of its observations.
 
     Raises:
-        EnvError: where there is nothing to choose in its actions, for choices alone can be masked.
+        EnvError: if there is nothing to choose in its actions, for choices alone can be masked.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
@@ -60,7 +60,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         """The row of the first observation.
 
         Raises:
-            BadValueError: where it has no mask of its actions, or one that allows none.
+            BadValueError: if it has no mask of its actions, or one that allows none.
         """
         result: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
@@ -89,7 +89,7 @@ def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended:
     """The row of an observation and of the mask in its info.
 
     Raises:
-        BadValueError: where there is no mask of its actions, or one that allows none, and its episode has not ended.
+        BadValueError: if there is no mask of its actions, or one that allows none, and its episode has not ended.
     """
     mask = info.get("action_mask") if isinstance(info, dict) else None
     if mask is None and has_ended:

@@ -91,7 +91,7 @@ class Environments(ABC):
         """Step every environment, by a batch of actions as gymnasium's vectors have it (`Distribution.to_env`).
 
         Raises:
-            EnvError: where one fails, or returns what cannot be used: which one, and when.
+            EnvError: if one fails, or returns what cannot be used: which one, and when.
         """
 
     def steer(self, steering: Steering) -> list[Any]:
@@ -127,7 +127,7 @@ class Environments(ABC):
         """What `load_state` takes: the state of each sub-environment, or of the whole vector.
 
         Raises:
-            EnvStateError: where it cannot be saved, with the attribute that stands in the way.
+            EnvStateError: if it cannot be saved, with the attribute that stands in the way.
         """
         parts = self._parts()
         states = self._keeper.describe([part for part, _ in parts])
@@ -142,7 +142,7 @@ class Environments(ABC):
         """Go on from saved states, in environments made and reset as those were.
 
         Raises:
-            EnvStateError: where they do not fit these environments, which must then be reset.
+            EnvStateError: if they do not fit these environments, which must then be reset.
         """
         parts = self._parts()
         if [count for _, count in parts] != [state["num_envs"] for state in states]:

@@ -25,7 +25,7 @@ def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True
     """What `step` returned, cast where nothing is lost by it; within the bounds of its space, if so asked.
 
     Raises:
-        BadValueError: where it is no observation of the space, number, two flags, and infos.
+        BadValueError: if it is no observation of the space, number, two flags, and infos.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         size = f" of {len(result)}" if isinstance(result, tuple) else ""

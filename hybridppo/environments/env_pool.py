@@ -30,7 +30,7 @@ class EnvPool(NextStepEnvironments):
         threads: that step them; 0 for as many as there are cores.
 
     Raises:
-        EnvError: where EnvPool has no such environment.
+        EnvError: if EnvPool has no such environment.
         ConfigurationError: for `episodic_life` of what is no Atari game.
     """
 

@@ -20,7 +20,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         num_frames: how many.
 
     Raises:
-        EnvError: where they are of another space.
+        EnvError: if they are of another space.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]", num_frames: int) -> None:
@@ -33,7 +33,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         """The first observation over and over.
 
         Raises:
-            BadValueError: where it is not of the shape of its space.
+            BadValueError: if it is not of the shape of its space.
         """
         result: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:

@@ -32,7 +32,7 @@ class JaxEnvironment:
         wrap_reset: what makes an environment reset itself, given one that ends its episodes.
 
     Raises:
-        ValueError: where observations are no vector, or have no such key.
+        ValueError: if observations are no vector, or have no such key.
     """
 
     def __init__(

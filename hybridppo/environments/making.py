@@ -67,7 +67,7 @@ def make_environments(
         **changes: single options, in place of those in `options`.
 
     Raises:
-        EnvError: where no such environment can be made, with gymnasium's reason.
+        EnvError: if no such environment can be made, with gymnasium's reason.
         ConfigurationError: for an unknown option.
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
@@ -257,7 +257,7 @@ def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Defi
     """What an id or a function stands for that is to be compiled; the modules that register it are imported.
 
     Raises:
-        EnvError: where there is no such environment, or it has no compiled form.
+        EnvError: if there is no such environment, or it has no compiled form.
     """
     from hybridppo.compiled.known import compiled_form
 

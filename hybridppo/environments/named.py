@@ -54,7 +54,7 @@ def require_package(env_id: str) -> None:
     """Import the package of an id, where there is one that gymnasium does not know yet.
 
     Raises:
-        EnvError: where it is not installed, with the extra that installs it.
+        EnvError: if it is not installed, with the extra that installs it.
     """
     package = package_of(env_id)
     if package is None or env_id in gym.registry:
@@ -95,7 +95,7 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
         **env_kwargs: for the environment itself, where gymnasium makes it.
 
     Raises:
-        EnvError: where its package is missing.
+        EnvError: if its package is missing.
         gymnasium.error.Error: where gymnasium cannot make it.
     """
     import_modules(imports)

@@ -17,7 +17,7 @@ def import_modules(names: str) -> None:
     """Import modules, with commas between their names, for the environments that they register.
 
     Raises:
-        EnvError: where there is no such module, or it cannot be imported.
+        EnvError: if there is no such module, or it cannot be imported.
     """
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
@@ -33,7 +33,7 @@ def spec_of(env_id: str) -> EnvSpec:
     """What is registered under an id, after its module is imported where it names one.
 
     Raises:
-        EnvError: where its module cannot be imported.
+        EnvError: if its module cannot be imported.
         gymnasium.error.Error: where there is no such environment.
     """
     module, _, name = env_id.rpartition(":")

@@ -22,7 +22,7 @@ class Simulator:
         clip_actions: between plus and minus that; None for as they are drawn.
 
     Raises:
-        ValueError: where there is no such group.
+        ValueError: if there is no such group.
     """
 
     def __init__(self, env: Any, group: str, clip_actions: float | None = None) -> None:

@@ -70,7 +70,7 @@ class SubEnvironment:
             num_steps: how many the environment has made, for messages.
 
         Raises:
-            EnvError: where it fails, and is not to be restarted.
+            EnvError: if it fails, and is not to be restarted.
         """
         self._failures = 0
         self.seed = seed if seed is not None else self.seed
@@ -88,7 +88,7 @@ class SubEnvironment:
             episode_steps: how many steps of the episode were made before.
 
         Raises:
-            EnvError: where it is not to be restarted, or has failed too often in a row.
+            EnvError: if it is not to be restarted, or has failed too often in a row.
         """
         if self._on_error == "raise":
             raise self._failure(when, error) from error

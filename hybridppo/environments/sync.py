@@ -32,7 +32,7 @@ class SyncEnvironments(SubEnvironments):
         on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
 
     Raises:
-        EnvError: where their spaces differ.
+        EnvError: if their spaces differ.
     """
 
     _has_infos = True

@@ -256,7 +256,7 @@ def wrap(
     """The `Environments` for the autoreset mode that the vector environment declares, or that is given.
 
     Raises:
-        EnvError: where it declares none and none is given, or both and they differ.
+        EnvError: if it declares none and none is given, or both and they differ.
     """
     declared = vector.metadata.get("autoreset_mode")
     if isinstance(declared, str):  # as gymnasium writes it, or as we do

@@ -257,7 +257,7 @@ def checked_networks(
     """Networks of one's own, tried on two observations. What they draw from torch's generator follows from the seed.
 
     Raises:
-        ConfigurationError: where they are not two modules, or do not take and give what they must.
+        ConfigurationError: if they are not two modules, or do not take and give what they must.
     """
     if config.recurrent is not None:
         raise ConfigurationError(

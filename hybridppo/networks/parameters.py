@@ -36,7 +36,7 @@ class FlatParameters:
         alignment: each parameter begins at a multiple of so many numbers.
 
     Raises:
-        TypeError: where a network holds parameters that are not float32.
+        TypeError: if a network holds parameters that are not float32.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], alignment: int = 1) -> None:

@@ -224,7 +224,7 @@ class Replay:
         """Take over the rows of files, each piece with the number of its first row.
 
         Raises:
-            ValueError: where they do not fit, or rows that it would hold are missing.
+            ValueError: if they do not fit, or rows that it would hold are missing.
         """
         total, must_begin = whole(state, "total"), state["must_begin"]
         if len(must_begin) != self.num_envs or not all(type(value) is bool for value in must_begin):

@@ -266,7 +266,7 @@ def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptu
     assert rollout.terminated[5].tolist() == [False, True, False]
     assert "environment 1 " in caplog.text
     assert "the motor is stuck" in caplog.text
-    assert "It is restarted" in caplog.text
+    assert "The environment is restarted" in caplog.text
     # The new one's first episode begins in row 6, and ends 5 steps later: row 2 of the third rollout.
     rollout = sampler.collect(actor)
     assert len(rollout.valid_rows) == 24

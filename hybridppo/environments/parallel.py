@@ -112,7 +112,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         """Begin an episode: rows `[A, obs]`, of zeros where an agent is not there.
 
         Raises:
-            BadValueError: where what it returns is not of its spaces.
+            BadValueError: if what it returns is not of its spaces.
         """
         self._rows[:] = 0
         self.present[:] = self.is_over = False
@@ -147,7 +147,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             left, all is zero, but for the flags of the step in which it did; its final observation is in `finals`.
 
         Raises:
-            BadValueError: where what it returns is not of its spaces; an agent is forgotten, or appears.
+            BadValueError: if what it returns is not of its spaces; an agent is forgotten, or appears.
         """
         acting, has_lost_one = self._acting, False
         result: Any = self.env.step({agent: action[slot] for slot, agent in acting})

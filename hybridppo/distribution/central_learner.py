@@ -23,7 +23,6 @@ from hybridppo.errors import TrainingError
 from hybridppo.networks.normalization import Moments
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.single_device import SingleDevice
-from hybridppo.rollouts.episodes import EpisodeStatistics
 from hybridppo.runners.samplers.in_process import Sampler
 from hybridppo.runners.workers.process import main
 from hybridppo.runners.workers.shared_arrays import SharedArrays
@@ -113,17 +112,6 @@ class Served(Exchange):
         return self._server.give(goes_on=self._num_left > 0)
 
 
-class Counted(EpisodeStatistics):
-    """Keeps the blocks of steps that it was given, for the server to count."""
-
-    def __init__(self, num_envs: int) -> None:
-        super().__init__(num_envs)
-        self.blocks: list[tuple[Any, ...]] = []
-
-    def add(self, *block: Any) -> None:  # noqa: D102 - as in the base
-        self.blocks.append(tuple(None if array is None else np.array(array) for array in block))
-
-
 def serve(connection: "Connection[Any, Any]") -> None:
     """Make environments and an agent as the first messages say; then an update per message."""
     mine = connection.recv()
@@ -151,10 +139,9 @@ def serve(connection: "Connection[Any, Any]") -> None:
                 environments, agent.distribution, num_steps=config.num_steps, env_seed=mine["seed"], noise=noise,
                 memory=agent.memory,
             )  # fmt: skip
-            sampler.statistics = counted = Counted(sampler.num_envs)
             sampler.show_steps_in(heartbeat)
             server.tell("ready")
-            _learn(served, server, agent, cpu, sampler, counted, noise)
+            _learn(served, server, agent, cpu, sampler, noise)
     except Closed:
         return
     except TrainingError as error:
@@ -170,7 +157,6 @@ def _learn(
     agent: PPO,
     cpu: SingleDevice,
     sampler: Sampler,
-    counted: Counted,
     noise: np.random.Generator,
 ) -> None:
     while True:
@@ -185,6 +171,7 @@ def _learn(
             part.moments.load_state_dict({key: torch.from_numpy(array) for key, array in known[name].items()})
         agent.anneal(share_done)
         begun, steps, restarts = time.perf_counter(), sampler.env_steps, sampler.env_restarts
+        episodes = sampler.statistics.episodes
         with cpu.sampling(agent) as actor:
             rollout = sampler.collect(actor)
         sampled = time.perf_counter()
@@ -194,12 +181,11 @@ def _learn(
             "metrics": metrics,
             "version": rollout.version,
             "seen": dict(served.seen),
-            "blocks": counted.blocks,
+            "episodes": sampler.statistics.since(episodes),
             "env_steps": sampler.env_steps - steps,
             "env_restarts": sampler.env_restarts - restarts,
             "seconds": (sampled - begun, time.perf_counter() - sampled),
         }
-        counted.blocks = []
         server.tell("done", done)
 
 

@@ -173,6 +173,12 @@ class Team(LocalTeam):
     def check(self, config: AnyConfig, options: EnvironmentOptions, run: RunOptions) -> None:  # noqa: D102 - as in the base
         whom = f"with distribution {self.policy}"
         configs = list(config.policies.values()) if isinstance(config, PoliciesConfig) else [config]
+        for each in configs:
+            if not isinstance(each, PPOConfig):
+                raise ConfigurationError(
+                    f"learners share the gradients of PPO only, got {type(each).__name__}: use distribution='local'"
+                )
+            self._check(each, whom)
         if config.num_envs % self.shards:
             raise ConfigurationError(f"num_envs must be a multiple of the {self.shards} shards, got {config.num_envs}")
         if run.num_workers and run.num_workers % self.shards:
@@ -182,12 +188,6 @@ class Team(LocalTeam):
             )
         if run.self_play is not None:
             raise ConfigurationError(f"self_play cannot be had {whom}: use distribution='local'")
-        for each in configs:
-            if not isinstance(each, PPOConfig):
-                raise ConfigurationError(
-                    f"learners share the gradients of PPO only, got {type(each).__name__}: use distribution='local'"
-                )
-            self._check(each, whom)
 
     def _check(self, config: PPOConfig, whom: str) -> None:
         for name, needed in _NOT_SHARED.items():

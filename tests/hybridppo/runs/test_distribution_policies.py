@@ -78,9 +78,9 @@ def test_what_is_no_policy_is_refused(wrong: object, message: str) -> None:
     [
         ({"num_envs": 3, "num_steps": 16}, {}, "num_envs must be a multiple of the 2 shards, got 3"),
         (
-            {"num_envs": 4, "num_steps": 8, "num_minibatches": 32},
-            {"distribution": "multi:2"},
-            "num_minibatches must be at most the rows of a shard, 16, with distribution multi:2, got 32",
+            {"num_envs": 4, "num_steps": 8, "num_minibatches": 16},
+            {"distribution": "multi:4"},
+            "num_minibatches must be at most the rows of a shard, 8, with distribution multi:4, got 16",
         ),
         (
             {"recurrent": "gru", "num_steps": 64, "num_minibatches": 4},

@@ -29,7 +29,7 @@ from hybridppo.tensors import TorchCartPole
 pytestmark = pytest.mark.extras
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 SHELLS = ("console", "bash")
 DIRECTIVES = ("{toctree}", "{image}", "{eval-rst}")

@@ -9,7 +9,7 @@
 #SBATCH --requeue
 set -euo pipefail
 run=runs/$SLURM_JOB_NAME-$SLURM_JOB_ID # in a folder that all nodes share
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 if [ -d "$run" ]; then what=(resume "$run"); else what=(train "$@" --run-dir "$run" --placement hybrid); fi
 # Two minutes before the time limit, torchrun gets SIGTERM and passes it on: the learners save together and exit.
 srun torchrun --nnodes "$SLURM_JOB_NUM_NODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" \

@@ -9,7 +9,7 @@
 set -euo pipefail
 export RAY_AUTH_MODE=token
 [ -f ~/.ray/auth_token ] || ray get-auth-token --generate > /dev/null # all nodes read it from your home directory
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 cpus=$SLURM_CPUS_PER_TASK
 srun --nodes=1 --ntasks=1 -w "$head" --overlap ray start --head --port 6379 --num-cpus $((cpus - 2)) --block &
 until ray status --address "$head:6379" > /dev/null 2>&1; do sleep 1; done

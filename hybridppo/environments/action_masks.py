@@ -39,8 +39,10 @@ def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
     """
     if not isinstance(observation, Mapping) or MASK not in observation:
         raise BadValueError(f"its observation has no part {MASK!r}, as its space has: {shown(observation)}")
-    others = {key: part for key, part in observation.items() if key != MASK}
-    return (next(iter(others.values())) if len(others) == 1 else others), {MASK: observation[MASK]}
+    info = {MASK: observation[MASK]}
+    if len(observation) == 2:
+        return next(part for key, part in observation.items() if key != MASK), info
+    return {key: part for key, part in observation.items() if key != MASK}, info
 
 
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
@@ -91,10 +93,19 @@ def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended:
     Raises:
         BadValueError: if the info has no mask, or the mask allows no action although the episode has not ended.
     """
-    mask = info.get("action_mask") if isinstance(info, dict) else None
+    return space.joined(observation, mask_row(space, info, has_ended))
+
+
+def mask_row(space: MaskedObservation, info: Any, has_ended: bool = False) -> Array:
+    """The numbers of the mask in an info; zeros if there is none and the episode has ended.
+
+    Raises:
+        BadValueError: as `masked_row`.
+    """
+    mask = info.get(MASK) if isinstance(info, dict) else None
     if mask is None and has_ended:
-        return space.row_without_choice(observation)
-    if mask is None and isinstance(info, dict) and "action_mask" in info:
+        return np.zeros(space.num_actions, np.float32)
+    if mask is None and isinstance(info, dict) and MASK in info:
         raise BadValueError(
             "its info['action_mask'] is None: give one that allows everything if nothing is forbidden, or leave "
             "action_masks out"
@@ -104,7 +115,7 @@ def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended:
             f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
             "it there, or leave action_masks out"
         )
-    row = space.row(observation, mask)
+    row = space.mask_row(mask)
     if not has_ended:
-        space.require_allowed(row)
+        space.require_choice(row)
     return row

@@ -184,9 +184,7 @@ class ObservationEncoder:
         for leaf, value in zip(self._kind.leaves, self._kind.values(observations), strict=True):
             found, expected = np.shape(value), (num_envs, *(leaf.space.shape or ()))
             if found != expected:
-                raise BadValueError(
-                    f"the observations{leaf.path} of {num_envs} environments must be of shape {expected}, not {found}"
-                )
+                raise BadValueError(f"the {num_envs} observations{leaf.path} must be of shape {expected}, not {found}")
 
     def each(self, observations: Any) -> list[Any]:
         """The observations of a batch, one by one."""

@@ -795,7 +795,7 @@ def test_whole_observations_of_a_discrete_space_are_cast() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda o, r, *rest: (o[:, :1], r, *rest), r"of 3 environments must be of shape \(3, 2\), not \(3, 1\)"),
+        (lambda o, r, *rest: (o[:, :1], r, *rest), r"the 3 observations must be of shape \(3, 2\), not \(3, 1\)"),
         (
             lambda o, r, *rest: (o + 2.0, r, *rest),
             r"environment 0 of the vector: its observation\[0\] is 2.25",

@@ -107,8 +107,8 @@ class Runner:
             self.save()  # from here on, there is always a checkpoint to resume from
         saved_at = self._clock()
         bar = ProgressBar(
-            enabled=self._progress, total=self.total_steps, initial=self.sampler.env_steps, unit="step",
-            unit_scale=True, dynamic_ncols=True,
+            enabled=self._progress, has_lines=True, total=self.total_steps, initial=self.sampler.env_steps,
+            unit="step", unit_scale=True, dynamic_ncols=True,
         )  # fmt: skip
         self._ended_at = time.perf_counter()
         with bar:

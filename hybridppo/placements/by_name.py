@@ -1,6 +1,6 @@
 """Placements by their names on the command line, and from the settings of a run."""
 
-from typing import Any
+from typing import Any, Literal
 
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.placements.base import Placement
@@ -14,7 +14,7 @@ KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, 
 PLACEMENT_NAMES = ("cpu", "cuda", "migrate", "hybrid", "overlap", "auto")
 
 
-TAKE_DEVICES = ("migrate", "hybrid", "overlap")
+TAKE_DEVICES: tuple[Literal["migrate", "hybrid", "overlap"], ...] = ("migrate", "hybrid", "overlap")
 """The names of placements whose two devices can be chosen."""
 
 

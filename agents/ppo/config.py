@@ -150,7 +150,8 @@ class PPOConfig:
     """Those of images: "nature", a few by the size of the image; "a3c", two, a third of the work of nature's three; or
     "impala", residual ones, which learn more and take far longer. NumPy has nature's alone."""
     recurrent: Recurrent | None = None
-    """A memory before the hidden layers, of actor and critic each: "lstm" or "gru"; None for none."""
+    """A memory before the hidden layers, of actor and critic each: "lstm", "gru", or "mingru", which learns faster than
+    either; None for none."""
     recurrent_size: int = 64
     """How many numbers it gives."""
     sequence_length: int = 32

@@ -38,7 +38,7 @@ from hybridppo.networks.recurrent import GRU, LSTM, Segments
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.runners.assembly import make_sampler
 
-CELLS = ("lstm", "gru")
+CELLS = ("lstm", "gru", "mingru")
 every_cell = pytest.mark.parametrize("cell", CELLS)
 
 SMALL = ppo_config(

@@ -167,6 +167,10 @@ class PPOConfig:
     cuda_graphs: bool = field(default=False, metadata=SAME_RESULT)
     """On a CUDA device, record the optimizer step as a graph and replay it: the same result up to rounding, in one
     launch. Rows of compiled environments that are sampled there are recorded as well."""
+    torch_compile: bool = field(default=False, metadata=SAME_RESULT)
+    """Compile the optimizer step by torch.compile where it would be autograd's, as with a loss or networks of your own:
+    the same result up to rounding, about twice as fast where networks are small. Needs a C++ compiler. The first update
+    compiles, in up to a minute."""
     precision: Precision = "fp32"
     """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
     made for it: tensor cores, AVX512-BF16 or AMX. "tf32" is for CUDA devices from Ampere on: float32, but for the
@@ -223,6 +227,10 @@ class PPOConfig:
         kinds = tuple(CELLS)
         self._require("recurrent", self.recurrent in (None, *kinds), f"must be None or one of {', '.join(kinds)}")
         self._require("precision", self.precision in PRECISIONS, f"must be one of {', '.join(PRECISIONS)}")
+        if self.torch_compile:
+            self._require("torch_compile", self.recurrent is None, "cannot be had with recurrent: leave one out")
+            self._require("torch_compile", self.precision == "fp32", "needs precision='fp32': leave one out")
+            self._require("torch_compile", not self.cuda_graphs, "cannot be had with cuda_graphs: leave one out")
         self._require(
             "cuda_graphs",
             not (self.cuda_graphs and self.recurrent),

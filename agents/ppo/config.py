@@ -38,7 +38,7 @@ SCHEDULABLE = (
 )  # fmt: skip
 """Numbers that may have a schedule."""
 RECORDED = ("clip_range_vf", "entropy_coef", "value_coef", "max_grad_norm")
-"""Those that `cuda_graphs` records as they are."""
+"""Those that `cuda_graphs` records as they are, and `torch_compile` compiles."""
 USUAL_MINIBATCHES = 32
 """How many an epoch has where nobody said,"""
 USUAL_MINIBATCH_SIZE = 64
@@ -169,7 +169,7 @@ class PPOConfig:
     launch. Rows of compiled environments that are sampled there are recorded as well."""
     torch_compile: bool = field(default=False, metadata=SAME_RESULT)
     """Compile the optimizer step by torch.compile where it would be autograd's, as with a loss or networks of your own:
-    the same result up to rounding, about twice as fast where networks are small. Needs a C++ compiler. The first update
+    the same result up to rounding, up to twice as fast where networks are small. Needs a C++ compiler. The first update
     compiles, in up to a minute."""
     precision: Precision = "fp32"
     """In which numbers the optimizer steps multiply matrices. "bf16" is for wide networks (from about 256) on hardware
@@ -359,11 +359,12 @@ class PPOConfig:
 
 
 def require_not_recorded(config: PPOConfig, scheduled: Iterable[str]) -> None:
-    """Refuse schedules of numbers that are recorded once and replayed.
+    """Refuse schedules of numbers that are recorded once and replayed, or compiled.
 
     Raises:
         ConfigurationError: naming the number.
     """
     for name in scheduled:
-        fits = name not in RECORDED or not config.cuda_graphs
-        require(config, "cuda_graphs", fits, f"records {name}, which has a schedule: leave one of them out")
+        for option, does in (("cuda_graphs", "records"), ("torch_compile", "compiles")):
+            fits = name not in RECORDED or not getattr(config, option)
+            require(config, option, fits, f"{does} {name}, which has a schedule: leave one of them out")

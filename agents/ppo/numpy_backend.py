@@ -120,11 +120,7 @@ class NumpyBackend(Backend):
 
     def clip(self) -> float:
         """As in the base."""
-        limit, gradient = self._agent.current.max_grad_norm, self._flat_gradient
-        norm = math.sqrt(np.dot(gradient, gradient))
-        if norm + 1e-6 > limit:
-            gradient *= np.float32(limit / (norm + 1e-6))
-        return norm
+        return _clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
     def values(self, observations: Tensor) -> Tensor:
         """As in the base."""
@@ -148,6 +144,14 @@ class NumpyBackend(Backend):
                 last = min(first + self._block_size, end)
                 found[first:last] = self._passes[0].log_probs(_rows(rows, first, last))
         return torch.from_numpy(found)
+
+
+def _clipped(gradient: Array, limit: float) -> float:
+    """Scale a gradient down to a norm; its norm before."""
+    norm = math.sqrt(np.dot(gradient, gradient))
+    if norm + 1e-6 > limit:
+        gradient *= np.float32(limit / (norm + 1e-6))
+    return norm
 
 
 def _as_array(column: Any) -> Any:
@@ -323,21 +327,24 @@ class Passes:
 
 
 class NumpyNetworks(Backend):
-    """The hidden layers in NumPy, and what follows by autograd: for a loss of one's own, with MLPs of tanh or ReLU.
+    """The networks in NumPy, and what follows by autograd: for a loss of one's own, with MLPs of tanh or ReLU.
 
     The loss may pass rows through the networks itself: what comes of that is added.
     """
 
     def __init__(self, agent: Learner) -> None:
         super().__init__(agent)
-        self._of_hidden = np.zeros(agent.parameters.gradient.shape, np.float32)
-        self._hidden = Hidden(agent, self._of_hidden)
-        self._last_layers = [_LastLayer(linears(network)[-1]) for network in (self._actor, self._critic)]
-        self._heads = [
-            _with_last_layer(network, last)
-            for network, last in zip((self._actor, self._critic), self._last_layers, strict=True)
-        ]
         self._flat_gradient = array_of(agent.parameters.gradient)
+        self._of_networks = np.zeros_like(self._flat_gradient)
+        gradient_of = views_of(agent, self._of_networks)
+        self._hidden = Hidden(agent, self._of_networks)
+        self._last = [linears(network)[-1] for network in (self._actor, self._critic)]
+        self._weights = [array_of(layer.weight) for layer in self._last]
+        self._biases = [array_of(layer.bias) for layer in self._last]
+        self._gradients = [(gradient_of(layer.weight), gradient_of(layer.bias)) for layer in self._last]
+        self._given = _Given(), _Given()
+        pairs = zip((self._actor, self._critic), self._given, strict=True)
+        self._heads = [_after_mlp(network, given) for network, given in pairs]
 
     @staticmethod
     def supports(agent: Learner) -> bool:
@@ -355,40 +362,53 @@ class NumpyNetworks(Backend):
         minibatch = minibatch.made()
         rows = array_of(minibatch.observations)
         activations = self._hidden.forward(rows)
-        for last, of_network in zip(self._last_layers, activations[-1], strict=True):
-            last.inputs = torch.from_numpy(of_network).requires_grad_()
+        for given, last, weight, bias in zip(self._given, activations[-1], self._weights, self._biases, strict=True):
+            given.outputs = torch.from_numpy(last @ weight.T + bias).requires_grad_()
         statistics = super().gradient(minibatch, clip_range)
-        for last, out in zip(self._last_layers, self._hidden.gradient_buffer(len(rows)), strict=True):
-            out[:] = 0.0 if last.inputs.grad is None else last.inputs.grad.numpy()
+        parts = zip(
+            self._given, activations[-1], self._weights, self._gradients,
+            self._hidden.gradient_buffer(len(rows)), strict=True,
+        )  # fmt: skip
+        for given, last, weight, (of_weight, of_bias), of_last in parts:
+            if given.outputs.grad is None:  # the loss does not depend on it
+                of_weight[:], of_bias[:], of_last[:] = 0.0, 0.0, 0.0
+                continue
+            of_outputs = given.outputs.grad.numpy()
+            np.dot(of_outputs.T, last, out=of_weight)
+            np.add.reduce(of_outputs, axis=0, out=of_bias)
+            np.dot(of_outputs, weight, out=of_last)
         self._hidden.backward(rows, activations)
-        self._flat_gradient += self._of_hidden
+        self._flat_gradient += self._of_networks
         return statistics
+
+    def clip(self) -> float:
+        """As in the base."""
+        return _clipped(self._flat_gradient, self._agent.current.max_grad_norm)
 
     def _forward(self, minibatch: Any) -> tuple[Tensor, Tensor]:
         actor, critic = self._heads
         return actor(minibatch.observations), critic(minibatch.observations).squeeze(-1)
 
 
-class _LastLayer(nn.Module):
-    """A last layer, of the activations before it that were computed already, whatever it is called with."""
+class _Given(nn.Module):
+    """An MLP whose outputs were computed already."""
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer, self.inputs = layer, torch.empty(0)
+        self.outputs = torch.empty(0)
 
     def forward(self, _: Tensor) -> Tensor:
-        found: Tensor = self.layer(self.inputs)
-        return found
+        return self.outputs
 
 
-def _with_last_layer(network: nn.Module, last: nn.Module) -> nn.Module:
-    """A network made here, without the layers before the last."""
-    if isinstance(network, (GaussianActor, MaskedActor)):
-        inner = "mean" if isinstance(network, GaussianActor) else "logits"
-        other = copy.copy(network)
-        other._modules = {**network._modules, inner: _with_last_layer(getattr(network, inner), last)}
-        return other
-    return last
+def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
+    """A network made here, with other outputs of its MLP."""
+    if not isinstance(network, (GaussianActor, MaskedActor)):
+        return given
+    inner = "mean" if isinstance(network, GaussianActor) else "logits"
+    other = copy.copy(network)
+    other._modules = {**network._modules, inner: _after_mlp(getattr(network, inner), given)}
+    return other
 
 
 def has_known_networks(agent: Learner) -> bool:

@@ -5,6 +5,7 @@ minibatches are one compilation: what bits come out does not depend on which siz
 """
 
 import logging
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class TorchCompiled(Backend):
                 "torch_compile=True cannot be had with dropout, batch normalisation or modules that may depend on "
                 "train(): leave one of them out"
             )
+        self._once = nullcontext  # the compiler finds what a shared trunk would compute twice
         self._module = _Measured(self, networks)
         first, size = parameters.values.data_ptr(), parameters.values.element_size()
         self._places = [
@@ -48,14 +50,14 @@ class TorchCompiled(Backend):
         self._clip_range = torch.zeros((), device=device)
         self._compiled: Any = None
 
-    def gradient(self, minibatch: Batch, clip_range: float | Tensor) -> Tensor:
+    def gradient(self, minibatch: Batch, clip_range: float | Tensor) -> Any:
         """As in the base."""
         columns = minibatch.made().columns()
         for column in columns.values():
             torch._dynamo.maybe_mark_dynamic(column, 0)
         self._clip_range.fill_(clip_range)
         if self._compiled is None:
-            self._compiled = self._made()
+            self._compiled = self._made(minibatch)
         try:
             found = self._compiled(self._parameters.values.data, columns, self._clip_range)
         except torch._dynamo.exc.TorchDynamoException as error:
@@ -66,14 +68,19 @@ class TorchCompiled(Backend):
             self.extras.add(extra, statistics.device)
         return statistics
 
-    def _made(self) -> Any:
+    def _made(self, minibatch: Batch) -> Any:
+        with torch.no_grad():  # what distributions make when first asked is made outside
+            self._distribution.log_prob_and_entropy(self._actor(minibatch.inputs), minibatch.actions)
         logger.info("torch.compile compiles the optimizer step, which takes up to a minute where nothing is kept of it")
         return torch.compile(torch.func.grad_and_value(self._loss_of, has_aux=True), fullgraph=True)
 
     def _loss_of(self, flat: Tensor, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
         """The loss, and what is measured, of parameters as they lie in the buffer."""
         own = {name: flat[start : start + shape.numel()].view(shape) for name, start, shape in self._places}
-        found: tuple[Tensor, Any] = torch.func.functional_call(self._module, own, (columns, clip_range))
+        # A parameter that two networks share is one of a module that they share.
+        found: tuple[Tensor, Any] = torch.func.functional_call(
+            self._module, own, (columns, clip_range), tie_weights=False
+        )
         return found
 
     def measured(self, columns: dict[str, Tensor], clip_range: Tensor) -> tuple[Tensor, Any]:
@@ -98,4 +105,4 @@ def _in_words(error: Exception) -> str:
     if "C++ compiler" in text:
         return "torch_compile=True needs a C++ compiler, and torch found none (g++): install one, or leave it out"
     lines = [line for line in text.splitlines() if line.strip()]
-    return f"torch_compile=True: torch cannot compile this loss or these networks: {lines[0][:300]}: leave it out"
+    return f"torch_compile=True: torch cannot compile this loss or these networks: {' '.join(lines[:2])[:300]}: leave it out"

@@ -105,4 +105,5 @@ def _in_words(error: Exception) -> str:
     if "C++ compiler" in text:
         return "torch_compile=True needs a C++ compiler, and torch found none (g++): install one, or leave it out"
     lines = [line for line in text.splitlines() if line.strip()]
-    return f"torch_compile=True: torch cannot compile this loss or these networks: {' '.join(lines[:2])[:300]}: leave it out"
+    said = " ".join(lines[:2])[:300]
+    return f"torch_compile=True: torch cannot compile this loss or these networks: {said}: leave it out"

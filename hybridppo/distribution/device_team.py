@@ -24,6 +24,7 @@ from hybridppo.distribution.team import Team
 from hybridppo.environments.base import Environments
 from hybridppo.environments.making import is_tensor_env, make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import source_of
 from hybridppo.environments.tensor_shards import TensorShards
 from hybridppo.environments.tensors import TensorEnvironments
 from hybridppo.errors import ConfigurationError, DeviceError, LearnerLostError
@@ -97,6 +98,7 @@ class DeviceTeam(Team):
             raise ConfigurationError(f"num_workers={run.num_workers} cannot be had {learners}: leave it out")
 
     def dividing(self, source: EnvSource, options: EnvironmentOptions) -> EnvironmentOptions:  # noqa: D102 - as in the base
+        source = source_of(source)
         if isinstance(source, str) or is_tensor_env(source) or not callable(source):
             what = repr(source) if isinstance(source, str) else f"a {type(source).__name__}"
             raise ConfigurationError(

@@ -61,7 +61,7 @@ from hybridppo.training.agent_arguments import (
     with_schedules,
 )
 from hybridppo.training.evaluate import evaluate_agent
-from hybridppo.training.self_play import Ladder, for_seats
+from hybridppo.training.self_play import ONE_POLICY, Ladder, for_seats
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,8 @@ def train(
     config = config_asked_for(config, agent, parts)
     if isinstance(config, PoliciesConfig):
         config = replace(config, played=tuple(played))
+        if run.self_play is not None:
+            raise ConfigurationError(ONE_POLICY)
     if named and isinstance(agent, AnyAgent):
         raise ConfigurationError("an agent that there is already has its schedules: leave schedules=... out")
     config = with_schedules(config, named)
@@ -212,7 +214,7 @@ def train(
         environments = team.environments_to_begin(env, config.num_envs, sampled, run.num_workers)
         seconds_to_make = time.perf_counter() - making
         stack.callback(environments.close)
-        whose = policies_of(environments.agents, names, policy_of) if names else {}
+        whose = policies_of(environments.agents, names, policy_of) if names and run.self_play is None else {}
         if isinstance(config, PoliciesConfig):
             config = replace(config, agents=whose)
         require_memory_for_agents(config, environments, meant)

@@ -93,6 +93,8 @@ GAMES: dict[str, tuple[Any, dict[str, Any]]] = {
     "at once": (Duel, {}),
     "in turns": (Counting, {}),
     "masked": (masked, {"action_masks": True}),
+    "with memories": (Counting, {"config": replace(SMALL, recurrent="gru", recurrent_size=8, sequence_length=8)}),
+    "critics see all": (Duel, {"config": {"player": replace(SMALL, critic_observes="all")}}),
 }
 """A further game joins by a line."""
 
@@ -137,9 +139,9 @@ class Plays:
         self.action, self.rows = action, []
 
     def __call__(self, path: Path) -> Any:
-        def act(rows: Any, generator: Any) -> list[int]:
+        def act(rows: Any, generator: Any, states: Any) -> Any:
             self.rows.append(rows.copy())
-            return [self.action] * len(rows)
+            return [self.action] * len(rows), states
 
         return act
 
@@ -243,8 +245,8 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
         ({"self_play": {"every": 3}}, "self_play must be a hybridppo.SelfPlay, or a dict of its fields"),
         ({"self_play": True}, "self_play must be a hybridppo.SelfPlay"),
         ({"placement": Mirrored("cpu", "cpu", max_lag=1)}, "max_lag=1 cannot be had with self_play"),
-        ({"config": replace(SMALL, recurrent="lstm")}, "recurrent='lstm' cannot be had with self_play"),
         ({"env": lambda: gym.make("CartPole-v1")}, "self_play is for PettingZoo's environments of several agents"),
+        ({"config": {"one": SMALL, "other": SMALL}}, "self_play is for one policy of PPO"),
         ({"env": Unlike}, "whose spaces differ: train a policy for each kind"),
         ({"env": lambda: Matching(num_agents=1)}, "two or more agents with the same spaces"),
     ],

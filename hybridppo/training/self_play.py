@@ -17,7 +17,7 @@ from hybridppo.environments.checks import require_spaces_of
 from hybridppo.environments.options import CriticsOptions, EnvironmentOptions, EnvSource, SeatOptions, for_critics
 from hybridppo.environments.seats import Opponent
 from hybridppo.environments.steering import Steering
-from hybridppo.errors import ConfigurationError, EnvError, shown
+from hybridppo.errors import ConfigurationError, EnvError, RunDirectoryError, shown
 from hybridppo.interfaces import Metrics
 from hybridppo.placements.base import Placement
 from hybridppo.placements.single_device import SingleDevice
@@ -41,15 +41,22 @@ STEP = 16.0
 """The most that a rating changes by a game (Elo, "The Rating of Chessplayers", 1978)."""
 
 
-@lru_cache(maxsize=64)
 def opponent_of(path: Path) -> Opponent:
     """The opponent in an agent's file, which draws its actions.
 
     Raises:
         EnvError: if the file is gone.
     """
-    if not path.is_file():
-        raise EnvError(f"the snapshot {path} is gone: self-play needs all that are in its pool")
+    try:
+        state = path.stat()
+    except OSError:
+        raise EnvError(f"the snapshot {path} is gone: self-play needs all that are in its pool") from None
+    return _loaded(path, state.st_ino, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=64)
+def _loaded(path: Path, inode: int, written: int) -> Opponent:
+    """The opponent in a file as it is now: another run may have had one of the same name."""
     return opponent(load(path))
 
 
@@ -196,14 +203,25 @@ class Ladder:
         """By name, from the oldest to the newest: the rating, and games and score of the agent against it."""
 
     def begin(self) -> None:
-        """Take the first snapshot; or, in a run that goes on, take up those that there were."""
+        """Take the first snapshot; or, in a run that goes on, take up those that there were.
+
+        Raises:
+            RunDirectoryError: if one of those is gone.
+        """
         before = next((each for each in self._sampler.steering if each.name == "set_opponents"), None)
-        self._steer("use_folder", str(self._folder))
+        # A run directory may have been moved: opponents of the rollout that is under way are there now.
+        self._sampler.steer(Steering("seat", "use_folder", [str(self._folder)]), while_paused=True)
         if before is None:
             self._take_snapshot()
         else:
             ladder = before.arguments[2]
             self.rating, self.snapshots = ladder["rating"], ladder["snapshots"]
+            missing = [name for name in self.snapshots if not (self._folder / name).is_file()]
+            if missing:
+                raise RunDirectoryError(
+                    f"{len(missing)} of the {len(self.snapshots)} snapshots that self-play goes on with are gone, the "
+                    f"first is {self._folder / missing[0]}: put them back, or begin a new run with start_from"
+                )
         self._tell()
 
     def measure(self) -> Metrics:

@@ -58,6 +58,8 @@ MAX_BYTES = 2**26
 """The most that the description of one environment may take: an environment that keeps its whole past is refused."""
 KNOWN_PACKAGES = ("gymnasium", "hybridppo", "minigrid", "minatar", "pettingzoo", "mpe2")
 """Objects of their classes are written down as an environment is."""
+DRAWING = ("Surface", "Font", "Clock")
+"""Classes of pygame that objects of these packages draw with: nothing of a game's state is in them."""
 OF_FORMAT_1 = ("state_dict", "load_state_dict")
 """The names that `get_state` and `set_state` had."""
 REMEDY = "give {owner} get_state() and set_state(state) (docs/environments.md, Resumed exactly)"
@@ -208,7 +210,8 @@ class Walk:
         for name, of in vars(value).items():
             path = attribute_path(value, name)
             with self._shared.stopwatch.charging(path):
-                found.append([name, self._node(of, f"{place}.{name}", path)])
+                node = {"constant": class_name(of)} if _draws(value, of) else self._node(of, f"{place}.{name}", path)
+                found.append([name, node])
         return found
 
     def _own_state(self, value: Any, place: str) -> Node:
@@ -315,6 +318,13 @@ class Walk:
         if place in self._same:
             return [name, {"same": self._same[place]}]
         return [name, self._without_the_same(node, place)]
+
+
+def _draws(owner: object, value: object) -> bool:
+    """Whether an attribute is what an object of a known package draws with."""
+    kind = type(value)
+    package, of_owner = (str(each.__module__).partition(".")[0] for each in (kind, type(owner)))
+    return package == "pygame" and kind.__name__ in DRAWING and of_owner in KNOWN_PACKAGES
 
 
 def is_known(value: object) -> bool:

@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from hybridppo.training.evaluate import evaluate as evaluate
     from hybridppo.training.evaluate import evaluate_agent as evaluate_agent
     from hybridppo.training.evaluate import evaluate_policies as evaluate_policies
-    from hybridppo.training.self_play import round_robin as round_robin
     from hybridppo.training.resume import resume as resume
+    from hybridppo.training.self_play import round_robin as round_robin
     from hybridppo.training.train import TrainResult as TrainResult
     from hybridppo.training.train import train as train
 

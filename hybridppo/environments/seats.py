@@ -18,8 +18,8 @@ from hybridppo.spaces.rows import CriticObserves
 Array = NDArray[Any]
 
 Opponent = Callable[[Array, np.random.Generator, list[Any]], tuple[Sequence[Any], list[Any]]]
-"""From rows `[n, *row]`, a generator and what each row's agent remembers (None at an episode's start, or without a memory)
-to as many actions of the environment, and what is remembered then."""
+"""From rows `[n, *row]`, a generator and what each row's agent remembers (None at an episode's start, or without a
+memory) to as many actions of the environment, and what is remembered then."""
 MOST_RESETS = 100
 """Episodes in a row that may end before it is the learner's turn."""
 

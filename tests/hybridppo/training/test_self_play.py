@@ -118,7 +118,7 @@ def test_who_samples_and_where_changes_nothing_and_a_run_goes_on(name: str, tmp_
     assert 0.0 <= expected.metrics[f"self_play/win_rate/{3 * BATCH}"] <= 1.0
     ways: dict[str, dict[str, Any]] = {
         "mirrored": {"placement": Mirrored("cpu", "cpu", force_copy=True)},
-        "workers": {"num_workers": 2},
+        **({"workers": {"num_workers": 2}} if name != "in turns" else {}),
         "saved": {"run_dir": run, "checkpoint_seconds": 0, "evaluation_episodes": 2},
     }
     for way, options in ways.items():
@@ -235,7 +235,7 @@ def test_a_snapshot_that_is_gone_is_named(tmp_path: Path) -> None:
     shutil.rmtree(run / "snapshots")
     with pytest.raises(RunDirectoryError, match=r"3 of the 3 snapshots .* are gone, the first is .*snapshots"):
         hybridppo.resume(run, env=Duel, total_steps=10 * BATCH, progress=False)
-    with pytest.raises(EnvError, match="the snapshot .* is gone: self-play needs all"):
+    with pytest.raises(EnvError, match=r"the snapshot .* is gone: self-play needs all"):
         opponent_of(run / "snapshots" / "000000000000")
 
 
@@ -276,7 +276,7 @@ def always(action: int) -> hybridppo.PPO:
 
 
 def test_a_round_robin_has_the_score_of_each_against_each(tmp_path: Path) -> None:
-    """Who takes two beats who takes one from either seat: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
+    """Taking two beats taking one from either seat: 5, 3, 2, 0 and 5, 4, 2, 1, 0. Of two alike, the first wins."""
     agents = {"twos": always(1), "ones": always(0), "saved": always(1).save(tmp_path / "twos")}
     scores = hybridppo.round_robin(agents, Counting, games=40, seed=3)
     assert list(scores) == ["twos", "ones", "saved"]

@@ -149,6 +149,11 @@ class ReplaySettings(Protocol):
         """Environment steps that a line of metrics is of."""
         ...
 
+    @property
+    def n_steps(self) -> int:
+        """How many steps a target adds up."""
+        ...
+
 
 class OffPolicyAgent(AgentOfOnePolicy, Protocol):
     """An algorithm that learns from a replay buffer, whose runner is `runners/off_policy.py`."""

@@ -48,7 +48,7 @@ class Placements(Command):
     total_steps: int = 500_000
     """Steps of the planned run, over which the time to start is spread."""
     max_lag: int = 0
-    """1 lets auto take overlap, whose rollouts come from parameters one update old."""
+    """1 or more lets auto take overlap, whose rollouts come from parameters one update old."""
     num_workers: int | None = None
     """Processes that step the environments. Not given: every number that may be worth it."""
     environment: Annotated[EnvironmentOptions, tyro.conf.arg(name="")] = field(default_factory=EnvironmentOptions)

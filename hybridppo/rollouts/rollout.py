@@ -36,13 +36,16 @@ class Rollout:
     final_observations: Tensor
     """`[K, obs]`, those final observations."""
     version: int
-    """The version of the actor's parameters that acted."""
+    """The version of the actor's parameters that acted; the oldest, if several did."""
     starts: Tensor | None = None
     """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
     states: Tensor | None = None
     """`[S, N, state]`, the actor's state before the first step of each of the `S` sequences of a rollout; likewise."""
     history: Tensor | None = None
     """`[K - 1, N, *frame]`, the other frames of the first stacks; where observations are such."""
+
+    versions: Tensor | None = None
+    """`[T, N]` int64, the version that acted in each row; if it need not be the same in all."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""

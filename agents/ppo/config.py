@@ -205,9 +205,7 @@ class PPOConfig:
             "pool_size", self.pool_size == 1 or self.recurrent is None, "cannot be had with recurrent: leave one out"
         )
         corrections = get_args(LagCorrection)
-        self._require(
-            "lag_correction", self.lag_correction in corrections, f"must be one of {', '.join(corrections)}"
-        )
+        self._require("lag_correction", self.lag_correction in corrections, f"must be one of {', '.join(corrections)}")
         families = tuple(CONVOLUTIONS)
         self._require("convolutions", self.convolutions in families, f"must be one of {', '.join(families)}")
         frequency = self.sde_sample_freq

@@ -229,7 +229,8 @@ class LaggingSampler(WorkerSampler):
             part.begin_again(is_anew=part is parts[0])
         self._anew[worker] = not parts
         self._asked_for[worker].clear()
-        self._to_fill[worker] = deque(parts)
+        self._to_fill[worker].clear()  # in place: whoever asks for more has it in hand
+        self._to_fill[worker].extend(parts)
 
     def _forget(self, worker: int, first: int, end: int) -> None:
         self._begin_anew(worker)
@@ -241,8 +242,6 @@ class LaggingSampler(WorkerSampler):
             if isinstance(answer, WorkerLostError):
                 self._replace(worker, answer)
                 self._begin_anew(worker)
-                if not self._stop[0]:
-                    self._ask_for_more()
             else:
                 self._take(self._asked_for[worker].popleft(), *answer)
             if patient:

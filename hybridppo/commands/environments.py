@@ -184,9 +184,11 @@ class Tune(Command):
         """Search, and print the best settings."""
         from hybridppo.tools.experiments.search import tune
 
-        where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
-        options = {**self.arguments("env_id", "environment", *where), **asdict(self.environment)}
-        entry = tune(self.env_id, **{**options, "placement": make_placement(self.placement, **where)})
+        placement = make_placement(
+            self.placement, sampling_device=self.sampling_device, learning_device=self.learning_device
+        )
+        options = self.arguments("env_id", "environment", "sampling_device", "learning_device")
+        entry = tune(self.env_id, **{**options, **asdict(self.environment), "placement": placement})
         print(f"best: return {entry.return_here:.1f}, mean of its seeds ({entry.source})")
         print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
 

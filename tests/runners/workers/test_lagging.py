@@ -27,11 +27,9 @@ from hybridppo import PPO, ConfigurationError, EnvError, Mirrored, PPOConfig, TD
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.errors import HybridPPOError
-from hybridppo.networks.forms import actor_form
 from hybridppo.placements.acting import sampling_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import vtrace
-from hybridppo.rollouts.buffer import RolloutBuffer
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.run_directory.checkpoints import load_latest
 from hybridppo.runners.workers import lagging
@@ -319,10 +317,14 @@ def test_a_stop_is_seen_and_what_is_there_stays() -> None:
     case = Case(ORDERS["by turns"])
     before = case.rollouts(1)
     case.sampler.request_stop()
-    with pytest.raises(Stopped):
+
+    def until_stopped() -> None:
         while True:
             case.publish(1)
             before.append(case.sampler.sample_wait().map(torch.clone))
+
+    with pytest.raises(Stopped):
+        until_stopped()
     case.sampler.pause()  # as the checkpoint does
     found = steps_of([*before, *(case.rollout(version) for version in (1, 2))])
     for steps in found.values():
@@ -498,7 +500,7 @@ def test_an_environment_that_is_stuck_does_not_hold_up_the_others(tmp_path: Path
             with (tmp_path / "go on").open("w"):
                 pass
 
-    result, history = train(
+    result, _ = train(
         partial(Blocked, tmp_path), num_workers=4, total_steps=10 * 128, on_iteration=look, vectorization="sync"
     )
     assert len(seen) >= 10
@@ -524,7 +526,7 @@ def test_a_run_that_is_told_to_end_is_saved_and_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_killed_worker_is_replaced_if_that_is_asked_for() -> None:
-    result, history = train(
+    result, _ = train(
         partial(FailingEnv, kill_this_process, after=60), num_workers=2, on_env_error="restart", total_steps=4 * 128
     )
     assert result.metrics["env_restarts"] > 0

@@ -9,6 +9,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +19,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from ppo_settings import ppo_config
 from processes import worker_processes
+from toy_agents import Matching, TakingTurns, Unlike
 from toy_environments import FailingEnv, kill_this_process
 
 import hybridppo
@@ -64,6 +67,41 @@ class Counting(gym.Env[Any, Any]):
 
     def _observation(self) -> np.ndarray:
         return np.array([self.number, self.episode, self.step_of_episode], np.float32)
+
+
+def vector() -> SyncVectorEnv:
+    """Four, which spend a row on each reset."""
+    return SyncVectorEnv([Counting] * 4, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+class Trading(gym.Env[Any, Any]):
+    """Episodes of five steps, with the number of the step in its info."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {"profit": float(self.steps)}
+
+
+class Flaky(Trading):
+    """Fails in every seventh episode."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.episodes += 1
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        if self.episodes % 7 == 0 and self.steps == 3:
+            raise ValueError("the motor is stuck")
+        return super().step(action)
 
 
 class AfterSomeSteps:
@@ -162,19 +200,14 @@ class Case:
 
     def __init__(self, order: Sequence[int] = (0, 1), env: Any = Counting, **options: Any) -> None:
         self.transport = type("OfThisCase", (Scripted,), {"order": order})
-        self.agent = self._agent(env)
+        self.agent = PPO(Counting.observation_space, Counting.action_space, ppo_config(hidden_sizes=(8,)))
         settings = {"max_lag": 3, "drops": True, "num_workers": 2} | options
-        made = EnvironmentOptions(vectorization="sync", on_env_error=settings.pop("on_env_error", "raise"))
+        made = EnvironmentOptions(vectorization="auto", on_env_error=settings.pop("on_env_error", "raise"))
         self.sampler = LaggingSampler(
             env, make_environments(env, NUM_ENVS, made), self.agent.distribution, self.agent.actor,
             num_steps=NUM_STEPS, env_seed=0, noise=np.random.default_rng(0), options=made, transport=self.transport,
             **settings,
         )  # fmt: skip
-
-    @staticmethod
-    def _agent(env: Any) -> PPO:
-        spaces = env()
-        return PPO(spaces.observation_space, spaces.action_space, ppo_config(hidden_sizes=(8,)))
 
     def publish(self, version: int) -> None:
         crossing = Crossing(torch.device("cpu"), Counters())
@@ -240,6 +273,17 @@ def test_what_follows_a_step_is_its_own_environments_or_bootstrapped(order: str)
         assert torch.equal(expected[:-1][~ended[:-1]], below[~ended[:-1]])
         is_cut = ended & ~is_end
         assert not is_cut[-1].any()  # the end of a column is bootstrapped anyway
+
+
+def test_rows_of_resets_are_no_steps() -> None:
+    case = Case((0,), env=vector, num_workers=1)
+    rollouts = case.rollouts(4)
+    found = steps_of(rollouts)
+    assert sorted(found) == [0, 1, 2, 3]
+    for steps in found.values():
+        assert sorted(steps) == list(range(1, len(steps) + 1))
+    assert sum(len(rollout.valid_rows) for rollout in rollouts) == case.sampler.env_steps < 4 * NUM_STEPS * NUM_ENVS
+    assert case.sampler.statistics.length_mean == LENGTH
 
 
 def test_episodes_are_counted_as_they_were_played() -> None:
@@ -467,6 +511,37 @@ def test_a_training_learns_from_every_step_and_says_how_old_they_were() -> None:
     assert all(metrics["policy_lag_mean"] <= metrics["policy_lag"] <= 3 for metrics in history)
     assert 0.0 < history[-1]["samplers_busy"] <= 1.0
     assert not worker_processes()
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "an off-policy agent": {
+        "env": "Pendulum-v1",
+        "config": TD3Config(num_envs=2, hidden_sizes=(8,), learning_starts=16, steps_per_iteration=64),
+    },
+    "stacks of frames": {"env": "Pendulum-v1", "frame_stack": 2},
+    "noise of the state": {"env": "Pendulum-v1", "config": replace(SMALL, use_sde=True, sde_sample_freq=4)},
+    "a pool": {"config": replace(SMALL, pool_size=2)},
+    "bf16": {"config": replace(SMALL, precision="bf16")},
+    "plain updates": {"config": replace(SMALL, fast_updates=False)},
+    "resets that are rows": {"env": vector, "num_workers": 1},
+    "agents that leave": {"env": Matching},
+    "agents that take turns": {"env": lambda: TakingTurns(Matching())},
+    "several policies": {"env": Unlike, "config": {"sign": SMALL, "pointer": SMALL}},
+    "infos": {"env": Trading, "info_metrics": ("profit",)},
+    "restarts": {"env": Flaky, "on_env_error": "restart"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_training_may_lag(kind: str) -> None:
+    result, history = train(**{"num_workers": 2, **KINDS[kind]})
+    assert max(metrics["policy_lag"] for metrics in history) <= 3
+    assert result.metrics["env_steps"] >= 6 * 128
+    assert (history[-1]["env_restarts"] > 0) == (kind == "restarts")
+    if kind == "infos":
+        assert 1.0 <= history[-1]["info/profit"] <= 5.0
+    for agent in result.agents.values():
+        assert torch.isfinite(agent.parameters.values).all()
 
 
 class Blocked(Counting):

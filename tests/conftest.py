@@ -18,6 +18,7 @@ from processes import CAN_FORK, WarmLearners, WarmSubprocess  # noqa: E402
 
 from hybridppo.distribution import launching  # noqa: E402
 from hybridppo.runners.workers import pool  # noqa: E402
+from hybridppo.runs import origin  # noqa: E402
 
 # Small networks on a shared machine: more threads only get in each other's way.
 torch.set_num_threads(1)
@@ -51,6 +52,12 @@ def warm_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if CAN_FORK and request.node.get_closest_marker("cold_workers") is None:
         monkeypatch.setattr(pool, "subprocess", WarmSubprocess)
         monkeypatch.setattr(launching, "subprocess", WarmLearners)
+
+
+@pytest.fixture(autouse=True)
+def no_commit_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git takes longer than all else that a short run writes; `test_origin.py` asks it."""
+    monkeypatch.setattr(origin, "COMMIT", ("no-git",))
 
 
 @pytest.fixture(scope="session")

@@ -45,6 +45,7 @@ FEATURES = {
     "stacked frames": Feature(options={"frame_stack": 2}),
     "pool": Feature({"pool_size": 2}),
     "gSDE": Feature({"use_sde": True, "log_std_init": -2.0}, env={"kind": "numbers"}),
+    "shared trunk": Feature({"shared_trunk": True}),
     "squashed actions": Feature({"squash_actions": True}, env={"kind": "numbers"}),
     "restarts": Feature(options={"on_env_error": "restart"}, env={"fails": True}),
     "agents that leave": Feature(has_agents=True),
@@ -53,6 +54,7 @@ FEATURES = {
     "workers": Feature(options={"num_workers": 2}),
     "learners": Feature(options={"distribution": MultiLearner(2)}),
     "bf16": Feature({"precision": "bf16"}),
+    "CUDA graphs": Feature({"cuda_graphs": True}),
     "export": Feature(is_exported=True),
 }
 
@@ -79,6 +81,8 @@ PAIRS = {f"{one} and {other}": (one, other) for one, other in combinations(FEATU
 REFUSED = {
     "memory and stacked frames": "recurrent='lstm' cannot be had with stacks of frames",
     "memory and pool": "pool_size cannot be had with recurrent: leave one out",
+    "memory and shared trunk": "shared_trunk cannot be had with recurrent: leave one out",
+    "memory and CUDA graphs": "cuda_graphs cannot record networks with a memory: leave it out",
     "memory and gSDE": "use_sde cannot be had with recurrent: leave one out",
     "action masks and stacked frames": "frame_stack=2 cannot be had with action_masks=True: leave one of the two out",
     "action masks and gSDE": "action_masks=True needs a Discrete action space",

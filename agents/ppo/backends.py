@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridppo.agents.ppo.loop import Backend, Exchange, Learner, OptimizationLoop
 from hybridppo.agents.ppo.loss import STATISTICS
-from hybridppo.agents.ppo.numpy_backend import NumpyBackend
+from hybridppo.agents.ppo.numpy_backend import NumpyBackend, NumpyNetworks
 from hybridppo.agents.ppo.recorded_step import RecordedStep
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.networks.parameters import FlatParameters
@@ -49,7 +49,12 @@ def backend_for(agent: Learner, *, by_hand: bool) -> type[Backend]:
 
         if CompiledBackend.supports(agent):
             return CompiledBackend
-    return NumpyBackend if by_hand and NumpyBackend.supports(agent) else Backend
+    if agent.config.torch_compile and not (by_hand and NumpyBackend.supports(agent)):
+        from hybridppo.agents.ppo.torch_compiled import TorchCompiled
+
+        return TorchCompiled
+    by_numpy: tuple[type[NumpyBackend | NumpyNetworks], ...] = (NumpyBackend, NumpyNetworks) if by_hand else ()
+    return next((kind for kind in by_numpy if kind.supports(agent)), Backend)
 
 
 def recorder_for(agent: Learner) -> Record | None:

@@ -163,6 +163,15 @@ class Backend:
             return self._gradient(minibatch, clip_range)
 
     def _gradient(self, minibatch: Any, clip_range: float | Tensor) -> Tensor:
+        loss, statistics = self._loss(minibatch, clip_range)
+        self._parameters.gradient.zero_()
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        if loss.extra or self.extras.names:
+            self.extras.add(loss.extra, statistics.device)
+        return statistics
+
+    def _loss(self, minibatch: Any, clip_range: float | Tensor) -> tuple[Loss, Tensor]:
+        """The loss of a minibatch, and `STATISTICS` but the last."""
         minibatch = minibatch.made()
         with self._rounding():
             outputs, values = (tensor.float() for tensor in self._forward(minibatch))
@@ -184,13 +193,9 @@ class Backend:
             agent=self._agent,
         )
         loss = self._agent.loss(inputs, clip_range)
-        self._parameters.gradient.zero_()
-        loss.total.backward()  # type: ignore[no-untyped-call]
-        if loss.extra or self.extras.names:
-            self.extras.add(loss.extra, outputs.device)
         with torch.no_grad():
             kl, clipped = approx_kl(log_ratio), clip_fraction(log_ratio, clip_range)
-            return torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
+            return loss, torch.stack((loss.policy, loss.value, loss.entropy, kl, clipped))
 
     def clip(self) -> Tensor | float:
         """Scale the parameters' gradient down to `max_grad_norm`; its norm before."""

@@ -460,7 +460,9 @@ def test_masks_by_a_flag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert run("train", "CartPole-v1", *options, "--action-masks", "--run-dir", tmp_path / "other") == 1
     assert "its info has no 'action_mask'" in capsys.readouterr().err
-    assert run("placements", "Taxi-v4", *SMALL[:-1], "--num-workers", 0, "--action-masks", *QUIET) == 0
+    assert (
+        run("placements", "Taxi-v4", *SMALL[:-1], "--num-workers", 0, "--action-masks", "--seconds", 0.5, *QUIET) == 0
+    )
 
 
 # Help

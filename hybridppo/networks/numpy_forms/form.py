@@ -137,7 +137,7 @@ class NumpyForm:
 
     def _recurrent_actor(self, cell: CellForm, parameters: Sequence[Array], version: int) -> NumpyRecurrentActor:
         before, start, mask_end = self._before(parameters)
-        end = start + {"lstm": 3, "gru": 4}[cell.kind]
+        end = start + {"lstm": 3, "gru": 4, "mingru": 2}[cell.kind]
         network = NumpyActor(parameters[end:], self.activation, version, self.mask_size)
         return NumpyRecurrentActor(cell, parameters[start:end], network, parameters, self.mask_size, before, mask_end)
 

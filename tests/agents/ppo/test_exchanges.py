@@ -95,11 +95,11 @@ def share(agent: PPO, num_shards: int, mine: slice = EVERY, **wire: Any) -> PPO:
 
 
 @SOME_BY_DEFAULT
-def test_a_hundred_updates_in_shards_are_those_of_whole_minibatches_up_to_rounding(kind: Kind) -> None:
+def test_many_updates_in_shards_are_those_of_whole_minibatches_up_to_rounding(kind: Kind) -> None:
     config = replace(CONFIG, num_epochs=1)
     whole, sharded = agent_of(config, kind), share(agent_of(config, kind), num_shards=4)
     rollout, before = next(rollouts_of(whole, kind)), whole.parameters.values.detach().clone()
-    for _ in range(100):
+    for _ in range(40):
         ours, theirs = sharded.update(rollout), whole.update(rollout)
         assert ours.keys() == theirs.keys()
     moved = whole.parameters.values - before

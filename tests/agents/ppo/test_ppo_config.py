@@ -29,6 +29,7 @@ SWITCHES = (
     "compiled_updates",
     "fast_updates",
     "cuda_graphs",
+    "torch_compile",
 )
 
 

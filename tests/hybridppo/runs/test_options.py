@@ -90,7 +90,10 @@ SAME_RESULT: dict[type, dict[str, Any]] = {
         "address": "auto",
     },
     EnvironmentOptions: {"env_threads": 2, "worker_timeout": 20.0, "info_metrics": ("speed",)},
-    PPOConfig: {"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
+    PPOConfig: {
+        **{"fast_updates": False, "compiled_updates": None, "torch_compile": None, "cuda_graphs": True},
+        **{"torch_threads": 2},
+    },
     TD3Config: {
         **{"fast_updates": False, "compiled_updates": None, "cuda_graphs": True, "torch_threads": 2},
         **{"buffer_on": "host"},

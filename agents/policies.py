@@ -8,6 +8,7 @@ Each agent of an environment is a column of the rollouts, and belongs to one pol
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -319,7 +320,7 @@ class Policies:
         for agent in self.agents.values():
             agent.anneal(progress)
 
-    def update(self, rollout: Rollout) -> Metrics:
+    def update(self, rollout: Any) -> Metrics:
         """An update of every agent that learns, from its own columns; what all measured, by policy and name.
 
         Raises:
@@ -327,17 +328,17 @@ class Policies:
         """
         for name, agent in self.agents.items():
             if name not in self._learned and name not in self.config.played:
-                own = torch.tensor(self.columns[name], device=rollout.rewards.device)
-                part = self._narrowed(rollout.of_agents(own, len(self.config.agents)), agent)
-                # Policies of runs of earlier releases may have had fewer updates than others.
-                version = rollout.version + agent.version - self.version
-                self._learned[name] = agent.update(replace(part, version=version))
+                self._learned[name] = agent.update(rollout.map_parts(partial(self._own_rows, name)))
         self.version += 1
         learned, self._learned = self._learned, {}
         return {f"{name}/{what}": value for name, metrics in learned.items() for what, value in metrics.items()}
 
-    def _narrowed(self, part: Rollout, agent: PPO) -> Rollout:
+    def _own_rows(self, name: str, rollout: Rollout) -> Rollout:
         """A policy's rows, with the numbers that are its own."""
+        agent, own = self.agents[name], torch.tensor(self.columns[name], device=rollout.rewards.device)
+        # Policies of runs of earlier releases may have had fewer updates than others.
+        version = rollout.version + agent.version - self.version
+        part = replace(rollout.of_agents(own, len(self.config.agents)), version=version)
         if self._sizes is None:
             return part
         size = ObservationEncoder(agent.observation_space).size

@@ -190,6 +190,11 @@ class BaseSampler(ABC):
             finally:
                 self._stop[0] = 0
 
+    def wait(self) -> None:
+        """Wait for a rollout that is under way, and leave it so."""
+        if self._under_way is not None:
+            self._wait_for(self._under_way)
+
     def give_up(self, reason: str) -> None:
         """Drop the rollout under way: the environments have failed, and their state is not saved any more."""
         self._under_way, self.failure = None, f"they had failed: {reason}"
@@ -568,6 +573,10 @@ class BaseSampler(ABC):
             array[rows] = tensors[f"buffer.{name}"].numpy()
         finals = finals_of(state["final_rows"], tensors, filled, self._no_row(self.num_envs))
         self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, finals)
+
+    def own_parts(self, rollout: Rollout) -> Any:
+        """What this process has of a rollout: all of it."""
+        return rollout
 
     def check(self, rollout: Rollout) -> None:
         """Refuse a rollout out of a file that is none of this sampler's.

@@ -240,11 +240,6 @@ class TensorSampler(BaseSampler):
         )
 
     @property
-    def latest(self) -> tuple[list[float], list[int], int]:
-        """What the last rollout has brought of episodes, as `EpisodeStatistics.add_ended` takes it."""
-        return self._statistics.latest
-
-    @property
     def steps_sampled(self) -> int:  # noqa: D102 - as in the base
         return self.env_steps + (0 if self._under_way is None else self._under_way.filled * self.num_envs)
 

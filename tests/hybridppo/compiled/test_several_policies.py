@@ -24,7 +24,6 @@ from hybridppo import (
     EnvError,
     Migrating,
     Mirrored,
-    MultiLearner,
     OutOfMemoryError,
     SingleLearnerCoarse,
 )
@@ -252,7 +251,7 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
-        ({"distribution": MultiLearner(2)}, "PPO only"),
+        ({"distribution": "central:2"}, "PPO only"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -285,8 +285,12 @@ class BaseSampler(ABC):
             logger.warning("info_metrics: no step of the first rollout has %s in its info", ", ".join(missing))
         self._has_told_of_infos = True
 
-    def steer(self, steering: Steering) -> list[Any]:
+    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """Call a method, or set an attribute, in every environment: once the rollout under way has ended.
+
+        Args:
+            steering: what to do.
+            while_paused: whether to do it at once if a rollout is under way and nobody works on it.
 
         Returns:
             What each environment returned; nothing if the rollout under way was broken off, and it is done later.
@@ -296,7 +300,7 @@ class BaseSampler(ABC):
             EnvError: if they have no such method or attribute.
         """
         self._require_steerable()
-        if self._under_way is not None:
+        if self._under_way is not None and not (while_paused and self.is_paused):
             self._wait_for(self._under_way)
             if not self._is_complete(self._under_way.filled):
                 self._steering_due.append(steering)

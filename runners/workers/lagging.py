@@ -393,7 +393,7 @@ class LaggingSampler(WorkerSampler):
             for name, value in before.items():
                 setattr(self, name, value)
 
-    def steer(self, steering: Steering) -> list[Any]:
+    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """As in the base, after the step that each worker is at."""
         self.pause()
         return self._steered(steering)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -57,6 +58,7 @@ def _make_sampler(
     env_seed: int,
     noise: np.random.Generator,
     transport: Callable[[Work], Transport] = Processes,
+    thread: ThreadPoolExecutor | None = None,
 ) -> BaseSampler:
     """What samples: this process, where nothing overlaps; workers, where they are asked for; else one, or a thread.
 
@@ -77,6 +79,7 @@ def _make_sampler(
         env_seed: the `i`-th environment starts from `env_seed + i`.
         noise: owner of the actions' randomness.
         transport: where workers are.
+        thread: to sample in, if sampling overlaps in this process; None for one of its own.
     """
     if environments.device is not None:
         of_tensors = cast("TensorEnvironments", environments)
@@ -138,6 +141,7 @@ def _make_sampler(
         noise=noise,
         pin_for=pin_for,
         in_thread=overlaps,
+        thread=thread,
         memory=agent.memory,
     )
 

@@ -95,7 +95,7 @@ class Runner:
         """Functions that add metrics at the end of an iteration."""
         self._steps_learned = self._episodes_learned = 0
         self._number, self._numbered = -1, (-1, -1, False)
-        self._rollout: Rollout | None = None
+        self._rollout: Any = None
 
     def run(self) -> Metrics:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
@@ -267,7 +267,7 @@ class Runner:
         if self.run_directory is None:
             return
         self.sampler.pause()
-        tensors, agent_state = self.agent.state()
+        tensors, agent_state = self._agent_state()
         parts = {"sampler": self.sampler.state(), "placement": self.placement.state(), "runner": self.state()}
         for part, (of_part, _) in parts.items():
             tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
@@ -284,6 +284,14 @@ class Runner:
         if self.saved and is_new:
             with rescuing(self):
                 self._callbacks.checkpoint(folder)
+
+    def _agent_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """That of the agent, with what it carries on for every environment."""
+        return self.agent.state()
+
+    def _rollout_tensors(self) -> dict[str, Tensor]:
+        """Those of the rollout that it was learning from; none without one."""
+        return self._rollout.tensors() if self._rollout is not None else {}
 
     @property
     def number(self) -> int:
@@ -308,7 +316,7 @@ class Runner:
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
         }
-        return self._rollout.tensors() if self._rollout is not None else {}, state
+        return self._rollout_tensors(), state
 
     def _done(self) -> tuple[int, int, bool]:
         """Identifies a state of the loop."""
@@ -334,8 +342,9 @@ class Runner:
         self._number, self._steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
         self._episodes_learned = whole(loop, "episodes_learned")
         if loop["version"] is not None:
-            self._rollout = Rollout(**of("runner"), version=whole(loop, "version"))
-            self.sampler.check(self._rollout)
+            rollout = Rollout(**of("runner"), version=whole(loop, "version"))
+            self.sampler.check(rollout)
+            self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
         if self._evaluation is not None:

@@ -91,9 +91,8 @@ REFUSED = {
     "stacked frames and agents that leave": "frame_stack=2 is for environments of one agent: leave it out",
     "agents that leave and whole episodes": "whole episodes come from one environment that is stepped by itself",
     "whole episodes and workers": "num_workers=2 cannot be had with rollouts of whole episodes",
-    "whole episodes and learners": "episodes_per_rollout=4 cannot be had with 2 learners: use distribution='local'",
-    "overlap and learners": "learners sample and learn by turns on CPUs.*use placement='cpu'",
-    "workers and learners": "num_workers=2 cannot be had with 2 learners, which step their environments themselves",
+    "learners and CUDA graphs": "cuda_graphs=True cannot be had with distribution multi:2",
+    "whole episodes and learners": "episodes_per_rollout=4 cannot be had with distribution multi:2: use distribution=",
 }
 """By pair, what the error says."""
 

@@ -17,8 +17,9 @@ from hybridppo.agents.common.schedules import check_schedules, parsed
 from hybridppo.names import names_what_was_meant
 from hybridppo.networks.convolutions import CONVOLUTIONS, Convolutions
 from hybridppo.networks.mlp import Activation
+from hybridppo.networks.numpy_forms.recurrent import CellForm
 from hybridppo.networks.precision import PRECISIONS, Precision
-from hybridppo.networks.recurrent import CELLS, Recurrent, state_size
+from hybridppo.networks.recurrent import CELLS, Recurrent
 from hybridppo.rollouts.memory import MemoryLayout
 from hybridppo.spaces.rows import OWN, CriticObserves
 from hybridppo.spaces.state_dependent import ExplorationLayout
@@ -302,7 +303,7 @@ class PPOConfig:
         """What an actor with a memory keeps; None for one without."""
         if self.recurrent is None:
             return None
-        return MemoryLayout(state_size(self.recurrent, self.recurrent_size), self.sequence_length)
+        return MemoryLayout(CellForm(self.recurrent, self.recurrent_size).state_size, self.sequence_length)
 
     @property
     def exploration(self) -> ExplorationLayout | None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.agents.ppo.loss import STATISTICS
 from hybridppo.agents.ppo.numpy_heads import ActorHead, array_of, has_gradient
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
@@ -36,7 +36,7 @@ class NumpyBackend(Backend):
 
     written_in = "agents/ppo/numpy_backend.py"
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         self._flat_gradient = array_of(agent.parameters.gradient)
         self._passes = [Passes(agent, self._flat_gradient)]
@@ -45,7 +45,7 @@ class NumpyBackend(Backend):
         self._threads: Any = None
 
     @staticmethod
-    def supports(agent: Learner) -> bool:
+    def supports(agent: Optimized) -> bool:
         """Whether loss, distribution and networks are known."""
         return not agent.has_own_loss and has_gradient(agent.distribution) and has_known_networks(agent)
 
@@ -208,7 +208,7 @@ class Hidden:
         gradient: `[P]`, of all parameters; `backward` fills what is theirs.
     """
 
-    def __init__(self, agent: Learner, gradient: Array) -> None:
+    def __init__(self, agent: Optimized, gradient: Array) -> None:
         both, gradient_of = (agent.actor_network, agent.critic_network), views_of(agent, gradient)
         form, product = numpy_form(both[0]), matmul(agent.config.precision)
         assert form is not None  # `has_known_networks` has seen to it
@@ -246,7 +246,7 @@ class Passes:
         gradient: `[P]`, of all parameters; filled by `block`.
     """
 
-    def __init__(self, agent: Learner, gradient: Array) -> None:
+    def __init__(self, agent: Optimized, gradient: Array) -> None:
         self._agent, self.gradient = agent, gradient
         actor, critic = agent.actor_network, agent.critic_network
         gradient_of = views_of(agent, gradient)
@@ -332,7 +332,7 @@ class NumpyNetworks(Backend):
     The loss may pass rows through the networks itself: what comes of that is added.
     """
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         self._flat_gradient = array_of(agent.parameters.gradient)
         self._of_networks = np.zeros_like(self._flat_gradient)
@@ -347,7 +347,7 @@ class NumpyNetworks(Backend):
         self._heads = [_after_mlp(network, given) for network, given in pairs]
 
     @staticmethod
-    def supports(agent: Learner) -> bool:
+    def supports(agent: Optimized) -> bool:
         """Whether the networks are known, and a minibatch is small enough for NumPy to be the faster one."""
         return (
             agent.has_own_loss
@@ -411,7 +411,7 @@ def _after_mlp(network: nn.Module, given: nn.Module) -> nn.Module:
     return other
 
 
-def has_known_networks(agent: Learner) -> bool:
+def has_known_networks(agent: Optimized) -> bool:
     """Whether actor and critic are MLPs of equal hidden layers, on a CPU; they may see different numbers of a row."""
     actor, critic = agent.actor_network, agent.critic_network
     forms = numpy_form(actor), numpy_form(critic)
@@ -435,7 +435,7 @@ def block_size_of(actor: nn.Module) -> int:
     return max(32, 2**20 // (4 * 2 * widest))
 
 
-def views_of(agent: Learner, flat: Array) -> Callable[[Tensor], Array]:
+def views_of(agent: Optimized, flat: Array) -> Callable[[Tensor], Array]:
     """Of an array that is laid out as the parameters are, a function that gives what belongs to a parameter."""
     first = agent.parameters.values.data_ptr()
 

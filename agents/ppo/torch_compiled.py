@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridppo.agents.ppo.batch import Batch
-from hybridppo.agents.ppo.loop import Backend, Learner
+from hybridppo.agents.ppo.loop import Backend, Optimized
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.modes import depend_on_training
 
@@ -29,7 +29,7 @@ class TorchCompiled(Backend):
         ConfigurationError: for what cannot be compiled.
     """
 
-    def __init__(self, agent: Learner) -> None:
+    def __init__(self, agent: Optimized) -> None:
         super().__init__(agent)
         parameters, device = agent.parameters, agent.parameters.values.device
         networks = nn.ModuleList([self._actor, self._critic, *agent.modules_of.values()])

@@ -23,7 +23,7 @@ class Check(Command):
     """Step an environment with random actions, and report what is wrong with it, how to fix it, and how fast it is."""
 
     env_id: EnvId
-    """The environment, as registered with gymnasium."""
+    """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     steps: int = 2000
     """How many steps to make at most."""
     seconds: float = SECONDS_TO_STEP
@@ -45,7 +45,7 @@ class Placements(Command):
     """Train briefly under each placement that this machine can run, and name the fastest."""
 
     env_id: EnvId
-    """The environment, as registered with gymnasium."""
+    """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     total_steps: int = 500_000
     """Steps of the planned run, over which the time to start is spread."""
     max_lag: int = 0

@@ -48,6 +48,19 @@ class Rollout:
         changes: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}
         return replace(self, **changes)
 
+    @property
+    def parts(self) -> "tuple[Rollout, ...]":
+        """What is learned from each by itself: all of it. `RolloutParts` has several."""
+        return (self,)
+
+    def map_parts(self, function: "Callable[[Rollout], Rollout]") -> "Rollout":
+        """What `function` makes of each part."""
+        return function(self)
+
+    def whole(self) -> "Rollout":
+        """All columns beside each other."""
+        return self
+
     def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
         """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
 

@@ -51,11 +51,13 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
     kind: type[Team] = setup["team"]
-    with kind(rank, size, setup["shards"], timeout) as team:
+    with kind(setup["policy"], rank, timeout) as team:
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")
-        environments = team.environments(source, settings.config.num_envs, settings.environment)
+        environments = team.environments_to_begin(
+            source, settings.config.num_envs, settings.environment, settings.run.num_workers
+        )
         try:
             spaces = environments.observation_space, environments.action_space
             seed = seed_of(settings.seed, "agent")

@@ -190,6 +190,11 @@ class BaseSampler(ABC):
             finally:
                 self._stop[0] = 0
 
+    def wait(self) -> None:
+        """Wait for a rollout that is under way, and leave it so."""
+        if self._under_way is not None:
+            self._wait_for(self._under_way)
+
     def give_up(self, reason: str) -> None:
         """Drop the rollout under way: the environments have failed, and their state is not saved any more."""
         self._under_way, self.failure = None, f"they had failed: {reason}"
@@ -264,8 +269,12 @@ class BaseSampler(ABC):
             logger.warning("info_metrics: no step of the first rollout has %s in its info", ", ".join(missing))
         self._has_told_of_infos = True
 
-    def steer(self, steering: Steering) -> list[Any]:
+    def steer(self, steering: Steering, *, while_paused: bool = False) -> list[Any]:
         """Call a method, or set an attribute, in every environment: once the rollout under way has ended.
+
+        Args:
+            steering: what to do.
+            while_paused: whether to do it at once if a rollout is under way and nobody works on it.
 
         Returns:
             What each environment returned; nothing if the rollout under way was broken off, and it is done later.
@@ -275,7 +284,7 @@ class BaseSampler(ABC):
             EnvError: if they have no such method or attribute.
         """
         self._require_steerable()
-        if self._under_way is not None:
+        if self._under_way is not None and not (while_paused and self.is_paused):
             self._wait_for(self._under_way)
             if not self._is_complete(self._under_way.filled):
                 self._steering_due.append(steering)
@@ -552,6 +561,10 @@ class BaseSampler(ABC):
             array[rows] = tensors[f"buffer.{name}"].numpy()
         finals = finals_of(state["final_rows"], tensors, filled, self._no_row(self.num_envs))
         self._under_way = RolloutUnderWay(buffer, whole(state, "version"), filled, finals)
+
+    def own_parts(self, rollout: Rollout) -> Any:
+        """What this process has of a rollout: all of it."""
+        return rollout
 
     def check(self, rollout: Rollout) -> None:
         """Refuse a rollout out of a file that is none of this sampler's.

@@ -204,7 +204,10 @@ def test_auto_takes_the_device_of_the_environments(
         ({"autoreset_mode": "next_step"}, "autoreset_mode='next_step' cannot be had"),
         ({"on_env_error": "restart"}, "on_env_error='restart' cannot be had"),
         ({"action_masks": True}, "action_masks=True cannot be had"),
-        ({"distribution": MultiLearner(2)}, "environments of tensors .TorchCartPole. step themselves and cannot be"),
+        (
+            {"distribution": MultiLearner(2), "placement": Mirrored("cpu", "cpu", max_lag=1)},
+            "max_lag=1 cannot be had with environments of tensors",
+        ),
         (
             {"config": ppo_config(num_envs=1, episodes_per_rollout=2), "env_kwargs": {"num_envs": 1}},
             "episodes_per_rollout=2 cannot be had",

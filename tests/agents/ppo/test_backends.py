@@ -198,7 +198,7 @@ def test_threads_share_the_blocks_of_a_large_minibatch_and_change_no_bit(space: 
         loop = loop_of(agent, NumpyBackend)
         with limit_threads(num_threads), loop.backend.threads():
             assert torch.get_num_threads() == 1
-            values = loop.values(batch.observations)
+            values = loop.backend.values(batch.observations)
             statistics = loop.epoch(batch, order, [201, 65, 34], 0.2)  # of 4 blocks, of 2, and of one
         assert len(loop.backend._passes) == num_threads
         return [values, statistics, agent.parameters.values.detach().clone()]

@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from loops import loop_of
 from ppo_settings import ppo_config
 from torch import Tensor, nn
 from toy_agents import ScriptedAgents
@@ -27,7 +27,6 @@ from toy_environments import (
 import hybridppo
 from hybridppo import ConfigurationError, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents import PPO
-from hybridppo.agents.ppo.exchanges import MinibatchShards, num_columns
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
 from hybridppo.agents.ppo.sequences import SequenceBatch
 from hybridppo.environments.making import make_environments
@@ -197,7 +196,7 @@ def rollouts_of(config: PPOConfig, env: Any, number: int, **options: Any) -> tup
 
 def batch_of(agent: PPO, steps: Any, rollout: Rollout) -> SequenceBatch:
     agent.cut.fit(rollout.rewards.shape[1])
-    batch = agent.prepared(rollout, steps)
+    batch = agent.prepared(rollout, loop_of(agent, steps))
     assert isinstance(batch, SequenceBatch)
     return batch
 
@@ -222,7 +221,7 @@ def test_the_learner_sees_what_the_actor_remembered(cell: Any, way: str) -> None
     agent, rollouts = rollouts_of(replace(config, recurrent=cell), env, 5, **options)
     num_starts = 0
     for rollout in rollouts:
-        batch = batch_of(agent, RecurrentSteps(agent), rollout)
+        batch = batch_of(agent, RecurrentSteps, rollout)
         steps = batch.steps()
         assert len(steps) == len(rollout.valid_rows)
         found, _ = RecurrentSteps(agent).log_probs_and_values(batch)
@@ -268,7 +267,7 @@ def test_values_are_those_of_one_long_pass_over_each_episode(cell: Any, mode: An
 def test_rows_that_are_no_steps_change_nothing() -> None:
     """Whatever stands in them."""
     agent, rollouts = rollouts_of(SMALL, partial(scripted_vector, SCRIPTS, MODES[0]), 2)
-    batch = batch_of(agent, RecurrentSteps(agent), rollouts[-1])
+    batch = batch_of(agent, RecurrentSteps, rollouts[-1])
     assert not batch.valid.all()
     expected = RecurrentSteps(agent).gradient(batch, 0.2)
     gradient = agent.parameters.gradient.clone()
@@ -347,15 +346,9 @@ def test_sequences_without_a_step_are_left_out(lost: int, normalizes: bool) -> N
     assert agent.parameters.values.isfinite().all()
 
 
-@pytest.mark.parametrize("num_shards", [1, 3])
-def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing(num_shards: int) -> None:
+def test_a_rollout_without_a_step_teaches_nothing_and_ends_nothing() -> None:
     config = replace(SMALL, normalize_observations=True, normalize_rewards=True)
     agent, rollouts = rollouts_of(config, partial(TMaze, 3), 2)
-    wire = [torch.zeros(num_columns(agent.parameters)) for _ in range(num_shards)]
-    exchange = SimpleNamespace(to_fill=lambda: wire, filled=lambda: wire)
-    if num_shards > 1:
-        shards = {"num_shards": num_shards, "mine": slice(None)}
-        agent.share(lambda: MinibatchShards(agent.parameters, exchange, **shards))
     before = agent.parameters.values.detach().clone()
     metrics = agent.update(replace(rollouts[0], valid_rows=torch.zeros(0, dtype=torch.int64)))
     assert torch.equal(agent.parameters.values, before)

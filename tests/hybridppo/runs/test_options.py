@@ -172,13 +172,15 @@ def test_every_setting_of_a_placement_says_whether_it_can_change_a_result() -> N
 @pytest.mark.parametrize(
     ("one", "other", "is_alike"),
     [
-        ("local", "multi:2", True),
+        ("local", "multi:2", False),
+        ("local", "multi:1", True),
+        ("multi:2:4", "gpu:4:all_reduce", True),
         ("coarse:2", "fine:3", True),
         ("gpu:2", "gpu:1:2", True),
         ("gpu:2", "gpu:2:4", False),
         ("central:2", "central:2:1", True),
         ("central:2", "central:3", False),
-        ("local", "gpu:1", False),
+        ("local", "gpu:1", True),
     ],
 )
 def test_what_of_a_distribution_can_change_a_result(one: str, other: str, is_alike: bool) -> None:

@@ -82,6 +82,7 @@ WINDOW = Reason("opens a window", r"--window")
 REPOSITORY = Reason("is the repository's own work of minutes", r"^(make|python) ")
 EXCERPT = Reason("is an excerpt of the library's own loop", r"agent\.update\(placement\.to_learner")
 PACKAGES = Reason("needs what no extra installs", r"isaaclab|Playground")
+COMPILED = Reason("is compiled by C++", r"#include")
 DRAWING = Reason("is a drawing", r"--rollouts-->")
 
 NOT_RUN = {
@@ -108,6 +109,7 @@ NOT_RUN = {
     "import hybridppo\n\nenv = hybridppo.tensors.Playground": PACKAGES,
     "from isaaclab.app import": PACKAGES,
     "coarse:2    [environments, actor]": DRAWING,
+    "#include <torch/": COMPILED,
 }
 """All that is not run, with the reason."""
 

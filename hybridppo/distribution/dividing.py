@@ -10,6 +10,7 @@ from hybridppo.agents.ppo.loss import has_state
 from hybridppo.agents.registry import AnyAgent
 from hybridppo.environments.making import is_tensor_env, with_arguments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
+from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError
 from hybridppo.interfaces import agents_of
 from hybridppo.networks.modes import require_same_everywhere
@@ -32,6 +33,7 @@ def as_copies(source: EnvSource, options: EnvironmentOptions, whom: str, *, tell
     """
     if options.vectorization == "compiled":  # environments that are seeded by their number
         return options
+    source = source_of(source)
     if isinstance(source, str):
         has_own = source in gym.registry and gym.spec(source).vector_entry_point is not None
         if has_own and options.vectorization == "auto" and tells:

@@ -49,6 +49,7 @@ from hybridppo.environments.in_shards import EnvironmentShards
 from hybridppo.environments.making import is_tensor_env, make_environments, to_send
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
 from hybridppo.environments.pickling import pack
+from hybridppo.environments.registration import source_of
 from hybridppo.errors import ConfigurationError, DeviceError, DistributionError, LearnerLostError
 from hybridppo.interfaces import Agent, agents_of, has_policies
 from hybridppo.placements.base import Placement
@@ -298,7 +299,7 @@ class Team(LocalTeam):
 
     def _on_device(self, source: Any) -> Any:
         """A function that takes a device, told of this learner's."""
-        return partial(source, device=str(self._device)) if _takes_device(source) else source
+        return partial(source_of(source), device=str(self._device)) if _takes_device(source) else source
 
     def begin(self, job: Job) -> Job:
         """Start the others, where that is not done; all then hold what the first does."""
@@ -488,6 +489,7 @@ class Team(LocalTeam):
 
 def _takes_device(source: Any) -> bool:
     """Whether a function that makes environments has a parameter `device`."""
+    source = source_of(source)
     if isinstance(source, str) or not callable(source):
         return False
     try:

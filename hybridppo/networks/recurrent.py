@@ -197,11 +197,6 @@ Cell = LSTM | GRU | MinGRU
 CELLS: dict[Recurrent, Callable[[int, int, torch.Generator], Cell]] = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU}
 
 
-def state_size(recurrent: Recurrent, size: int) -> int:
-    """Numbers in the state of a cell of this size."""
-    return 2 * size if recurrent == "lstm" else size
-
-
 class Segments:
     """Sequences cut at episode starts: torch's layers, which know of no episodes, take each segment as one more column.
 

@@ -188,6 +188,9 @@ def evaluate_policies(
             distribution, sizes = acting_together(distributions, spaces, columns)
         with contextlib.ExitStack() as stack:
             actors: list[Any] = []
+            layouts = [agent.memory if isinstance(agent, PPO) else None for agent in agents.values()]
+            state_sizes = [0 if layout is None else layout.state_size for layout in layouts]
+            memory = max((each for each in layouts if each), key=lambda each: each.state_size, default=None)
             for agent, (observation_space, action_space) in zip(agents.values(), spaces, strict=True):
                 if isinstance(agent, PPO):
                     own = SimpleNamespace(observation_space=observation_space, action_space=action_space)
@@ -198,12 +201,13 @@ def evaluate_policies(
                     agent = stack.enter_context(placement.evaluating(agent))
                 actors.append(agent)
             found = run_episodes(
-                NumpyPoliciesActor(actors, columns, sizes),
+                NumpyPoliciesActor(actors, columns, sizes, state_sizes=state_sizes),
                 distribution,
                 environments,
                 episodes=episodes,
                 seed=seed_of(seed, "evaluation"),
                 deterministic=deterministic,
+                memory=memory,
             )
     finally:
         environments.close()

@@ -17,6 +17,11 @@ class CellForm(NamedTuple):
     kind: Literal["lstm", "gru", "mingru"]
     size: int
 
+    @property
+    def state_size(self) -> int:
+        """Numbers in the state."""
+        return 2 * self.size if self.kind == "lstm" else self.size
+
 
 class NumpyRecurrentActor:
     """A cell, and an actor of what it remembers, as a sampler sees them. Its call advances its state.

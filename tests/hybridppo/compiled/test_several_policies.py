@@ -248,7 +248,6 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
-        ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
         ({"distribution": "central:2"}, "PPO only"),

@@ -67,8 +67,9 @@ CHANGES_RESULT = {
     RunOptions: "total_steps total_episodes seed target_return start_from self_play distribution",
     EnvironmentOptions: """vectorization autoreset_mode on_env_error env_kwargs imports action_masks frame_stack
         clip_rewards episodic_life""",
-    PPOConfig: """num_envs num_steps episodes_per_rollout pool_size num_epochs num_minibatches learning_rate
-        critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda clip_range anneal_clip_range
+    PPOConfig: """num_envs num_steps episodes_per_rollout lag_correction pool_size num_epochs num_minibatches
+        learning_rate critic_learning_rate anneal_learning_rate schedules desired_kl gamma gae_lambda
+        clip_range anneal_clip_range
         clip_range_vf entropy_coef value_coef max_grad_norm target_kl normalize_advantage normalize_observations
         normalize_rewards squash_actions hidden_sizes activation encoder_sizes actor_keys critic_keys
         critic_observes layer_norm shared_trunk orthogonal_init

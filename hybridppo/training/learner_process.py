@@ -51,7 +51,7 @@ def _train(setup: dict[str, Any], settings: Settings, store: Store, rank: int, s
     source = source_here(setup["source"], settings.environment.imports)
     timeout = settings.environment.worker_timeout
     kind: type[Team] = setup["team"]
-    with kind(setup["policy"], rank, timeout) as team:
+    with kind(setup["policy"], rank, timeout, settings.run.address) as team:
         placement = team.placement(placement_from_settings(settings.placement))
         assert isinstance(placement, Placement)  # as it was for the first
         seed_globals(settings.seed, f"environments of learner {rank}")

@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 """By name, the lag, and what differs from the defaults."""
 NAMES = ("kind", "env_id", "total_steps", "seed")
-NUM_ENVS, SECONDS_OF_A_STEP, TIMES_AS_SLOW = 16, 0.005, 10
+NUM_ENVS, SECONDS_OF_A_STEP, TIMES_AS_SLOW = 16, 0.02, 10
 LAGS = (0, 1, 4)
 
 

@@ -143,6 +143,21 @@ def stragglers(max_lag: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def table_of_stragglers(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a row for each lag."""
+    lines = ["| max_lag | steps/s | times lag 0 | workers sampling | lag: largest, mean | steps dropped |"]
+    lines.append("|---:|---:|---:|---:|---|---:|")
+    for row in rows:
+        busy = "" if row["samplers_busy"] is None else f"{row['samplers_busy']:.0%}"
+        times = row["steps_per_second"] / rows[0]["steps_per_second"]
+        lag = f"{row['policy_lag']:.0f}, {row['policy_lag_mean']:.1f}"
+        lines.append(
+            f"| {row['max_lag']} | {row['steps_per_second']:,.0f} | {times:.1f} | {busy} | {lag} "
+            f"| {row['steps_dropped']:,} |"
+        )
+    return "\n".join(lines)
+
+
 def table(runs: list[dict[str, Any]]) -> str:
     """Markdown: a row for each environment and kind."""
     lines = [

@@ -136,13 +136,15 @@ def evaluate(
         episodes=episodes,
         seed=seed,
         deterministic=deterministic,
-        autoreset_mode=settings.environment.autoreset_mode,
-        on_env_error=settings.environment.on_env_error,
-        env_kwargs=settings.environment.env_kwargs,
-        imports=settings.environment.imports,
-        vectorization=settings.environment.vectorization_of_evaluation,
         progress=progress,
+        **like_training(settings.environment),
     )
+
+
+def like_training(options: EnvironmentOptions) -> dict[str, Any]:
+    """The options of a training's environments that `evaluate_agent` takes."""
+    names = ("autoreset_mode", "on_env_error", "env_kwargs", "imports")
+    return {**{name: getattr(options, name) for name in names}, "vectorization": options.vectorization_of_evaluation}
 
 
 def evaluate_policies(

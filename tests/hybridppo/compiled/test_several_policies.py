@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,6 +103,25 @@ def test_threads_change_no_bit_and_seeds_do(never_stopped: Any) -> None:
 def test_placements_change_no_bit(never_stopped: Any) -> None:
     mirrored = train(placement=Mirrored("cpu", "cpu", force_copy=True))
     assert np.array_equal(parameters(never_stopped), parameters(mirrored))
+
+
+def test_learners_share_the_updates_of_every_policy(never_stopped: Any, tmp_path: Path) -> None:
+    assert np.array_equal(parameters(never_stopped), parameters(train(distribution="gpu:1", placement="cpu")))
+    alone = train(distribution="gpu:1:2", placement="cpu")
+    assert not np.array_equal(parameters(never_stopped), parameters(alone))
+
+    def stop(metrics: dict[str, float]) -> None:
+        if metrics["iteration"] == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    stopped = train(
+        distribution="gpu:2:2", placement="cpu", run_dir=tmp_path / "run", on_iteration=stop, on_interrupt="return",
+    )  # fmt: skip
+    assert stopped.interrupted
+    resumed = hybridppo.resume(tmp_path / "run", env=Hunt, distribution="multi:1:2", progress=False)
+    assert np.array_equal(parameters(resumed), parameters(alone))
+    for name, value in alone.metrics.items():
+        assert name.startswith(("seconds", "steps_per_second")) or resumed.metrics[name] == value, name
 
 
 def test_both_learn_from_their_own_rows_alone(never_stopped: Any) -> None:

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from hybridppo.compiled.cuda_building import LAUNCHERS, THREADS, blocks_for, launcher_of, shape_of
 from hybridppo.environments.compiled import CompiledEnvironments
-from hybridppo.environments.compiled_agents import CompiledAgents
 
 Array = NDArray[Any]
 
@@ -129,6 +128,7 @@ class EnvironmentsOnDevice:
         self._states = torch.zeros(environments.states.nbytes, dtype=torch.uint8, device=device)
         self._randoms = torch.zeros(environments.randoms.shape, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
         self._seed = torch.zeros(2, dtype=torch.int64, device=device)
         self._noise = torch.zeros((columns, num_noise), device=device)
         self._num_scales = num_scales
@@ -138,15 +138,11 @@ class EnvironmentsOnDevice:
         self._blocks = self._shape.blocks(num_envs)
         # Handed over once: each costs the host some microseconds.
         held = {field.name: launcher.array(getattr(self.rollout, field.name)) for field in fields(self.rollout)}
-        own = [launcher.array(self._states, definition.state), *map(launcher.array, (self._randoms, self._lengths))]
-        results = [held["observations"], held["rewards"], held["terminated"], held["truncated"]]
-        if isinstance(environments, CompiledAgents):
-            self._present = torch.zeros(environments.present.shape, dtype=torch.bool, device=device)
-            own.append(launcher.array(self._present))
-            results.append(held["absent"])
+        own = [launcher.array(self._states, definition.state), *map(launcher.array, self.changed[1:])]
+        results = [held[name] for name in ("observations", "rewards", "terminated", "truncated", "absent", "finals")]
         for_env, noise = launcher.array(self._for_env), launcher.array(self._noise)
         self._step_before = *own, definition.episode_length
-        self._step_after = for_env, *results, held["finals"]
+        self._step_after = for_env, *results
         self._act_before = launcher.array(self._seed)
         drawn = held["outputs"], noise, held["actions"], for_env, launcher.array(self._scales)
         self._act_after = *drawn, *map(launcher.array, self._bounds)
@@ -154,8 +150,7 @@ class EnvironmentsOnDevice:
     @property
     def changed(self) -> list[Tensor]:
         """What a step changes and the next depends on, beside the rollout."""
-        present = [self._present] if isinstance(self._host, CompiledAgents) else []
-        return [self._states, self._randoms, self._lengths, *present]
+        return [self._states, self._randoms, self._lengths, self._present]
 
     def restart(self, seed: int) -> None:
         """Start every environment anew, the `i`-th from `seed + i`, before row 0."""
@@ -169,16 +164,14 @@ class EnvironmentsOnDevice:
         self._states.copy_(torch.from_numpy(host.states.view(np.uint8)))
         self._randoms.copy_(torch.from_numpy(host.randoms))
         self._lengths.copy_(torch.from_numpy(host.lengths))
-        if isinstance(host, CompiledAgents):
-            self._present.copy_(torch.from_numpy(host.present))
+        self._present.copy_(torch.from_numpy(host.present))
 
     def take(self) -> None:
         """Let the host's environments have the state, to be saved. This waits for the device."""
         host = self._host
         host.states.view(np.uint8)[:] = self._states.cpu().numpy()
-        host.randoms[:], host.lengths[:] = self._randoms.cpu().numpy(), self._lengths.cpu().numpy()
-        if isinstance(host, CompiledAgents):
-            host.present[:] = self._present.cpu().numpy()
+        for array, tensor in zip((host.randoms, host.lengths, host.present), self.changed[1:], strict=True):
+            array[:] = tensor.cpu().numpy()
 
     def set_seed(self, low: int, high: int) -> None:
         """Of the noise of the rollout that begins, in halves of 32 bits."""

@@ -15,6 +15,7 @@ from hybridppo.agents.ddpg import compiled_loops as loops
 from hybridppo.agents.ddpg.gradient_steps import Learner
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
+from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
 from hybridppo.rollouts.replay import Transitions
@@ -28,10 +29,8 @@ networks = (i[:, ::1], i[:, :, ::1], b, d[::1])
 packed = (f[:, :, ::1], f[:, :, ::1], f[:, ::1], f[:, :, ::1])
 shards = (f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, ::1], f[:, ::1], f[:, ::1], d[:, ::1])
 """
-SIGNATURES = {"take_step": "u(*parameters, *batch, b, i, i[::1], *networks, *packed, *shards, f[::1])"}
-MODULE = UpdateModule(
-    "off_policy_updates", {name: getattr(loops, name) for name in SIGNATURES}, SIGNATURES, types=TYPES
-)
+LOOPS: Texts = {loops.take_step: "u(*parameters, *batch, b, i, i[::1], *networks, *packed, *shards, f[::1])"}
+MODULE = UpdateModule("off_policy_updates", LOOPS, types=TYPES)
 BLOCK_BYTES = 320 * 2**10
 """Of activations of one network that pass together."""
 

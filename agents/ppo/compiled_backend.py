@@ -20,6 +20,7 @@ from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.numpy_heads import array_of
 from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
+from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.actors import GaussianActor
 from hybridppo.networks.forms import linears, numpy_form
@@ -47,19 +48,17 @@ batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
 form = group(i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b)
 scratch = group(f[:, :, ::1], f[:, :, ::1], f[:, :, ::1])
 """
-SIGNATURES = {
-    "fill_gradient": "u(f[::1], f[::1], batch, i[::1], i, i, form, d[::1], scratch, d[::1])",
-    "take_steps": "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
-    "critic_values": "u(f[::1], f[:, ::1], form, scratch, f[::1])",
+LOOPS: Texts = {
+    loops.fill_gradient: "u(f[::1], f[::1], batch, i[::1], i, i, form, d[::1], scratch, d[::1])",
+    loops.take_steps: "u(parameters, batch, i[::1], i[::1], i, i[::1], d[:, ::1], form, d[::1], scratch, f[:, ::1])",
+    loops.critic_values: "u(f[::1], f[:, ::1], form, scratch, f[::1])",
 }
 """What is called from Python, and with what."""
 MODULE = UpdateModule(
     "updates",
-    {name: getattr(loops, name) for name in SIGNATURES},
-    SIGNATURES,
+    LOOPS,
     types=TYPES,
-    contracted=("policy_loss", "value_loss"),
-    summed=("squared_norm",),
+    decorators={loops.policy_loss: "contracted", loops.value_loss: "contracted", loops.squared_norm: "summed"},
 )
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.kernels import LOOPS
 from hybridppo.compiled.modules import has_numba, load
-from hybridppo.compiled.perceptrons import CONTRACTED
 from hybridppo.compiled.rehearsal import rehearse
 from hybridppo.compiled.sources import REMEDY
 from hybridppo.compiled.tile_sizes import text_of_tiles, tiles_of_this_machine
@@ -40,18 +39,6 @@ action, world = {action}, group(STATE[::1], i[:, :, ::1], i[::1], b[:, ::1], i)
 rows = group(f[:, :, :], f[:, :], b[:, :], b[:, :], b[:, :], f[:, :, ::1])
 
 '''
-INLINED = ("take_step", "act", "look")
-"""What is called for each row, with so many arrays that to pass them takes as long as a step of an environment."""
-SIGNATURES = {
-    "begin_all": "u(world, f[:, :, :], f[::1])",
-    "step_all": "u(world, i, i, action[:, :], rows, f[::1])",
-    "rollout": (
-        "u(world, i, i, rows, group(f[:, :, :], action[:, :, :], f[:, :, :]), group(i[::1], each(f[:, ::1]), "
-        "each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1])), group(action[::1], action[::1]), "
-        "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
-    ),
-}
-"""What each loop is called with, so that it is compiled when the module is loaded, and never again."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +65,10 @@ def build(definition: Definition) -> Kernels:
     def explain(path: Path, error: Exception) -> EnvError:
         return explained(definition.name, path, lines, error)
 
-    module = load(definition.name, text, LOOPS, explain)
-    begin_all, step_all, rollout = (getattr(module, definition.sources.names[name]) for name in LOOPS)
-    return Kernels(begin_all, step_all, rollout, rows_of_a_tile=tiles_of_this_machine()[0])
+    names = [loop.__name__ for loop in LOOPS]
+    module = load(definition.name, text, names, explain)
+    loops = {name: getattr(module, definition.sources.names[name]) for name in names}
+    return Kernels(**loops, rows_of_a_tile=tiles_of_this_machine()[0])
 
 
 def require_numba() -> None:
@@ -106,15 +94,8 @@ def module_text(definition: Definition) -> tuple[str, dict[int, str]]:
         action=action,
         kinds=max(1, len(definition.policies)),
     )
-    text = sources.text
-    decorators = dict.fromkeys(CONTRACTED, "contracted") | dict.fromkeys(INLINED, "inlined")
-    for name, signature in SIGNATURES.items():
-        decorators[name] = f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt=False)'
-    for name, decorator in decorators.items():
-        start = f"def {sources.names.get(name, name)}("
-        text = text.replace(f"@uncounted\n{start}", f"@{decorator}\n{start}")
     above = header.count("\n")
-    return header + text, {above + line: where for line, where in sources.lines.items()}
+    return header + sources.text, {above + line: where for line, where in sources.lines.items()}
 
 
 def fields_of(definition: Definition) -> list[tuple[Any, ...]]:

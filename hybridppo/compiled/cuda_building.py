@@ -22,7 +22,7 @@ from hybridppo.compiled import cuda_kernels, kernels
 from hybridppo.compiled.building import explained, fields_of
 from hybridppo.compiled.definition import Definition
 from hybridppo.compiled.modules import has_numba, is_kept, load, say
-from hybridppo.compiled.sources import Sources
+from hybridppo.compiled.sources import Sources, Texts
 from hybridppo.errors import DeviceError, EnvError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ BLOCK_MEMORY = 48 * 1024
 REGISTERS = 65536
 """Of a processor, divided among the threads of a block; none may have more than 255."""
 
-LOOPS = ("act_all", "step_all")
+LOOPS = (cuda_kernels.act_all, cuda_kernels.step_all)
 """The kernels of a definition."""
 
 HEADER = '''"""Written by hybridppo, and made anew whenever it is missing."""
@@ -64,8 +64,8 @@ def carry(agent, source, target):
 '''
 
 
-OF_A_THREAD: kernels.Written = {**kernels.ON_CPU, cuda_kernels.environment: "cuda.grid(1)"}
-OF_A_BLOCK: kernels.Written = {
+OF_A_THREAD: Texts = {**kernels.ON_CPU, cuda_kernels.environment: "cuda.grid(1)"}
+OF_A_BLOCK: Texts = {
     cuda_kernels.environment: "cuda.blockIdx.x",
     kernels.thread: "cuda.threadIdx.x",
     kernels.num_threads: "cuda.blockDim.x",
@@ -132,13 +132,13 @@ def cuda_sources(definition: Definition, *, simulated: bool = False) -> Sources:
     instead = {cuda_kernels.draw: draw, kernels.look: cuda_kernels.look}
     shape = shape_of(definition)
     held = (SIMULATED if simulated else HELD) if shape.is_held else "state"
-    written: kernels.Written = {
+    written: Texts = {
         **(OF_A_BLOCK if shape.is_block_each else OF_A_THREAD),
         cuda_kernels.number: "cuda.grid(1)",
         cuda_kernels.held: held,
     }
-    loops = {name: getattr(cuda_kernels, name) for name in LOOPS}
-    return definition.gathered(loops, written, instead, given=(cuda_kernels.carry,))
+    decorators = dict.fromkeys(LOOPS, "launched")
+    return definition.gathered(LOOPS, written, instead, given=(cuda_kernels.carry,), decorators=decorators)
 
 
 def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, Sources]:
@@ -162,9 +162,6 @@ def cuda_text(definition: Definition, *, simulated: bool = False) -> tuple[str, 
         carry="\n".join(carried) if shape.is_held else "    pass",
     )
     text = sources.text if simulated else _of_math(sources.text)
-    for name in LOOPS:
-        start = f"def {sources.names[name]}("
-        text = text.replace(f"@compiled\n{start}", f"@launched\n{start}")
     above = header.count("\n")
     return header + text, Sources(text, sources.names, {above + line: at for line, at in sources.lines.items()})
 

@@ -28,7 +28,7 @@ Several agents act in phases, each phase by all agents: `examples/tagging.py` is
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -38,7 +38,7 @@ import numpy as np
 
 from hybridppo.compiled import kernels, perceptrons
 from hybridppo.compiled.python_form import PythonAgents, PythonForm
-from hybridppo.compiled.sources import Sources, gather
+from hybridppo.compiled.sources import Sources, Texts, gather
 from hybridppo.compiled.spec import EnvironmentSpec
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.system.validation import require_whole
@@ -100,35 +100,31 @@ class Definition(EnvironmentSpec):
         Raises:
             EnvError: where they refer to what cannot be compiled, with the line.
         """
-        loops = {name: getattr(perceptrons, name) for name in perceptrons.CONTRACTED}
-        loops |= {name: getattr(kernels, name) for name in kernels.LOOPS}
         return self.gathered(
-            loops, kernels.ON_CPU, given=perceptrons.GIVEN, uncounted=(kernels.__name__, perceptrons.__name__)
-        )
+            kernels.LOOPS, kernels.ON_CPU, given=perceptrons.GIVEN, decorators=kernels.DECORATORS,
+            uncounted=(kernels.__name__, perceptrons.__name__),
+        )  # fmt: skip
 
     def gathered(
         self,
-        loops: Mapping[str, Callable[..., Any]],
-        written: kernels.Written,
+        loops: Iterable[Callable[..., Any]],
+        written: Texts,
         instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
-        *,
-        given: Collection[Callable[..., Any]],
-        uncounted: Collection[str] = (),
+        **options: Any,
     ) -> Sources:
         """The functions with these loops around them; arguments as for `sources.gather`."""
-        own: kernels.Written = {
+        own: Texts = {
             kernels.num_agents: str(max(1, len(self.agents))),
             kernels.given: "action[0]" if self.action_kind == "choice" else "action",
             **(kernels.OF_AGENTS if self.policies else kernels.OF_ONE),
         }
         return gather(
             self.name,
-            {**self.functions, **loops},
+            {**self.functions, **{loop.__name__: loop for loop in loops}},
             {kernels.choose: CHOOSING[self.action_kind]} | dict(instead or {}),
-            given=given,
             written={**own, **written},
             repeated={kernels.phases: {kernels.phase.__name__: [self.functions[name] for name in self.phases]}},
-            uncounted=uncounted,
+            **options,
         )
 
 

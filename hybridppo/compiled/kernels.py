@@ -23,17 +23,13 @@ rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent 
 row: an observation to write in.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from hybridppo.compiled.perceptrons import activate, multiply_all, up_to_whole
+from hybridppo.compiled.perceptrons import CONTRACTED, activate, multiply_all, up_to_whole
 from hybridppo.compiled.random_numbers import begin_agent
-
-Written = dict[Callable[..., Any], str]
-LOOPS = ("begin_all", "step_all", "rollout")
-"""What is called from Python."""
+from hybridppo.compiled.sources import Texts
 
 
 def num_agents() -> int:
@@ -61,7 +57,7 @@ def any_of_block(truth: bool) -> bool:
     raise NotImplementedError
 
 
-ON_CPU: Written = {thread: "0", num_threads: "1", barrier: "None", any_of_block: "truth"}
+ON_CPU: Texts = {thread: "0", num_threads: "1", barrier: "None", any_of_block: "truth"}
 """What calls of these are written as on the CPU."""
 
 
@@ -103,13 +99,13 @@ def phases(state: Any, actions: Any, first: int, randoms: Any, present: Any) -> 
     barrier()
 
 
-OF_AGENTS: Written = {
+OF_AGENTS: Texts = {
     reset: "reset(agent, state, random)",
     reward: "reward(agent, state, time)",
     end: "end(state, time)",
     observe: "observe(agent, state, time, out)",
 }
-OF_ONE: Written = {
+OF_ONE: Texts = {
     reset: "reset(state, random)",
     phases: "None",
     reward: "step(state, action, random)",
@@ -323,3 +319,26 @@ def normalize(row: Any, moments: Any, out: Any) -> None:
     for k in range(len(row)):
         number = (row[k] - moments[0, k]) * moments[1, k]
         out[k] = max(min(number, np.float32(10.0)), np.float32(-10.0))
+
+
+LOOPS: Texts = {
+    begin_all: "u(world, f[:, :, :], f[::1])",
+    step_all: "u(world, i, i, action[:, :], rows, f[::1])",
+    rollout: (
+        "u(world, i, i, rows, group(f[:, :, :], action[:, :, :], f[:, :, :]), group(i[::1], each(f[:, ::1]), "
+        "each(f[:, :, ::1]), each(i[::1]), b[::1], each(f[::1]), each(f[::1])), group(action[::1], action[::1]), "
+        "group(action[:, ::1], f[:, ::1], f[:, ::1], i[::1], f[::1]))"
+    ),
+}
+"""What is called from Python, and with what, so that it is compiled when the module is loaded, and never again."""
+# Functions that are called for each row with so many arrays that to pass them takes as long as a step of an environment
+# are written into what calls them.
+DECORATORS: Texts = {
+    **CONTRACTED,
+    **dict.fromkeys((take_step, act, look), "inlined"),
+    **{
+        loop: f'numba.njit({signature}, cache=True, nogil=True, error_model="numpy", _nrt=False)'
+        for loop, signature in LOOPS.items()
+    },
+}
+"""Those of all other functions here have no arguments."""

@@ -8,7 +8,6 @@ out: helpers as functions, numbers as themselves. The text says all there is to 
 import ast
 import builtins
 import copy
-import hashlib
 import inspect
 import math
 import random
@@ -24,6 +23,8 @@ import numpy as np
 
 from hybridppo.errors import EnvError
 
+Texts = dict[Callable[..., Any], str]
+"""What functions are decorated with, or their calls written as."""
 MODULES = {"math": math, "np": np}
 """What Numba knows, by the names they have in the text."""
 RESERVED = (
@@ -54,11 +55,6 @@ class Sources:
     lines: dict[int, str]
     """Of lines in the text, where they were written."""
 
-    @property
-    def digest(self) -> str:
-        """Of the text."""
-        return hashlib.blake2b(self.text.encode(), digest_size=10).hexdigest()
-
 
 def gather(
     owner: str,
@@ -66,8 +62,9 @@ def gather(
     instead: Mapping[Callable[..., Any], Callable[..., Any]] | None = None,
     *,
     given: Collection[Callable[..., Any]] = (),
-    written: Mapping[Callable[..., Any], str] | None = None,
+    written: Texts | None = None,
     repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]] | None = None,
+    decorators: Texts | None = None,
     uncounted: Collection[str] = (),
 ) -> Sources:
     """The functions with all that they need.
@@ -80,13 +77,16 @@ def gather(
         written: what calls of some functions are to be written as: an expression of their parameters, of what the
             module has, and of `functions` that come before what calls them.
         repeated: functions whose body is to be written once for each of some functions, in the place of a name.
+        decorators: of functions, without the `@`; `compiled` is that of all others.
         uncounted: modules whose functions make no arrays, and are to be decorated `uncounted` and not `compiled`.
 
     Raises:
         EnvError: for what cannot be compiled, with the line.
     """
-    names_given = {function: function.__name__ for function in given}
-    gathering = _Gathering(owner, dict(instead or {}), names_given, written or {}, dict(repeated or {}), uncounted)
+    gathering = _Gathering(
+        owner, dict(instead or {}), {function: function.__name__ for function in given}, written or {}, repeated or {},
+        decorators or {}, uncounted,
+    )  # fmt: skip
     for name, function in functions.items():
         gathering.asked_for[name] = gathering.name_of(function, name)
     return Sources("\n".join(gathering.text) + "\n", gathering.asked_for, gathering.lines)
@@ -100,12 +100,13 @@ class _Gathering:
         owner: str,
         instead: dict[Callable[..., Any], Callable[..., Any]],
         names: dict[Callable[..., Any], str],
-        written: Mapping[Callable[..., Any], str],
-        repeated: dict[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
+        written: Texts,
+        repeated: Mapping[Callable[..., Any], Mapping[str, Sequence[Callable[..., Any]]]],
+        decorators: Texts,
         uncounted: Collection[str],
     ) -> None:
         self.owner = owner
-        self._repeated, self._uncounted = repeated, uncounted
+        self._repeated, self._decorators, self._uncounted = repeated, decorators, uncounted
         self.written, self.asked_for = written, dict[str, str]()
         self.text: list[str] = []
         self.lines: dict[int, str] = {}
@@ -141,7 +142,8 @@ class _Gathering:
         for new, old in zip(ast.walk(ast.parse(text)), ast.walk(ast.Module([tree], [])), strict=True):
             if hasattr(new, "lineno") and hasattr(old, "lineno"):
                 self.lines.setdefault(start + new.lineno - 1, f"{where}:{first + old.lineno - 1}")  # statements first
-        self.text += ["@uncounted" if function.__module__ in self._uncounted else "@compiled", text]
+        usual = "uncounted" if function.__module__ in self._uncounted else "compiled"
+        self.text += [f"@{self._decorators.get(function, usual)}", text]
         self._under_way.pop()
         self._names[function] = name
         return name

@@ -79,7 +79,7 @@ def compiled_kernels(definition: Definition, generation: tuple[int, int]) -> Ite
     from numba import cuda
 
     module, names, _ = cuda_module(definition)
-    for name in LOOPS:
+    for name in (loop.__name__ for loop in LOOPS):
         kernel = getattr(module, names[name]).py_func
         ptx, _ = cuda.compile_ptx(kernel, numba.void(*signatures(definition)[name]), cc=generation)
         yield name, ptx

@@ -23,13 +23,15 @@ from hybridppo.rollouts.replay import Transitions
 Array = NDArray[Any]
 
 TYPES = """
-parameters = (f[::1], f[::1], f[::1], f[::1], f[::1])
-batch = (f[:, ::1], f[:, ::1], f[::1], f[::1], f[:, ::1], f[:, ::1])
-networks = (i[:, ::1], i[:, :, ::1], b, d[::1])
-packed = (f[:, :, ::1], f[:, :, ::1], f[:, ::1], f[:, :, ::1])
-shards = (f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, ::1], f[:, ::1], f[:, ::1], d[:, ::1])
+parameters = group(f[::1], f[::1], f[::1], f[::1], f[::1])
+batch = group(f[:, ::1], f[:, ::1], f[::1], f[::1], f[:, ::1], f[:, ::1])
+form = group(i[:, ::1], i[:, :, ::1], b)
+packed = group(f[:, :, ::1], f[:, :, ::1], f[:, ::1], f[:, :, ::1])
+shards = group(
+    f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, :, ::1], f[:, :, ::1], f[:, ::1], f[:, ::1], d[:, ::1]
+)
 """
-LOOPS: Texts = {loops.take_step: "u(*parameters, *batch, b, i, i[::1], *networks, *packed, *shards, f[::1])"}
+LOOPS: Texts = {loops.take_step: "u(parameters, batch, b, i, i[::1], form, d[::1], packed, shards, f[::1])"}
 MODULE = UpdateModule("off_policy_updates", LOOPS, types=TYPES)
 BLOCK_BYTES = 320 * 2**10
 """Of activations of one network that pass together."""
@@ -59,7 +61,7 @@ class CompiledSteps:
             [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in networks], np.int64
         )
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._networks = self._sizes, offsets, form.activation == "tanh", self._settings
+        self._form = self._sizes, offsets, form.activation == "tanh"
         self._settings[loops.NOISE_CLIP], self._settings[loops.TAU] = config.target_noise_clip, config.tau
         (self._settings[loops.BETA_1], self._settings[loops.BETA_2]) = optimizer.betas
         self._settings[loops.EPS] = optimizer.eps
@@ -94,14 +96,14 @@ class CompiledSteps:
             minibatch.observations, minibatch.actions, minibatch.returns, minibatch.discounts,
             minibatch.next_observations, noise,
         )  # fmt: skip
-        arrays = [np.ascontiguousarray(tensor.numpy()) for tensor in columns]
+        batch = tuple(np.ascontiguousarray(tensor.numpy()) for tensor in columns)
         signals, _ = meeting_place()
         count = min(torch.get_num_threads(), loops.NUM_SHARDS)
 
         def take(shard: int) -> None:
             self._module.take_step(
-                *self._parameters, *arrays, moves_actor, shard, signals, *self._networks, *self._packed,
-                *self._shards, self._statistics,
+                self._parameters, batch, moves_actor, shard, signals, self._form, settings, self._packed,
+                self._shards, self._statistics,
             )  # fmt: skip
 
         if count == 1:

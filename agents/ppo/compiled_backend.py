@@ -42,7 +42,6 @@ PRODUCTS_OF_A_CALL = 2**25
 ADVANTAGES = 2
 """Where they are among the columns."""
 TYPES = """
-group = lambda *types: numba.types.Tuple(types)
 parameters = group(f[::1], f[::1], f[::1], f[::1])
 batch = group(f[:, ::1], f[:, ::1], f[:, ::1])
 form = group(i[:, ::1], i[:, :, ::1], i[:, ::1], i[::1], i, i, b)

@@ -30,6 +30,7 @@ compiled = numba.njit(error_model="numpy")
 contracted = numba.njit(error_model="numpy", fastmath={{"contract"}})
 summed = numba.njit(error_model="numpy", fastmath={{"contract", "reassoc"}})
 f, i, b, d, u = numba.float32, numba.int64, numba.boolean, numba.float64, numba.none
+group = lambda *types: numba.types.Tuple(types)
 {types}
 
 '''

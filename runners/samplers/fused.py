@@ -13,18 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.compiled.drawing import FusedDistribution, bounds_of, is_drawn
 from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.runners.samplers.fused_actor import (
-    CompiledActor,
-    FusedActor,
-    FusedDistribution,
-    bounds_of,
-    can_be_fused,
-    is_drawn,
-)
+from hybridppo.runners.samplers.fused_actor import CompiledActor, FusedActor, can_be_fused
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]

@@ -5,17 +5,14 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
+from hybridppo.compiled.drawing import FusedDistribution
 from hybridppo.compiled.perceptrons import up_to_whole
 from hybridppo.networks.numpy_forms.actor import NumpyActor
 from hybridppo.networks.numpy_forms.normalizing import NormalizingActor
-from hybridppo.spaces.categorical import Categorical, MultiCategorical
-from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.gaussian import DiagonalGaussian
 
 Array = NDArray[Any]
 
-FusedDistribution = Categorical | MultiCategorical | DiagonalGaussian
-"""Those whose actions compiled loops draw."""
 FusedActor = NumpyActor | NormalizingActor
 """Those that compiled loops step: a plain MLP, of observations as they are or normalised."""
 
@@ -55,20 +52,3 @@ def can_be_fused(actor: Any) -> TypeGuard[FusedActor]:
     """Whether an actor is a plain MLP in NumPy's form, of observations as they are or normalised."""
     inner = actor.inner if isinstance(actor, NormalizingActor) else actor
     return type(inner) is NumpyActor and not inner.has_mask
-
-
-def is_drawn(distribution: Distribution) -> TypeGuard[FusedDistribution]:
-    """Whether compiled loops draw actions from a distribution."""
-    return type(distribution) in (Categorical, MultiCategorical, DiagonalGaussian)
-
-
-def bounds_of(distribution: FusedDistribution) -> tuple[Array, Array]:
-    """The bounds of numbers; or the first number of each choice, and among how many it is."""
-    if isinstance(distribution, DiagonalGaussian):
-        low, high = (np.ascontiguousarray(bound, np.float32) for bound in (distribution.low, distribution.high))
-        return low, high
-    if isinstance(distribution, Categorical):
-        return np.array([distribution.start], np.int64), np.array([distribution.output_size], np.int64)
-    sizes = np.array(distribution.sizes, np.int64)
-    start = np.zeros_like(sizes) if distribution.start is None else distribution.start.ravel().astype(np.int64)
-    return start, sizes

@@ -6,7 +6,7 @@
 
 A mutant is killed by a test that fails, or by tests that take far longer than without it. Results are kept: a run that
 was broken off goes on where it was, and what has changed since is a new mutant. Survivors that were looked at are in
-docs/testing.md. Exit code 1 where any survives. Needs a system with `fork`, and Numba for what is compiled.
+docs/developers/testing.md. Exit code 1 where any survives. Needs a system with `fork`, and Numba for what is compiled.
 """
 
 import argparse

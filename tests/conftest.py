@@ -1,6 +1,8 @@
 """What every test runs under."""
 
+import gc
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -29,6 +31,18 @@ if hasattr(signal, "SIGHUP"):
 
 # What is compiled for tests is kept beside pytest's own files: a minute the first time, seconds from then on.
 os.environ["HYBRIDPPO_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
+
+
+# What a training writes is synced, which takes most of the time of a small one: but not in memory.
+IN_MEMORY = Path("/dev/shm")
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ and IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 2**30:
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(IN_MEMORY)
+
+
+def pytest_collection_finish() -> None:
+    """A full collection of garbage looks at what tests make, and not at what was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

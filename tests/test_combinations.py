@@ -70,7 +70,7 @@ def merged(features: Iterable[Feature], what: str) -> dict[str, Any]:
     return {name: value for feature in features for name, value in getattr(feature, what).items()}
 
 
-STEPS = 200
+STEPS = 128
 BASE = {"num_envs": 2, "num_steps": 16, "num_minibatches": 2, "num_epochs": 1, "hidden_sizes": (4,)}
 PAGE = Path(__file__).parents[1] / "docs" / "combinations.md"
 PAIRS = {f"{one} and {other}": (one, other) for one, other in combinations(FEATURES, 2)}

@@ -1,12 +1,12 @@
 """Placements from their names."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hybridppo.auto.auto import Auto
 from hybridppo.errors import ConfigurationError, shown
 from hybridppo.placements.base import Placement
-from hybridppo.placements.by_name import make_placement, require_devices
+from hybridppo.placements.by_name import TAKE_DEVICES, make_placement, require_devices
 
 PlacementName = Literal["cpu", "cuda", "migrate", "hybrid", "overlap", "auto"]
 PlacementChoice = str | Placement | Auto
@@ -42,6 +42,24 @@ class PlacementOptions:
                 "placement auto, or placement overlap, which always has this lag"
             )
         return make_placement(self.placement, **devices)
+
+
+def options_of(settings: dict[str, Any]) -> PlacementOptions:
+    """The options of the placement whose `settings()` these are.
+
+    Raises:
+        ConfigurationError: if the command line has no such placement, as one with `publish_every`.
+        DeviceError: if a device is not there.
+    """
+    if settings.get("device") in ("cpu", "cuda"):
+        return PlacementOptions(settings["device"])
+    if "device" not in settings:
+        for name in TAKE_DEVICES:
+            devices = settings["sampling"], settings["learning"]
+            made = make_placement(name, sampling_device=devices[0], learning_device=devices[1])
+            if made.settings() == settings:
+                return PlacementOptions(name, *devices)
+    raise ConfigurationError(f"the command line has no placement {shown(settings)}: name another (--placement)")
 
 
 def resolve_placement(placement: PlacementChoice) -> Placement | Auto:

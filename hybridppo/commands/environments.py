@@ -15,6 +15,7 @@ from hybridppo.errors import ConfigurationError, command
 from hybridppo.placements.by_name import make_placement
 from hybridppo.run_directory.lines import as_json
 from hybridppo.runs.options import fields_of
+from hybridppo.system.figures import shown_number
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class Tune(Command):
         where = {"sampling_device": self.sampling_device, "learning_device": self.learning_device}
         options = {**self.arguments("env_id", "environment", *where), **asdict(self.environment)}
         entry = tune(self.env_id, **{**options, "placement": make_placement(self.placement, **where)})
-        print(f"best: return {entry.return_here:.1f}, mean of its seeds ({entry.source})")
+        assert entry.return_here is not None  # a search has measured it
+        print(f"best: return {shown_number(entry.return_here)}, mean of its seeds ({entry.source})")
         print(f"train with it: {command('hybridppo', 'train', self.env_id, *self._flags_of_train())}")
 
     def _flags_of_train(self) -> list[str]:

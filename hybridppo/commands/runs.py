@@ -10,6 +10,7 @@ from hybridppo.commands.parsing import Command, RunDir
 from hybridppo.errors import ConfigurationError
 from hybridppo.run_directory.directory import WhichCheckpoint
 from hybridppo.run_directory.lines import as_json
+from hybridppo.system.figures import shown_number, shown_returns
 from hybridppo.training.evaluate import evaluate
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class Evaluate(Command):
         if self.json:
             print(as_json(asdict(evaluation) | {"return_mean": evaluation.return_mean}, indent=None).rstrip())
         else:
-            mean, deviation = evaluation.return_mean, evaluation.return_std
             actions = "most probable" if self.deterministic else "sampled"
-            print(f"return {mean:.2f} +- {deviation:.2f} over {self.episodes} episodes, {actions} actions")
+            returns = shown_returns(evaluation.return_mean, evaluation.return_std, self.episodes)
+            print(f"{returns}, {actions} actions")
 
 
 @dataclass(frozen=True)
@@ -135,16 +136,17 @@ def episode_lines(played: "Played") -> list[str]:
     """A line for every episode; with several agents, a line with the mean return of each kind of agent."""
     if not played.agents:
         pairs = zip(played.returns, played.lengths, strict=True)
-        return [f"episode: return {value:.2f}, {length} steps" for value, length in pairs]
+        return [f"episode: return {shown_number(value)}, {length} steps" for value, length in pairs]
     kinds: dict[str, list[float]] = {}
     for name, value in zip(played.agents, played.returns, strict=True):
         kinds.setdefault(name.rpartition("_")[0] or name, []).append(value)
-    return [f"{kind}: mean return {sum(of) / len(of):.2f} of {len(of)} agents' episodes" for kind, of in kinds.items()]
+    means = {kind: shown_number(sum(returns) / len(returns)) for kind, returns in kinds.items()}
+    return [f"{kind}: mean return {means[kind]} of {len(of)} agents' episodes" for kind, of in kinds.items()]
 
 
 @dataclass(frozen=True)
 class Export(Command):
-    """Write a run's policy into a file for other machines: .onnx, or .npz for NumPy alone.
+    """Write a run's policy into a file for other machines: .onnx, .pt2 for torch and C++, or .npz for NumPy alone.
 
     An existing file of that name is replaced once the new one is whole. The module numpy_policy.py, which reads .npz,
     is written beside it; another file of that name is not replaced.
@@ -153,10 +155,10 @@ class Export(Command):
     run_dir: RunDir
     """The run's folder."""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The file to write, .onnx or .npz."""
+    """The file to write: .onnx, .pt2 or .npz."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best."""
-    check_steps: int = 200
+    check_steps: int = 1000
     """Number of observations on which the file is compared with the agent; 0 for none."""
     policy: str | None = None
     """Which policy, by its name, if the run has several."""

@@ -99,9 +99,9 @@ class EnvironmentsOnDevice:
         num_steps: `T`.
 
     Raises:
-        OutOfMemoryError: where the device has not the memory that is free for it: what is needed, and what to lower.
-        DeviceError: where kernels cannot be compiled for the device.
-        EnvError: where the environment's functions cannot.
+        OutOfMemoryError: if the device has not so much free memory: what is needed, and what to lower.
+        DeviceError: if kernels cannot be compiled for the device.
+        EnvError: if the environment's functions cannot.
     """
 
     def __init__(

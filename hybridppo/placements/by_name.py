@@ -1,6 +1,6 @@
-"""Placements by the names of the command line, and from the settings of a run."""
+"""Placements by their names on the command line, and from the settings of a run."""
 
-from typing import Any
+from typing import Any, Literal
 
 from hybridppo.errors import ConfigurationError, DeviceError
 from hybridppo.placements.base import Placement
@@ -10,11 +10,11 @@ from hybridppo.placements.mirrored import Mirrored
 from hybridppo.placements.single_device import SingleDevice
 
 KINDS: dict[str, type[Placement]] = {kind.name: kind for kind in (SingleDevice, Migrating, Mirrored)}
-"""Every placement by its name in a run's settings. A further one is a line here, and one in `make_placement`."""
+"""Every placement by its name in a run's settings. A new one is a line here and a line in `make_placement`."""
 PLACEMENT_NAMES = ("cpu", "cuda", "migrate", "hybrid", "overlap", "auto")
 
 
-TAKE_DEVICES = ("migrate", "hybrid", "overlap")
+TAKE_DEVICES: tuple[Literal["migrate", "hybrid", "overlap"], ...] = ("migrate", "hybrid", "overlap")
 """The names of placements whose two devices can be chosen."""
 
 
@@ -23,12 +23,12 @@ def make_placement(name: str, *, sampling_device: str | None = None, learning_de
 
     Args:
         name: one of `PLACEMENT_NAMES`.
-        sampling_device: of a placement in `TAKE_DEVICES`; None for the CPU.
-        learning_device: likewise; None for CUDA.
+        sampling_device: for a placement in `TAKE_DEVICES`; None for the CPU.
+        learning_device: for a placement in `TAKE_DEVICES`; None for CUDA.
 
     Raises:
-        ConfigurationError: for an unknown name, for `auto`, which is no placement but chooses one, and for a device
-            that the placement does not take.
+        ConfigurationError: for an unknown name, for `auto`, which must choose a placement first, and for a device that
+            the placement does not take.
         DeviceError: if a device is not there.
     """
     if name not in PLACEMENT_NAMES:
@@ -52,11 +52,11 @@ def make_placement(name: str, *, sampling_device: str | None = None, learning_de
 
 
 def require_devices(placement: str | None, **devices: str | None) -> None:
-    """Check the devices that were chosen, by the names of their options; None for one that was not.
+    """Check devices, by the names of their options; None for a device that was not chosen.
 
     Args:
-        placement: its name; None for the placement that a run has already.
-        **devices: by the names of their options.
+        placement: name of the placement; None for the placement of an existing run.
+        **devices: devices by the names of their options.
 
     Raises:
         DeviceError: if a device is not there.
@@ -75,12 +75,12 @@ def require_devices(placement: str | None, **devices: str | None) -> None:
 
 
 def placement_from_settings(settings: dict[str, Any]) -> Placement:
-    """The placement whose `settings()` these are."""
+    """The placement that `settings()` describes."""
     arguments = dict(settings)
     return KINDS[arguments.pop("name")](**arguments)
 
 
 def settings_of_result(settings: dict[str, Any]) -> dict[str, Any]:
-    """Of a placement's settings, those that can change the result of a seed, rounding aside, for any kind of it."""
+    """The settings of a placement that can change the result of a seed beyond rounding."""
     usual = {name: value for kind in KINDS.values() for name, value in kind.changes_result.items()}
     return {name: settings.get(name, value) for name, value in usual.items()}

@@ -1,11 +1,11 @@
-"""Figures as people read them."""
+"""Numbers as text for people."""
 
 import math
 from collections.abc import Sequence
 
 
 def shown_seconds(seconds: float) -> str:
-    """In microseconds, milliseconds or seconds, by three digits."""
+    """Seconds as text in microseconds, milliseconds or seconds, with three digits."""
     if seconds == 0.0:
         return "0 s"
     for unit, scale in (("us", 1e6), ("ms", 1e3)):
@@ -15,12 +15,31 @@ def shown_seconds(seconds: float) -> str:
 
 
 def shown_return(mean: float) -> str:
-    """The mean return of episodes, where there were any."""
-    return f"return {mean:.1f}" if math.isfinite(mean) else "no whole episode"
+    """The mean return of episodes as text, if there were any."""
+    return f"return {shown_number(mean)}" if math.isfinite(mean) else "no whole episode"
+
+
+def shown_number(number: float) -> str:
+    """A number as text with three digits, and all of those before the point: 0.968, -12.3, -121, 4,567."""
+    return f"{number:,.0f}" if abs(number) >= 99.95 else f"{number:.3g}"
+
+
+def shown_returns(mean: float, deviation: float, episodes: int) -> str:
+    """The returns of an evaluation as text."""
+    return f"{shown_return(mean)} +- {shown_number(deviation)} over {episodes} episodes"
+
+
+def shown_clock(seconds: float) -> str:
+    """Seconds as hours, minutes and seconds."""
+    if not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown whose columns have equal widths, so that a terminal shows it as well.
+    """A Markdown table with aligned columns, which is also readable in a terminal.
 
     The first column is aligned to the left, the others to the right.
     """

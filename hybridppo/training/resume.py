@@ -134,7 +134,10 @@ def resume(
                 resolved = meant
             _tell_of_kernels(directory.config.get("versions"))
             # What is changed holds for whoever resumes next; the placement is the run's own still.
-            directory.update_config({**settings.to_json(), "versions": directory.config.get("versions", {})})
+            of_start: dict[str, Any] = {
+                name: directory.config[name] for name in ("versions", "origin") if name in directory.config
+            }
+            directory.update_config({**settings.to_json(), **of_start})
             if team.rank > 0:
                 pass  # the first has the checkpoint, and all take it over from there
             elif checkpoint is None:

@@ -35,6 +35,7 @@ from hybridppo.networks.making import Networks
 from hybridppo.networks.precision import float32_products
 from hybridppo.placements.base import Placement
 from hybridppo.reporting.callbacks import Callback, Callbacks, Loggers, RunEnvironments, StopAtReturn, TrainingRun
+from hybridppo.reporting.progress import say
 from hybridppo.rollouts.advantages import AdvantageFunction
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.evaluation import Evaluation
@@ -49,7 +50,9 @@ from hybridppo.runs.keywords import TrainKeywords
 from hybridppo.runs.loading import given_policies, go_on, put_networks, start_from
 from hybridppo.runs.observers import OnInterrupt, Reporting, named_trackers
 from hybridppo.runs.options import GROUPS, RunOptions, fields_of, made, takes_options
+from hybridppo.runs.origin import origin
 from hybridppo.runs.settings import Settings, name_of_source
+from hybridppo.system.figures import shown_returns
 from hybridppo.system.interruption import Interruption, Stopped
 from hybridppo.system.seeds import fresh_seed, seed_of
 from hybridppo.system.threads import limit_threads
@@ -259,7 +262,7 @@ def train(
 
 def _run_in(run_dir: str | Path, job: Job, team: LocalTeam, table: dict[str, Any]) -> TrainResult:
     """A job that begins in a run directory of its own, with the table by which its placement was chosen, if it was."""
-    with contextlib.closing(RunDirectory.create(run_dir, job.settings.to_json())) as directory:
+    with contextlib.closing(RunDirectory.create(run_dir, {**job.settings.to_json(), "origin": origin()})) as directory:
         try:
             if table:
                 directory.write_placements(table)
@@ -374,9 +377,14 @@ def _evaluation_during(job: Job, callbacks: Callbacks) -> EvaluationDuringTraini
         seed=seed_of(settings.seed, "evaluation during training"),
         interruption=job.interruption,
     )
-    return EvaluationDuringTraining(
-        evaluator, every=run.evaluate_every, run_directory=job.directory, tell=callbacks.evaluation
-    )
+
+    def tell(line: dict[str, Any]) -> None:
+        if job.reporting.progress:
+            found = shown_returns(line["evaluation_return_mean"], line["evaluation_return_std"], run.evaluate_episodes)
+            say(f"evaluation after {line['env_steps']:,} steps: {found}")
+        callbacks.evaluation(line)
+
+    return EvaluationDuringTraining(evaluator, every=run.evaluate_every, run_directory=job.directory, tell=tell)
 
 
 def _evaluation_after(job: Job, runner: Runner, callbacks: Callbacks) -> tuple[Evaluation | None, bool]:

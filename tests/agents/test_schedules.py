@@ -157,7 +157,7 @@ def test_the_adaptive_rate_follows_the_divergence_within_limits() -> None:
 
 @pytest.mark.parametrize("form", OF_FORMS)
 def test_an_adaptive_rate_brings_the_divergence_near_what_is_desired(form: str) -> None:
-    config = PPOConfig(num_steps=128, learning_rate=1e-5, **FORMS[form])
+    config = PPOConfig(num_envs=4, num_steps=64, num_epochs=5, learning_rate=1e-4, **FORMS[form])
     options: dict[str, Any] = {"config": config, "total_steps": 16 * config.batch_size}
     found = of_metrics("approx_kl", schedules={"learning_rate": "adaptive"}, **options)
     assert 0.005 < sum(found[-8:]) / 8 < 0.02

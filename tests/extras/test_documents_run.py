@@ -29,7 +29,7 @@ from hybridppo.tensors import TorchCartPole
 pytestmark = pytest.mark.extras
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^( *)(`{3,}|~{3,})([^\n`]*)\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 SHELLS = ("console", "bash")
 DIRECTIVES = ("{toctree}", "{image}", "{eval-rst}")
@@ -73,8 +73,8 @@ class Reason:
     sign: str
 
 
-GPU = Reason("needs a GPU", r"--placement cuda|--thorough")
-MACHINES = Reason("needs other machines", r"10\.0\.0\.1|#SBATCH|--address auto|ray stop")
+GPU = Reason("needs a GPU", r"--placement (cuda|hybrid|overlap)|--thorough")
+MACHINES = Reason("needs other machines", r"10\.0\.0\.1|--address auto|ray stop")
 INSTALLS = Reason("would change what is installed", r"^pip install")
 SERVES = Reason("goes on until it is ended", r"^tensorboard --logdir")
 WINDOW = Reason("opens a window", r"--window")
@@ -87,6 +87,11 @@ NOT_RUN = {
     # What a block, or a command of one, begins with.
     "make train": REPOSITORY,
     "make test": REPOSITORY,
+    "make gpu": REPOSITORY,
+    "make bench-gpu": REPOSITORY,
+    "python -m build": REPOSITORY,
+    "python -m twine": REPOSITORY,
+    "hybridppo train HalfCheetah-v5 --placement": GPU,
     "python scripts/": REPOSITORY,
     "python benchmarks/": REPOSITORY,
     "pip install ": INSTALLS,
@@ -95,7 +100,6 @@ NOT_RUN = {
     "hybridppo train LunarLander-v3 --distribution coarse:8 --address auto": MACHINES,
     "first$  ": MACHINES,
     "second$ ": MACHINES,
-    "#!/bin/bash\n#SBATCH": MACHINES,
     "torchrun ": MACHINES,
     "tensorboard ": SERVES,
     f"hybridppo play {RUN} --window": WINDOW,

@@ -163,8 +163,8 @@ def test_any_of_several_learners_with_their_own_shards_likewise(rank: int, tmp_p
     assert result.metrics["iteration"] == 4
 
 
+@pytest.mark.extras
 def test_several_policies_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
     fill, calls = Stepper.fill, []
 
     def failing(self: Any, *arguments: Any) -> Any:

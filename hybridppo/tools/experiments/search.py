@@ -30,6 +30,7 @@ from hybridppo.runs.keywords import TuneKeywords
 from hybridppo.runs.loading import start_from
 from hybridppo.runs.options import LARGEST_SEED, RunOptions, fields_of, made, takes_options
 from hybridppo.runs.settings import name_of_source
+from hybridppo.system.figures import shown_number
 from hybridppo.system.threads import cpu_cores
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.experiments.one_run import RunAsked
@@ -314,7 +315,7 @@ def _search(study: Any, optuna: Any, begin: Callable[[Any], RunAsked], trials: i
                 done = finished()
                 bar.update(min(done, trials) - bar.n)
                 if study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
-                    bar.set_postfix_str(f"best {study.best_value:.1f}", refresh=False)
+                    bar.set_postfix_str(f"best {shown_number(study.best_value)}", refresh=False)
                 if underway:
                     time.sleep(POLL_SECONDS)
         finally:

@@ -39,6 +39,7 @@ from hybridppo.run_directory import checkpoints
 from hybridppo.run_directory.directory import RunDirectory
 from hybridppo.runners.samplers import fused
 from hybridppo.runners.samplers.in_process import Sampler
+from hybridppo.system.figures import shown_return
 from hybridppo.tools.export import numpy_policy
 
 pytest.importorskip("numba")
@@ -342,7 +343,7 @@ def test_the_command_line_tells_of_each_policy(never_stopped: Any, capsys: pytes
     said = capsys.readouterr().out
     metrics = never_stopped.metrics
     for name in CONFIGS:
-        assert f"{name}: return {metrics[f'{name}/episode_return_mean']:.1f}" in said
+        assert f"{name}: {shown_return(metrics[f'{name}/episode_return_mean'])}" in said
     assert f"{4 * STEPS:,} steps" in said
     assert f"run directory: {never_stopped.run_dir}" in said
 
@@ -366,6 +367,13 @@ def test_the_command_line_trains_several_policies(
     assert {name: (agent.config.hidden_sizes, agent.config.gamma) for name, agent in agents.items()} == {
         name: (config.hidden_sizes, config.gamma) for name, config in CONFIGS.items()
     }
+    again = str(tmp_path / "again")
+    assert command("train", "--config", f"{run}/config.json", "--run-dir", again, "--no-progress") == EXIT_DONE
+    for path in (run, again):
+        settings = json.loads((Path(path) / "config.json").read_text())
+        assert settings.pop("origin")
+        assert settings["policies"].keys() == CONFIGS.keys()
+    assert settings == {k: v for k, v in json.loads((Path(run) / "config.json").read_text()).items() if k != "origin"}
     assert command("resume", run, "--total-steps", str(2 * STEPS), "--no-progress") == EXIT_DONE
     assert command("evaluate", run, "--episodes", "2") == EXIT_DONE
     capsys.readouterr()

@@ -317,7 +317,6 @@ def test_what_a_failing_callback_leaves_goes_on_with_the_same_bits(hook: str, tm
     assert torch.equal(values_of(last), values_of(train(distribution="multi:1:2")))
 
 
-@pytest.mark.cold_workers  # a process that is started as it is elsewhere
 def test_a_learner_that_cannot_begin_is_named_with_its_reason() -> None:
     here = os.getpid()
 
@@ -424,6 +423,7 @@ def test_torchrun_and_another_number_of_learners_is_an_error_that_says_both(monk
         train(distribution="multi:3")
 
 
+@beside_the_extras
 def test_a_run_that_is_not_shared_is_refused_by_learners_of_torchrun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,10 @@ from hybridppo.networks.modes import depend_on_training
 from hybridppo.system.interruption import Stopped
 
 CONFIG = ppo_config(num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, learning_rate=1e-2)
+SMALL: dict[str, Any] = {
+    "num_envs": 1, "buffer_size": 200, "learning_starts": 20, "steps_per_iteration": 40, "batch_size": 8,
+    "hidden_sizes": (16, 16),
+}  # fmt: skip
 PLACEMENTS = {
     "one device": lambda: SingleDevice("cpu"),
     "migrating": lambda: Migrating("cpu", "cpu", force_copy=True),
@@ -96,8 +100,8 @@ def test_gradients_are_computed_in_train_and_all_else_in_eval(placement: str, tm
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (OwnDDPG, DDPGConfig(num_envs=1, buffer_size=200, learning_starts=20, steps_per_iteration=40, batch_size=8)),
-        (OwnTD3, TD3Config(num_envs=1, buffer_size=200, learning_starts=20, steps_per_iteration=40, batch_size=8)),
+        (OwnDDPG, DDPGConfig(**SMALL)),
+        (OwnTD3, TD3Config(**SMALL)),
     ],
 )
 def test_ddpg_and_td3_likewise(kind: Any, config: Any, placement: str) -> None:

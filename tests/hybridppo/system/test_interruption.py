@@ -115,7 +115,7 @@ def test_ctrl_c_while_everything_is_imported_is_quiet(tmp_path: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("command", [["--help"], ["train", "--help"], ["--version-of-nothing"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["train", "--help"], ["--version-of-nothing"]], ids=" ".join)
 def test_a_reader_that_has_gone_is_no_error(command: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)  # as `head` does when it has enough

@@ -129,7 +129,7 @@ def test_a_signal_ends_the_wait_for_a_worker_that_never_connects(options: str, t
         f"hybridppo.train('CartPole-v1', total_steps=64, config=config, placement='cpu', progress=False, "
         f"run_dir={str(run_dir)!r}, {options})"
     )
-    process = start_python("-c", code, warm=False, env=environment, stderr=subprocess.PIPE)
+    process = start_python("-c", code, env=environment, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60
         while process.poll() is None and not workers_of(process.pid):

@@ -17,7 +17,7 @@ from hybridppo.compiled import perceptrons
 from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
-from hybridppo.networks.forms import is_on_cpu, linears, numpy_form
+from hybridppo.networks.forms import is_on_cpu, layers_in, numpy_form
 from hybridppo.rollouts.replay import Transitions
 
 Array = NDArray[Any]
@@ -53,13 +53,8 @@ class CompiledSteps:
         flat = agent.parameters.values.detach().numpy(), agent.parameters.gradient.numpy()
         self._parameters = *flat, slots["exp_avg"], slots["exp_avg_sq"], slots["target"]
         self._statistics, self._counts = slots["statistics"], (slots["step_actor"], slots["step_critic"])
-        networks = [linears(network) for network in (agent.actor, *agent.critics.critics)]
-        self._sizes = np.array(
-            [[own[0].in_features, *(layer.out_features for layer in own)] for own in networks[:2]], np.int64
-        )
-        offsets = np.array(
-            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in networks], np.int64
-        )
+        sizes, offsets = layers_in(agent.parameters.values, agent.actor, *agent.critics.critics)
+        self._sizes = sizes[:2]
         self._settings = np.zeros(loops.NUM_SETTINGS)
         self._form = self._sizes, offsets, form.activation == "tanh"
         self._settings[loops.NOISE_CLIP], self._settings[loops.TAU] = config.target_noise_clip, config.tau
@@ -133,7 +128,3 @@ class CompiledSteps:
             np.zeros((shards, len(self._parameters[0])), np.float32),
             np.zeros((shards, 3)),
         )
-
-    def _where(self, parameter: Tensor) -> int:
-        """Where a parameter begins in the buffer."""
-        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()

@@ -23,7 +23,7 @@ from hybridppo.compiled.meeting import meeting_place
 from hybridppo.compiled.sources import Texts
 from hybridppo.compiled.update_modules import SideBySide, UpdateModule
 from hybridppo.networks.actors import GaussianActor
-from hybridppo.networks.forms import linears, numpy_form
+from hybridppo.networks.forms import layers_in, numpy_form, place_of
 from hybridppo.spaces.distributions import Categorical, DiagonalGaussian, MultiCategorical
 from hybridppo.spaces.joint import leaves_of
 from hybridppo.system.interruption import Stopped
@@ -77,15 +77,12 @@ class CompiledBackend(Backend):
         form = numpy_form(actor)
         assert form is not None
         self._flat, self._flat_gradient = array_of(agent.parameters.values), array_of(agent.parameters.gradient)
-        layers = linears(actor), linears(critic)
-        self._sizes = _whole([[own[0].in_features, *(layer.out_features for layer in own)] for own in layers])
-        self._offsets = _whole(
-            [[[self._where(layer.weight), self._where(layer.bias)] for layer in own] for own in layers]
-        )
-        free = self._where(actor.log_std) if isinstance(actor, GaussianActor) else 0
+        values = agent.parameters.values
+        self._sizes, offsets = layers_in(values, actor, critic)
+        free = place_of(actor.log_std, values) if isinstance(actor, GaussianActor) else 0
         head = (*_actions_of(agent.distribution), free, form.mask_size)
         self._settings = np.zeros(loops.NUM_SETTINGS)
-        self._form = self._sizes, self._offsets, *head, form.activation == "tanh"
+        self._form = self._sizes, offsets, *head, form.activation == "tanh"
         self._packed: tuple[Tensor, tuple[Array, Array, Array]] | None = None
         self._num_threads = 1
         self._scratch = [_scratch(self._sizes)]
@@ -214,10 +211,6 @@ class CompiledBackend(Backend):
         (settings[loops.BETA_1], settings[loops.BETA_2]), settings[loops.EPS] = optimizer.betas, optimizer.eps
         moments = array_of(slots["exp_avg"]), array_of(slots["exp_avg_sq"])
         return (self._flat, self._flat_gradient, *moments), step
-
-    def _where(self, parameter: Tensor) -> int:
-        """Where a parameter begins in the buffer."""
-        return (parameter.data_ptr() - self._agent.parameters.values.data_ptr()) // parameter.element_size()
 
 
 def _actions_of(distribution: Any) -> tuple[Array, Array]:

@@ -26,8 +26,8 @@ from hybridppo.rollouts.tensor_episodes import TensorStatistics
 from hybridppo.runners.samplers.base import BaseSampler, PolicyCounts
 from hybridppo.runners.samplers.recorded_rows import RecordedRows
 from hybridppo.runners.samplers.stepping import StepperState
+from hybridppo.runners.samplers.tensor_block import load_into, rows_that_matter
 from hybridppo.runners.samplers.under_way import RolloutUnderWay
-from hybridppo.system.interruption import Stopped
 from hybridppo.system.recording import Record
 from hybridppo.system.validation import whole
 
@@ -120,12 +120,7 @@ class DeviceSampler(BaseSampler):
 
     def sample_wait(self) -> Rollout:
         """As in the base; of all that was sampled, the host gets numbers of episodes, and how many rows there are."""
-        under_way = self._rollout_under_way()
-        self._wait_for(under_way)
-        if not self._is_complete(under_way.filled):
-            raise Stopped
-        self._under_way = None
-        block = self._block
+        under_way, block = self._rollout_ended(), self._block
         with self._accelerator.selected(), torch.no_grad():
             valid = ~block.absent
             counted = self._counted(block, valid)
@@ -229,7 +224,7 @@ class DeviceSampler(BaseSampler):
         if under_way is None:
             return {}, None
         assert not under_way.is_running, "a rollout is being sampled: pause it first"
-        rows = self._rows_filled(under_way.filled)
+        rows = rows_that_matter(self._block, under_way.filled)
         saved = {"version": under_way.version, "filled": under_way.filled, "device_noise": self._noise_seed}
         return {f"buffer.{name}": tensor.cpu() for name, tensor in rows.items()}, saved
 
@@ -239,15 +234,6 @@ class DeviceSampler(BaseSampler):
             raise ValueError(f"of {self.num_steps} rows, {filled} are said to be filled")
         if len(seed) != 2 or not all(type(word) is int and 0 <= word < WORD for word in seed):
             raise ValueError("device_noise is not two words of 32 bits")
-        for name, tensor in self._rows_filled(filled).items():
-            saved = tensors[f"buffer.{name}"]
-            if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
-                message = f"buffer.{name} is of shape {list(saved.shape)} and type {saved.dtype}"
-                raise ValueError(f"{message}, not {list(tensor.shape)} and {tensor.dtype}")
-            tensor.copy_(saved)
+        for name, tensor in rows_that_matter(self._block, filled).items():
+            load_into(f"buffer.{name}", tensor, tensors)
         self._under_way, self._noise_seed = RolloutUnderWay(self._next_buffer(), whole(state, "version"), filled), seed
-
-    def _rows_filled(self, filled: int) -> dict[str, Tensor]:
-        """Views of what a rollout under way has."""
-        block = vars(self._block)
-        return {name: tensor[: filled + (name == "observations")] for name, tensor in block.items()}

@@ -8,6 +8,7 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,8 @@ class CompiledEnvironments(Environments):
         for i, randoms in enumerate(self.randoms):
             for random in randoms:
                 begin(random, seed + i)
-        with self.failing("in their reset"):
-            self.kernels.begin_all(self.world, self._both_observations, self.row())
+        begin_all = partial(self.kernels.begin_all, self.world, self._both_observations, self.row())
+        self._guarded(begin_all, "in their reset")
         self.require_finite(self._observations, self._rewards, "in their reset")
         return self._observations.copy()
 
@@ -136,29 +137,37 @@ class CompiledEnvironments(Environments):
         Raises:
             EnvError: if the environment's own functions raise.
         """
-        with self.failing(when):
-            begun = time.perf_counter()
-            if len(self._parts_of_threads) == 1 or self._seconds_of_work < SECONDS_WORTH_DIVIDING:
-                loop(0, self._num)
-                self._seconds_of_work = time.perf_counter() - begun
-                return
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
-            (first, end), *others = self._parts_of_threads
-            futures = [self._threads.submit(loop, *part) for part in others]
-            begun = time.perf_counter()
-            try:
-                loop(first, end)
-            finally:
-                self._seconds_of_work = (time.perf_counter() - begun) * len(self._parts_of_threads)
-                for future in futures:
-                    future.exception()  # none may write any more when this is over
-            for future in futures:
-                future.result()
+        self._guarded(partial(self._divided, loop), when)
 
-    def failing(self, when: str) -> "_Failing":
-        """Within it, what the environment's own functions raise is an `EnvError`."""
-        return _Failing(self, when)
+    def _divided(self, loop: Callable[[int, int], None]) -> None:
+        begun = time.perf_counter()
+        if len(self._parts_of_threads) == 1 or self._seconds_of_work < SECONDS_WORTH_DIVIDING:
+            loop(0, self._num)
+            self._seconds_of_work = time.perf_counter() - begun
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._num_threads - 1, thread_name_prefix="hybridppo-compiled")
+        (first, end), *others = self._parts_of_threads
+        futures = [self._threads.submit(loop, *part) for part in others]
+        begun = time.perf_counter()
+        try:
+            loop(first, end)
+        finally:
+            self._seconds_of_work = (time.perf_counter() - begun) * len(self._parts_of_threads)
+            for future in futures:
+                future.exception()  # none may write any more when this is over
+        for future in futures:
+            future.result()
+
+    def _guarded(self, call: Callable[[], None], when: str) -> None:
+        """Call; what the environment's own functions raise is an `EnvError`."""
+        try:
+            call()
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            if isinstance(error, IndexError):
+                what += f" of its array: step {self.definition.name}() in Python to see where"
+            raise self.failure(when, what) from error
 
     def require_finite(self, observations: Array, rewards: Array, when: str, columns: Array | None = None) -> None:
         """Refuse observations `[..., N, obs]` and rewards `[..., N]` that are not finite, of all columns or of these.
@@ -244,20 +253,3 @@ class CompiledEnvironments(Environments):
     def _close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=True)
-
-
-class _Failing:
-    """See `CompiledEnvironments.failing`."""
-
-    def __init__(self, environments: CompiledEnvironments, when: str) -> None:
-        self._environments, self._when = environments, when
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, EnvError):
-            what = f"{type(error).__name__}: {error}"
-            if isinstance(error, IndexError):
-                what += f" of its array: step {self._environments.definition.name}() in Python to see where"
-            raise self._environments.failure(self._when, what) from error

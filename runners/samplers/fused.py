@@ -18,7 +18,7 @@ from hybridppo.environments.base import Environments
 from hybridppo.environments.compiled import CompiledEnvironments
 from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
 from hybridppo.rollouts.buffer import FinalObservations, RolloutBuffer
-from hybridppo.runners.samplers.fused_actor import CompiledActor, FusedActor, can_be_fused
+from hybridppo.runners.samplers.fused_actor import FusedActor, can_be_fused, compiled_actor
 from hybridppo.spaces.distributions import Distribution
 
 Array = NDArray[Any]
@@ -41,19 +41,12 @@ class Fused:
         self, environments: CompiledEnvironments, distribution: FusedDistribution, actors: Sequence[FusedActor]
     ) -> None:
         self._environments = environments
-        compiled = {id(actor): CompiledActor(actor, distribution) for actor in actors}
-        each = [compiled[id(actor)] for actor in actors]
-        self._actors = (
-            environments.kinds,
-            tuple(actor.moments for actor in each),
-            tuple(actor.weights for actor in each),
-            tuple(actor.sizes for actor in each),
-            np.array([actor.is_tanh for actor in each]),
-            tuple(actor.log_std for actor in each),
-            tuple(actor.scale for actor in each),
-        )
+        compiled = {id(actor): compiled_actor(actor, distribution) for actor in actors}
+        of_kinds = zip(*(compiled[id(actor)] for actor in actors), strict=True)
+        moments, weights, sizes, is_tanh, *scales = of_kinds
+        self._actors = environments.kinds, moments, weights, sizes, np.array(is_tanh), *scales
         self._bounds = bounds_of(distribution)
-        self._tile = environments.kernels.rows_of_a_tile, max(actor.weights.shape[2] for actor in each)
+        self._tile = environments.kernels.rows_of_a_tile, max(of_kind.shape[2] for of_kind in weights)
         columns = environments.num_envs
         fewest = FEWEST_ROWS_OF_AGENTS if environments.agents else FEWEST_ROWS
         self.num_rows = int(np.clip(STEPS_AT_ONCE // columns, fewest, MOST_ROWS))

@@ -18,7 +18,7 @@ Arguments that the loops share:
 world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of episodes under way `[E]`; which agents are
     there, `[E, A]`; and the longest that an episode may be, 0 for any.
 rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent `[T, N]`; and final observations
-    `[T, N, obs]`, written where an episode is truncated. Where nobody was there, all else of a row is 0, and it counts
+    `[T, N, obs]`, written where an episode is truncated and has not ended. Where nobody was there, all else of a row is 0, and it counts
     as terminated.
 row: an observation to write in.
 """
@@ -86,6 +86,11 @@ def end(state: Any, time: int) -> bool:
     raise NotImplementedError
 
 
+def is_truncated(is_cut: bool, has_ended: bool) -> bool:
+    """What is reported of an episode that is cut in this step; gymnasium has it beside its end, PettingZoo has not."""
+    raise NotImplementedError
+
+
 def observe(agent: int, state: Any, time: int, out: Any) -> None:
     """Write an agent's observation."""
     raise NotImplementedError
@@ -103,6 +108,7 @@ OF_AGENTS: Texts = {
     reset: "reset(agent, state, random)",
     reward: "reward(agent, state, time)",
     end: "end(state, time)",
+    is_truncated: "is_cut and not has_ended",
     observe: "observe(agent, state, time, out)",
 }
 OF_ONE: Texts = {
@@ -110,6 +116,7 @@ OF_ONE: Texts = {
     phases: "None",
     reward: "step(state, action, random)",
     end: "False",
+    is_truncated: "is_cut",
     observe: "observe(state, out)",
 }
 """What calls of these are written as, for several agents and for one: calls of the environment's own functions."""
@@ -192,8 +199,8 @@ def take_step(state: Any, world: Any, t: int, i: int, actions: Any, first: int, 
             has_ended = has_left or is_over
             rewards[t, n] = worth
             terminated[t, n] = has_ended
+            truncated[t, n] = is_truncated(is_cut, has_ended)
             if is_cut and not has_ended:
-                truncated[t, n] = True
                 look(agent, state, time, row, finals[t, n])
             if has_ended or is_cut:
                 present[agent] = False

@@ -84,7 +84,7 @@ class Fused:
         truncated = buffer.truncated[rows]
         if not truncated.any():
             return []
-        found = np.argwhere(truncated)
+        found = np.argwhere(truncated & ~buffer.terminated[rows])
         finals = self._finals[found[:, 0], found[:, 1]]
         environments.require_finite_finals(finals, found[:, 1], when)
         return [(first + t, env, final) for (t, env), final in zip(found.tolist(), finals, strict=True)]

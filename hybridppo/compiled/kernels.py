@@ -18,8 +18,8 @@ Arguments that the loops share:
 world: the environments' states `[E]`; `randoms` `[E, A, 4]`; lengths of episodes under way `[E]`; which agents are
     there, `[E, A]`; and the longest that an episode may be, 0 for any.
 rows: observations `[T + 1, N, obs]`; rewards, terminated, truncated and absent `[T, N]`; and final observations
-    `[T, N, obs]`, written where an episode is truncated and has not ended. Where nobody was there, all else of a row is 0, and it counts
-    as terminated.
+    `[T, N, obs]`, written where an episode is truncated and has not ended. Where nobody was there, all else of a row is
+    0, and it counts as terminated.
 row: an observation to write in.
 """
 

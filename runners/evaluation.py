@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from hybridppo.environments.base import Environments
 from hybridppo.environments.checks import require_spaces_of
+from hybridppo.environments.info_metrics import metrics_of
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions, EnvSource
-from hybridppo.errors import EnvError
+from hybridppo.errors import ConfigurationError, EnvError
 from hybridppo.rollouts.memory import EpisodeMemory, MemoryLayout
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.state_dependent import Drawing
@@ -33,6 +34,8 @@ class Evaluation:
     lengths: tuple[int, ...]
     agents: tuple[str, ...] = ()
     """The agent of each return, if environments have several agents."""
+    infos: Mapping[str, float] = field(default_factory=dict)
+    """With `info_metrics`, their means over all steps of the evaluation, by metric name."""
 
     def of_agents(self, names: Collection[str]) -> Evaluation:
         """The returns and lengths of these agents, at least one."""
@@ -83,6 +86,8 @@ def evaluate(
         Stopped: if `should_stop` returns True.
     """
     tally = _Tally(environments, episodes, on_episode)
+    if environments.info_names:  # nothing of an evaluation before this one
+        environments.measure_infos(environments.info_names)
     drawing = Drawing(distribution, np.random.default_rng(seed), environments.num_envs)
     observations = environments.reset(seed)
     remembered: EpisodeMemory | None = None
@@ -100,7 +105,8 @@ def evaluate(
         if remembered is not None:
             remembered.after(ends, environments.restarted)
         tally.add(rewards, ends)
-    return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents))
+    infos = metrics_of([environments.take_infos()]) if environments.info_names else {}
+    return Evaluation(tuple(tally.returns), tuple(tally.lengths), tuple(tally.agents), infos)
 
 
 def made_for(
@@ -114,7 +120,9 @@ def made_for(
     environments = make_environments(source, num_envs, options, own_number=own_number)
     try:
         require_spaces_of(agent, environments)
-    except EnvError:
+        if options.info_metrics:
+            environments.measure_infos(options.info_metrics)
+    except (EnvError, ConfigurationError):
         environments.close()
         raise
     return environments

@@ -18,7 +18,7 @@ from hybridppo.run_directory.lines import finite
 from hybridppo.runners.evaluators.during import EvaluationDuringTraining
 from hybridppo.runners.rescue import rescuing
 from hybridppo.runners.samplers.base import BaseSampler
-from hybridppo.runners.turns import Ahead, ByTurns
+from hybridppo.runners.turns import turns_of
 from hybridppo.runners.workers.transport import WorkerLostError
 from hybridppo.system.figures import shown_return
 from hybridppo.system.interruption import Interruption, Stopped, stoppable
@@ -71,7 +71,7 @@ class Runner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.agent, self.sampler, self.placement = agent, sampler, placement
-        self._turns = (Ahead if placement.max_lag > 0 else ByTurns)(agent, sampler, placement)
+        self._turns = turns_of(agent, sampler, placement)
         self.total_steps, self.total_episodes = total_steps, total_episodes
         self.iteration = 0
         self.seconds = 0.0
@@ -95,7 +95,7 @@ class Runner:
         """Functions that add metrics at the end of an iteration."""
         self._steps_learned = self._episodes_learned = 0
         self._number, self._numbered = -1, (-1, -1, False)
-        self._rollout: Rollout | None = None
+        self._rollout: Any = None
 
     def run(self) -> Metrics:
         """Train until `total_steps` or a stop; return the metrics of the last iteration."""
@@ -246,6 +246,7 @@ class Runner:
             "policy_lag": lag,
             **seconds,
             "seconds_other": start - before,
+            **self.sampler.metrics(),
             "publishes": counters.publishes,
             "bytes_copied": counters.bytes_copied,
             **{name: value for measure in self.measures for name, value in measure().items()},
@@ -267,7 +268,7 @@ class Runner:
         if self.run_directory is None:
             return
         self.sampler.pause()
-        tensors, agent_state = self.agent.state()
+        tensors, agent_state = self._agent_state()
         parts = {"sampler": self.sampler.state(), "placement": self.placement.state(), "runner": self.state()}
         for part, (of_part, _) in parts.items():
             tensors |= {f"{part}.{name}": tensor for name, tensor in of_part.items()}
@@ -284,6 +285,14 @@ class Runner:
         if self.saved and is_new:
             with rescuing(self):
                 self._callbacks.checkpoint(folder)
+
+    def _agent_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """That of the agent, with what it carries on for every environment."""
+        return self.agent.state()
+
+    def _rollout_tensors(self) -> dict[str, Tensor]:
+        """Those of the rollout that it was learning from; none without one."""
+        return self._rollout.tensors() if self._rollout is not None else {}
 
     @property
     def number(self) -> int:
@@ -308,7 +317,7 @@ class Runner:
             "episodes_learned": self._episodes_learned,
             "version": self._rollout.version if self._rollout is not None else None,
         }
-        return self._rollout.tensors() if self._rollout is not None else {}, state
+        return self._rollout_tensors(), state
 
     def _done(self) -> tuple[int, int, bool]:
         """Identifies a state of the loop."""
@@ -334,8 +343,9 @@ class Runner:
         self._number, self._steps_learned = whole(loop, "number"), whole(loop, "steps_learned")
         self._episodes_learned = whole(loop, "episodes_learned")
         if loop["version"] is not None:
-            self._rollout = Rollout(**of("runner"), version=whole(loop, "version"))
-            self.sampler.check(self._rollout)
+            rollout = Rollout(**of("runner"), version=whole(loop, "version"))
+            self.sampler.check(rollout)
+            self._rollout = self.sampler.own_parts(rollout)
         if "placement" in state:
             self.placement.load_state(of("placement"), state["placement"])
         if self._evaluation is not None:

@@ -264,7 +264,7 @@ def test_tests_that_are_killed_leave_no_trainer_behind(how: str, tmp_path: Path)
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory as Linux counts it")
 def test_a_short_soak_grows_nothing(tmp_path: Path) -> None:
     soak = runpy.run_path(str(ROOT / "scripts" / "soak.py"))
-    result = soak["soak"](30, 15, "cpu", tmp_path / "run")
+    result = soak["soak"](20, 10, "cpu", tmp_path / "run")
     assert soak["is_steady"](result), result
 
 

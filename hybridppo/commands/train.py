@@ -38,7 +38,7 @@ class Train(Command):
     """Train an agent in a gymnasium environment."""
 
     env_id: EnvId
-    """The environment, as registered with gymnasium."""
+    """The environment: an id, as registered with gymnasium, or a function that makes one, as module:function."""
     agent: AgentName = "ppo"
     """What learns. Its settings are flags: --agent td3 --help shows those of TD3."""
     options: Annotated[RunOptions, tyro.conf.arg(name="")] = field(

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from hybridppo.interfaces import SamplingActor
 from hybridppo.networks.actors import StateDependentActor, exploring_actor_of
 from hybridppo.networks.forms import actor_form, arrays_of, cell_of
+from hybridppo.networks.numpy_forms.form import NumpyPoliciesActor
+from hybridppo.networks.of_policies import PoliciesActor
 
 if TYPE_CHECKING:
     from hybridppo.placements.crossing import Crossing
@@ -23,6 +25,10 @@ def sampling_actor(network: nn.Module, crossing: "Crossing", version: int) -> Sa
         arrays = arrays_of(network)
         if all(array.device.type == "cpu" for array in arrays):
             return form.actor([array.numpy() for array in arrays], version)
+    if isinstance(network, PoliciesActor) and any(map(cell_of, network.actors)):
+        actors = [sampling_actor(actor, crossing, version) for actor in network.actors]
+        state_sizes = [0 if (cell := cell_of(actor)) is None else cell.state_size for actor in network.actors]
+        return NumpyPoliciesActor(actors, network.agents, network.sizes, (), version, state_sizes)
     return torch_actor(network, crossing, version)
 
 

@@ -257,7 +257,13 @@ def _line(moment: Moment, evaluation: Evaluation, agent: Agent) -> dict[str, Any
         "returns": list(evaluation.returns),
         "lengths": list(evaluation.lengths),
         **returns_by_policy(agent, evaluation),
+        **_infos(evaluation),
     }
+
+
+def _infos(evaluation: Evaluation) -> Metrics:
+    """The means of `info_metrics`, by the names of an evaluation's metrics."""
+    return {f"evaluation_{name}": value for name, value in evaluation.infos.items()}
 
 
 def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Trained) -> Metrics:
@@ -270,6 +276,7 @@ def _summary(results: list[tuple[Moment | None, Evaluation]], runner: Trained) -
         "evaluation_return_std": evaluation.return_std,
         "evaluation_env_steps": runner.steps_learned if moment is None else moment.env_steps,
         **returns_by_policy(runner.agent, evaluation),
+        **_infos(evaluation),
     }
 
 

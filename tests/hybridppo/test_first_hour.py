@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ import pytest
 import torch
 from ppo_settings import ppo_config
 from processes import run_python
+from selection import only_by_default
 from toy_environments import IdentityDiscrete
 
 import hybridppo
@@ -186,8 +188,10 @@ def kept_id() -> Iterator[str]:
     del gym.registry["Kept-v0"]
 
 
-@pytest.mark.parametrize("registered", [True, False])
-@pytest.mark.parametrize("what", UNHELD)
+@pytest.mark.parametrize(
+    ("what", "registered"),
+    only_by_default([*(f"{what}, True" for what in UNHELD), "a function, False"], product(UNHELD, (True, False))),
+)
 def test_arguments_that_no_file_can_hold(
     what: str, registered: bool, kept_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,6 +57,8 @@ MAX_BYTES = 2**26
 """The largest description of one environment in bytes: an environment that stores its whole past is refused."""
 KNOWN_PACKAGES = ("gymnasium", "hybridppo", "minigrid", "minatar", "pettingzoo", "mpe2")
 """Packages whose objects are described like environments."""
+DRAWING = ("Surface", "Font", "Clock")
+"""Classes of pygame that objects of these packages only draw with: they have nothing of the state."""
 OF_FORMAT_1 = ("state_dict", "load_state_dict")
 """The former names of `get_state` and `set_state`."""
 REMEDY = "give {owner} get_state() and set_state(state) (docs/environments.md, Resumed exactly)"
@@ -207,7 +209,8 @@ class Walk:
         for name, of in vars(value).items():
             path = attribute_path(value, name)
             with self._shared.stopwatch.charging(path):
-                found.append([name, self._node(of, f"{place}.{name}", path)])
+                node = {"constant": class_name(of)} if _draws(value, of) else self._node(of, f"{place}.{name}", path)
+                found.append([name, node])
         return found
 
     def _own_state(self, value: Any, place: str) -> Node:
@@ -314,6 +317,13 @@ class Walk:
         if place in self._same:
             return [name, {"same": self._same[place]}]
         return [name, self._without_the_same(node, place)]
+
+
+def _draws(owner: object, value: object) -> bool:
+    """Whether an attribute is what an object of a known package draws with."""
+    kind = type(value)
+    package, of_owner = (str(each.__module__).partition(".")[0] for each in (kind, type(owner)))
+    return package == "pygame" and kind.__name__ in DRAWING and of_owner in KNOWN_PACKAGES
 
 
 def is_known(value: object) -> bool:

@@ -24,7 +24,6 @@ from hybridppo import (
     EnvError,
     Migrating,
     Mirrored,
-    MultiLearner,
     OutOfMemoryError,
     SingleLearnerCoarse,
 )
@@ -249,10 +248,9 @@ def test_policies_train_while_the_next_rollout_is_sampled(tmp_path: Path) -> Non
         ({"policy_of": lambda name: "wolf"}, "for each kind of agents, wolf, got hunter, prey"),
         ({"configs": {**CONFIGS, "prey": 3}}, r"a PPOConfig for each policy .*; config\['prey'\] is 3"),
         ({"configs": {**CONFIGS, "a/b": CONFIGS["prey"]}}, "without dots and slashes, got 'a/b'"),
-        ({"configs": {**CONFIGS, "prey": ppo_config(recurrent="lstm")}}, "recurrent cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(use_sde=True)}}, "use_sde cannot be had"),
         ({"configs": {**CONFIGS, "prey": ppo_config(num_envs=5)}}, "num_envs must be the same"),
-        ({"distribution": MultiLearner(2)}, "PPO only"),
+        ({"distribution": "central:2"}, "PPO only"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -417,8 +415,7 @@ def test_what_loads_and_evaluates_one_policy_does_several(never_stopped: Any, tm
     actions = loaded.act({"hunter_0": observation, "prey_2": observation})
     expected = {"hunter_0": agent.agents["hunter"], "prey_2": agent.agents["prey"]}
     assert actions == {name: own.act(observation) for name, own in expected.items()}
-    with pytest.raises(EnvError, match="no memory"):
-        loaded.act({}, state=None)
+    assert loaded.act({"hunter_0": observation}, state=None) == ({"hunter_0": actions["hunter_0"]}, {"hunter_0": None})
 
 
 def test_policies_start_from_others(never_stopped: Any) -> None:

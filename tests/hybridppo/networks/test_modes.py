@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import hybridppo
 from hybridppo import DDPG, PPO, TD3, ConfigurationError, DDPGConfig, Migrating, Mirrored, SingleDevice, TD3Config
-from hybridppo.agents.ppo.loop import Exchange
+from hybridppo.distribution.dividing import require_shareable
 from hybridppo.environments.making import make_environments
 from hybridppo.environments.options import EnvironmentOptions
 from hybridppo.networks.modes import depend_on_training
@@ -202,10 +202,8 @@ def test_recording_a_step_changes_no_statistics() -> None:
 
 
 def test_several_learners_are_refused() -> None:
-    agent = own_agent()
-    agent.share(Exchange)
     with pytest.raises(ConfigurationError, match=r"dropout, batch normalisation.*nn\.LayerNorm"):
-        agent.update(rollout_of(own_agent()))
+        require_shareable(own_agent())
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=marks_of(kind)) for kind in KINDS])

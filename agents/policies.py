@@ -277,7 +277,14 @@ class Policies:
         """Fresh agents of the same spaces."""
         return Policies(self.observation_space, self.action_space, config, seed=seed)
 
-    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Any = NO_STATE,
+        batch: bool = False,
+    ) -> Any:
         """The actions of the agents that are there, by their names.
 
         Args:
@@ -285,11 +292,15 @@ class Policies:
             deterministic: as for an agent's own `act`.
             action_mask: what each is allowed, by its name, if masks were trained with.
             state: there is none: policies have no memory.
+            batch: whether there is a batch of observations, and of masks, for each.
         """
         masks = {} if action_mask is None else action_mask
         if state is not NO_STATE:
             raise EnvError("several policies have no memory: leave state=... out")
-        return {name: self.agent_of(name).act(own, deterministic, masks.get(name)) for name, own in observation.items()}
+        return {
+            name: self.agent_of(name).act(own, deterministic, masks.get(name), batch=batch)
+            for name, own in observation.items()
+        }
 
     def agent_of(self, name: str) -> PPO:
         """Whose policy an agent of an environment has, by its name."""

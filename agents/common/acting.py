@@ -1,4 +1,4 @@
-"""What an agent's `act` is given: an observation, a mask, a state."""
+"""What an agent's `act` is given: observations, masks, states; one of each, or a batch."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from hybridppo.errors import BadValueError, EnvError, shown
@@ -13,45 +14,82 @@ from hybridppo.placements.acting import TorchActor, TorchRecurrentActor
 from hybridppo.spaces.base import Distribution
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
+from hybridppo.spaces.registry import first_of, kind_of
 from hybridppo.spaces.state_dependent import Drawing
 
 NO_STATE: Any = object()
 """Where no state is passed."""
 
 
-def row_of(observation: Any, action_mask: Any, space: gym.Space[Any], encode: ObservationEncoder) -> NDArray[Any]:
-    """An observation and its mask as the actor takes it, `[1, *row]`.
+def rows_of(
+    observation: Any, action_mask: Any, space: gym.Space[Any], encode: ObservationEncoder, batch: bool
+) -> NDArray[Any]:
+    """An observation and its mask as the actor takes them, `[1, *row]`; a batch of them, `[N, *row]`.
 
     Raises:
-        EnvError: where either is not what the agent takes.
+        EnvError: if they are not what the agent takes.
     """
     if not isinstance(space, MaskedObservation):
         if action_mask is not None:
             raise EnvError("action_mask was given to an agent that was trained without masks: leave it out")
-        if encode.frames is not None and np.shape(observation) != space.shape:
-            number = encode.frames.num_frames
-            raise EnvError(
-                f"this agent acts on stacks of {number} observations, of shape {space.shape}, got one of shape "
-                f"{np.shape(observation)}: let hybridppo.FrameStack(env, {number}) give them"
-            )
         if encode.is_array:
-            return encode(np.asarray(observation)[None])
-        try:
+            array = np.asarray(observation)
+            _check_shape(array.shape, space, encode, batch)
+            return encode(array if batch else array[None])
+    try:
+        if isinstance(space, MaskedObservation):
+            return _masked_rows(observation, action_mask, space, batch)
+        if not batch:
             return encode.one(observation)[None]
-        except BadValueError as error:
-            raise EnvError(f"the agent cannot act: {error}") from None
+        encode.check_shapes(observation, _length(encode.values(observation)[0]))
+        return encode(observation)
+    except BadValueError as error:
+        raise EnvError(f"the agent cannot act: {error}") from None
+
+
+def _check_shape(shape: tuple[int, ...], space: gym.Space[Any], encode: ObservationEncoder, batch: bool) -> None:
+    """Refuse an array of another shape than an observation, or a batch of them, has."""
+    expected = tuple(space.shape or ())
+    if encode.frames is not None and shape[int(batch) :] != expected:
+        number = encode.frames.num_frames
+        raise EnvError(
+            f"this agent acts on stacks of {number} observations, of shape {expected}, got one of shape "
+            f"{shape[int(batch) :]}: let hybridppo.FrameStack(env, {number}) give them"
+        )
+    if batch and (len(shape) != len(expected) + 1 or shape[1:] != expected or not shape[0]):
+        raise EnvError(f"a batch of observations must be of shape {('N', *expected)}, and is of shape {shape}")
+    if not batch and int(np.prod(shape)) != int(np.prod(expected)):
+        raise EnvError(
+            f"an observation must be of shape {expected}, and is of shape {shape} (batch=True is for several)"
+        )
+
+
+def _length(values: Any) -> int:
+    """How many observations a batch has."""
+    shape = np.shape(values)
+    if not shape or not shape[0]:
+        raise BadValueError(f"a batch of observations needs an axis for them, got {shown(values)}")
+    return int(shape[0])
+
+
+def _masked_rows(observation: Any, action_mask: Any, space: MaskedObservation, batch: bool) -> NDArray[Any]:
+    """Rows `[N, *row]` of observations with their masks.
+
+    Raises:
+        BadValueError: if they are not of their spaces.
+        EnvError: if a mask is missing or allows nothing.
+    """
     needs = "this agent takes an action that a mask allows: pass action_mask=info['action_mask'], which allows at "
     if action_mask is None:
         raise EnvError(f"{needs}least one, got None")
-    try:
-        row = space.row(observation, action_mask)
-    except BadValueError as error:
-        raise EnvError(f"the agent cannot act: {error}") from None
-    try:
-        space.require_allowed(row)
-    except BadValueError:
-        raise EnvError(f"{needs}least one, got {shown(action_mask)}") from None
-    return row[None]
+    masks = list(action_mask) if batch else [action_mask]
+    rows = space.rows(observation, masks) if batch else space.row(observation, action_mask)[None]
+    for row, mask in zip(rows, masks, strict=True):
+        try:
+            space.require_allowed(row)
+        except BadValueError:
+            raise EnvError(f"{needs}least one, got {shown(mask)}") from None
+    return rows
 
 
 class OwnParts:
@@ -64,36 +102,46 @@ class OwnParts:
 
     def __init__(self, space: gym.Space[Any], keys: Sequence[str]) -> None:
         space = space.observation if isinstance(space, MaskedObservation) else space
-        any_space = deepcopy(space)
-        any_space.seed(0)
-        whole: Any = any_space.sample()
+        self._space: Any = deepcopy(space)
+        self._space.seed(0)
+        whole: Any = self._space.sample()
         self._is_dict = isinstance(whole, dict)
-        self._others = dict(whole) if self._is_dict else dict(enumerate(whole))
+        self._whole = whole
         """What stands for the parts that nobody looks at."""
-        self._needed = [key for key in self._others if str(key) in keys]
+        self._needed = [key for key in self._parts_of(whole) if str(key) in keys]
 
-    def completed(self, observation: Any) -> Any:
-        """A whole observation.
+    def completed(self, observation: Any, batch: bool) -> Any:
+        """A whole observation, or a batch of them.
 
         Raises:
             EnvError: if it lacks a part that is needed.
         """
-        given = observation if isinstance(observation, Mapping) else dict(enumerate(observation))
+        given = self._parts_of(observation)
         missing = [key for key in self._needed if key not in given]
         if missing:
             raise EnvError(
                 f"this agent acts on the parts {', '.join(map(str, self._needed))} of an observation (actor_keys), and "
                 f"{shown(observation)} has no {missing[0]!r}"
             )
-        whole = {**self._others, **{key: given[key] for key in self._needed}}
-        return whole if self._is_dict else tuple(whole.values())
+        whole = self._whole
+        if batch:
+            first = self._needed[0]
+            number = _length(kind_of(self._space[first]).values(given[first])[0])
+            empty: Any = create_empty_array(self._space, number)
+            whole = concatenate(self._space, [whole] * number, empty)
+        parts = {**self._parts_of(whole), **{key: given[key] for key in self._needed}}
+        return parts if self._is_dict else tuple(parts.values())
+
+    @staticmethod
+    def _parts_of(observation: Any) -> dict[Any, Any]:
+        return dict(observation) if isinstance(observation, Mapping) else dict(enumerate(observation))
 
 
-def remind(actor: TorchActor, state: Any, recurrent: str | None) -> None:
-    """Give an actor the state that was passed to `act`, `NO_STATE` where none was.
+def remind(actor: TorchActor, state: Any, recurrent: str | None, num_rows: int | None) -> None:
+    """Give an actor the state that was passed to `act`, `NO_STATE` if none was; `num_rows` is None but for a batch.
 
     Raises:
-        EnvError: where it is missing, not expected, or not what `act` gave.
+        EnvError: if it is missing, not expected, or not what `act` gave.
     """
     if not isinstance(actor, TorchRecurrentActor):
         if state is not NO_STATE and state is not None:
@@ -104,7 +152,7 @@ def remind(actor: TorchActor, state: Any, recurrent: str | None) -> None:
             f"this agent has a memory (recurrent={recurrent!r}), which act takes and gives: write "
             "`action, state = agent.act(observation, state=state)`, with state=None where an episode starts"
         )
-    shape = (actor.state_size,)
+    shape = (actor.state_size,) if num_rows is None else (num_rows, actor.state_size)
     if state is None:
         state = np.zeros(shape, np.float32)
     given = np.asarray(state)
@@ -113,11 +161,33 @@ def remind(actor: TorchActor, state: Any, recurrent: str | None) -> None:
             f"state must be what the last call of act gave, an array {shape} of float32, or None where an episode "
             f"starts, got {shown(state)}"
         )
-    actor.state = given[None]
+    actor.state = given.reshape(-1, actor.state_size)
 
 
-def chosen(actor: TorchActor, row: NDArray[Any], distribution: Distribution, deterministic: bool) -> NDArray[Any]:
-    """The most probable action for a row `[1, *row]`, or one at random, `[1, *action]`."""
+def chosen(actor: TorchActor, rows: NDArray[Any], distribution: Distribution, deterministic: bool) -> NDArray[Any]:
+    """The most probable actions for rows `[N, *row]`, or random ones, `[N, *action]`."""
     if deterministic:
-        return distribution.mode(actor(row))
-    return Drawing(distribution, np.random.default_rng(), 1).actions(actor, row)
+        return distribution.mode(actor(rows))
+    return Drawing(distribution, np.random.default_rng(), len(rows)).actions(actor, rows)
+
+
+def answer(
+    actions: NDArray[Any], distribution: Distribution, space: gym.Space[Any], actor: TorchActor, state: Any, batch: bool
+) -> Any:
+    """What `act` returns: the action, or the batch of them as vectors of environments take it; with its next state.
+
+    Args:
+        actions: `[N, *action]`.
+        distribution: of the actions.
+        space: of one action.
+        actor: that has acted.
+        state: as it was passed to `act`.
+        batch: whether a batch was asked for.
+    """
+    found = distribution.to_env(actions)
+    found = found if batch else first_of(space)(found)
+    if state is NO_STATE:
+        return found
+    if not isinstance(actor, TorchRecurrentActor):
+        return found, None
+    return found, actor.state if batch else actor.state[0]

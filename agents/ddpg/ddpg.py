@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, remind, row_of
+from hybridppo.agents.common.acting import NO_STATE, answer, chosen, remind, rows_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import Scheduled, ScheduleFunction
 from hybridppo.agents.ddpg.config import SCHEDULABLE, DDPGConfig, TD3Config
@@ -44,7 +44,6 @@ from hybridppo.spaces.deterministic import (
 )
 from hybridppo.spaces.distributions import Distribution
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import first_of
 from hybridppo.system.accelerator import accelerator_of, sent
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
@@ -185,28 +184,32 @@ class DDPG:
         make: Callable[..., DDPG] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
-    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
-        """The action for one observation of the environment, in the form that its `step` takes.
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Any = NO_STATE,
+        batch: bool = False,
+    ) -> Any:
+        """The action for one observation of the environment, in the form that its `step` takes; or a batch of them.
 
         Args:
-            observation: as the environment gives it.
+            observation: as the environment gives it; with `batch`, as gymnasium's vectors give them.
             deterministic: the actor's own action; else with the noise of exploration, by a generator that the operating
                 system seeds.
             action_mask: None; there is nothing to mask.
             state: passed, makes the answer a pair of action and None: the agent has no memory.
+            batch: whether `observation` is a batch. The actions are a batch then, `[N, *shape]`.
 
         Raises:
-            EnvError: where a mask is given, or the observation is none of the space.
+            EnvError: if a mask is given, or the observation is none of the space.
         """
         actor = TorchActor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        remind(actor, state, None)
-        outputs = actor(row_of(observation, action_mask, self.observation_space, self._encode))
-        if deterministic:
-            actions = self.distribution.mode(outputs)
-        else:
-            actions = self.distribution.sample(outputs, self.distribution.draw_noise(np.random.default_rng(), (1,)))
-        action = first_of(self.action_space)(self.distribution.to_env(actions))
-        return action if state is NO_STATE else (action, None)
+        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
+        remind(actor, state, None, None)
+        actions = chosen(actor, rows, self.distribution, deterministic)
+        return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
     def save(self, path: str | Path) -> Path:
         """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hybridppo.agents.common.acting import NO_STATE, OwnParts, chosen, remind, row_of
+from hybridppo.agents.common.acting import NO_STATE, OwnParts, answer, chosen, remind, rows_of
 from hybridppo.agents.common.saving import save_agent
 from hybridppo.agents.common.schedules import ADAPTIVE, AdaptiveRate, Scheduled, ScheduleFunction, with_values
 from hybridppo.agents.ppo.backends import has_gradient_of_the_loss, make_loop, reference
@@ -53,14 +53,13 @@ from hybridppo.networks.modes import depend_on_training, noise_from, require_sam
 from hybridppo.networks.normalization import NormalizedNetwork
 from hybridppo.networks.parameters import FlatParameters
 from hybridppo.networks.precision import float32_products, require
-from hybridppo.placements.acting import TorchRecurrentActor, torch_actor
+from hybridppo.placements.acting import torch_actor
 from hybridppo.placements.crossing import Counters, Crossing
 from hybridppo.rollouts.advantages import AdvantageFunction, gae, next_values, vtrace
 from hybridppo.rollouts.rollout import Rollout
 from hybridppo.spaces.distributions import Distribution, distribution_for
 from hybridppo.spaces.masks import MaskedObservation
 from hybridppo.spaces.observations import ObservationEncoder
-from hybridppo.spaces.registry import first_of
 from hybridppo.spaces.rows import OWN
 from hybridppo.system.interruption import Stopped
 from hybridppo.system.threads import limit_threads
@@ -223,35 +222,43 @@ class PPO:
         make: Callable[..., PPO] = type(self)
         return make(self.observation_space, self.action_space, config, seed=seed, **parts)
 
-    def act(self, observation: Any, deterministic: bool = True, action_mask: Any = None, state: Any = NO_STATE) -> Any:
-        """The action for one observation of the environment, in the form that its `step` takes.
+    def act(
+        self,
+        observation: Any,
+        deterministic: bool = True,
+        action_mask: Any = None,
+        state: Any = NO_STATE,
+        batch: bool = False,
+    ) -> Any:
+        """The action for one observation of the environment, in the form that its `step` takes; or a batch of them.
 
         Args:
-            observation: as the environment gives it; with `actor_keys`, other parts may be missing.
+            observation: as the environment gives it; with `actor_keys`, other parts may be missing. With `batch`, as
+                gymnasium's vectors give them: an array `[N, *shape]`, or a container of arrays.
             deterministic: the most probable action; else one at random, by a generator that the operating system seeds.
             action_mask: what is allowed, as `action_space.sample(mask)` takes it: the environment's
-                `info["action_mask"]`, where the agent was trained with `action_masks=True`.
+                `info["action_mask"]`, if the agent was trained with `action_masks=True`. With `batch`, a sequence that
+                has one for each observation.
             state: what an agent with a memory remembers: None where an episode starts, then what the last call gave.
+                With `batch`, `[N, size]`; zeros in a row start an episode.
+            batch: whether `observation` is a batch. The actions are a batch then, in the same form.
 
         Returns:
             The action; with `state=...`, the action and the next state, which is None of an agent without a memory.
 
         Raises:
-            EnvError: where a mask or a state is missing, not expected, or not what it must be.
+            EnvError: if an observation, a mask or a state is missing, not expected, or not what it must be.
         """
         actor = torch_actor(self.actor, Crossing(self.parameters.values.device, Counters()))
-        remind(actor, state, self.config.recurrent)
         if self.config.actor_parts is not None:
             self._own_parts = self._own_parts or OwnParts(self.observation_space, self.config.actor_parts)
             own = observation if self.config.critic_observes == "own" else {OWN: observation}
-            observation = self._own_parts.completed(own)
-        row = row_of(observation, action_mask, self.observation_space, self._encode)
+            observation = self._own_parts.completed(own, batch)
+        rows = rows_of(observation, action_mask, self.observation_space, self._encode, batch)
+        remind(actor, state, self.config.recurrent, len(rows) if batch else None)
         with float32_products(self.config.precision, self.parameters.values.device):
-            actions = chosen(actor, row, self.distribution, deterministic)
-        action = first_of(self.action_space)(self.distribution.to_env(actions))
-        if state is NO_STATE:
-            return action
-        return action, actor.state[0] if isinstance(actor, TorchRecurrentActor) else None
+            actions = chosen(actor, rows, self.distribution, deterministic)
+        return answer(actions, self.distribution, self.action_space, actor, state, batch)
 
     def save(self, path: str | Path) -> Path:
         """Write the agent to one file, without what only a training needs: `hybridppo.load` gives it back anywhere."""

@@ -144,7 +144,7 @@ def episode_lines(played: "Played") -> list[str]:
 
 @dataclass(frozen=True)
 class Export(Command):
-    """Write a run's policy into a file for other machines: .onnx, or .npz for NumPy alone.
+    """Write a run's policy into a file for other machines: .onnx, .pt2 for torch and C++, or .npz for NumPy alone.
 
     An existing file of that name is replaced once the new one is whole. The module numpy_policy.py, which reads .npz,
     is written beside it; another file of that name is not replaced.
@@ -153,10 +153,10 @@ class Export(Command):
     run_dir: RunDir
     """The run's folder."""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The file to write, .onnx or .npz."""
+    """The file to write: .onnx, .pt2 or .npz."""
     checkpoint: WhichCheckpoint = "latest"
     """The latest checkpoint, or the best."""
-    check_steps: int = 200
+    check_steps: int = 1000
     """Number of observations on which the file is compared with the agent; 0 for none."""
     policy: str | None = None
     """Which policy, by its name, if the run has several."""

@@ -1,4 +1,4 @@
-"""Environments whose observations say which actions are allowed."""
+"""Environments with action masks in their observations."""
 
 from collections.abc import Mapping
 from typing import Any, cast
@@ -15,16 +15,16 @@ Array = NDArray[Any]
 
 
 MASK = "action_mask"
-"""What PettingZoo's classic games call the part of an observation that says what is allowed."""
+"""The key of the mask in observations of PettingZoo's classic games."""
 
 
 def has_mask(space: gym.Space[Any]) -> bool:
-    """Whether an observation space has a part that says which actions are allowed."""
+    """Whether an observation space has a mask part."""
     return isinstance(space, gym.spaces.Dict) and MASK in space.spaces and len(space.spaces) > 1
 
 
 def without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space without that part; of a single other part, the part itself."""
+    """The space without its mask part; if only one part is left, the space of that part."""
     if not has_mask(space):
         return space
     others = {key: part for key, part in cast("gym.spaces.Dict", space).spaces.items() if key != MASK}
@@ -32,22 +32,24 @@ def without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
 
 
 def mask_apart(observation: Any) -> tuple[Any, dict[str, Any]]:
-    """An observation of such a space without its mask, and an info that has it.
+    """Split an observation with a mask part into the observation without it, and an info with the mask.
 
     Raises:
         BadValueError: if it has no mask.
     """
     if not isinstance(observation, Mapping) or MASK not in observation:
         raise BadValueError(f"its observation has no part {MASK!r}, as its space has: {shown(observation)}")
-    others = {key: part for key, part in observation.items() if key != MASK}
-    return (next(iter(others.values())) if len(others) == 1 else others), {MASK: observation[MASK]}
+    info = {MASK: observation[MASK]}
+    if len(observation) == 2:
+        return next(part for key, part in observation.items() if key != MASK), info
+    return {key: part for key, part in observation.items() if key != MASK}, info
 
 
 class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment with the mask that it gives in `info["action_mask"]` as a part of its observations.
+    """Adds the mask in `info["action_mask"]` to an environment's observations.
 
     Raises:
-        EnvError: where there is nothing to choose in its actions, for choices alone can be masked.
+        EnvError: if its actions have no choices, since only choices can be masked.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]") -> None:
@@ -60,11 +62,11 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         """The row of the first observation.
 
         Raises:
-            BadValueError: where it has no mask of its actions, or one that allows none.
+            BadValueError: if the info has no mask, or a mask that allows no action.
         """
         result: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
-            return cast("tuple[Any, dict[str, Any]]", result)  # which is refused as it would be without masks
+            return cast("tuple[Any, dict[str, Any]]", result)  # refused later, as without masks
         observation, info = result
         if not self._has_begun:
             self._has_begun = True
@@ -75,7 +77,7 @@ class MaskInObservation(gym.Wrapper[Any, Any, Any, Any]):
         """The row of the next observation.
 
         Raises:
-            BadValueError: likewise, but where the episode has ended: nothing is to be done there.
+            BadValueError: as for `reset`, unless the episode has ended.
         """
         result: Any = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
@@ -89,12 +91,21 @@ def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended:
     """The row of an observation and of the mask in its info.
 
     Raises:
-        BadValueError: where there is no mask of its actions, or one that allows none, and its episode has not ended.
+        BadValueError: if the info has no mask, or the mask allows no action although the episode has not ended.
     """
-    mask = info.get("action_mask") if isinstance(info, dict) else None
+    return space.joined(observation, mask_row(space, info, has_ended))
+
+
+def mask_row(space: MaskedObservation, info: Any, has_ended: bool = False) -> Array:
+    """The numbers of the mask in an info; zeros if there is none and the episode has ended.
+
+    Raises:
+        BadValueError: as `masked_row`.
+    """
+    mask = info.get(MASK) if isinstance(info, dict) else None
     if mask is None and has_ended:
-        return space.row_without_choice(observation)
-    if mask is None and isinstance(info, dict) and "action_mask" in info:
+        return np.zeros(space.num_actions, np.float32)
+    if mask is None and isinstance(info, dict) and MASK in info:
         raise BadValueError(
             "its info['action_mask'] is None: give one that allows everything if nothing is forbidden, or leave "
             "action_masks out"
@@ -104,7 +115,7 @@ def masked_row(space: MaskedObservation, observation: Any, info: Any, has_ended:
             f"its info has no 'action_mask' ({f'it has {sorted(map(str, info))}' if info else 'it is empty'}): put "
             "it there, or leave action_masks out"
         )
-    row = space.row(observation, mask)
+    row = space.mask_row(mask)
     if not has_ended:
-        space.require_allowed(row)
+        space.require_choice(row)
     return row

@@ -1,7 +1,7 @@
-"""What environments return, checked: shapes, types, bounds, and that numbers are finite.
+"""Checks of what environments return: shapes, types, bounds, and finite numbers.
 
-Whether numbers are finite is asked at every step, so it takes one dot product (`finite_test`, a quarter of a
-microsecond); the other checks are made on the first reset and the first step.
+The check for finite numbers runs at every step, as one dot product (`finite_test`, 0.25 microseconds). The other checks
+run on the first reset and the first step.
 """
 
 import traceback
@@ -22,15 +22,15 @@ TRUTHS = (bool, np.bool_)
 
 
 def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True) -> tuple[Any, float, bool, bool, Any]:
-    """What `step` returned, cast where nothing is lost by it; within the bounds of its space, if so asked.
+    """The result of `step`, cast if that loses nothing; `bounds` also checks the bounds of the space.
 
     Raises:
-        BadValueError: where it is no observation of the space, number, two flags, and infos.
+        BadValueError: if it is not an observation of the space, a number, two flags, and infos.
     """
     if not isinstance(result, tuple) or len(result) != 5:
         size = f" of {len(result)}" if isinstance(result, tuple) else ""
         raise BadValueError(
-            f"its step returned a {type(result).__name__}{size}, and not the five of gymnasium.Env.step: "
+            f"its step returned a {type(result).__name__}{size} instead of the five values of gymnasium.Env.step: "
             "observation, reward, terminated, truncated, info"
         )
     observation, reward, terminated, truncated, info = result
@@ -41,7 +41,7 @@ def checked_step(encode: ObservationEncoder, result: Any, *, bounds: bool = True
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """A flag that an environment gave, perhaps as a number.
+    """A flag of an environment, which may be a number.
 
     Raises:
         BadValueError: if it is neither true nor false.
@@ -52,7 +52,7 @@ def as_flag(name: str, value: Any) -> bool:
 
 
 def as_truth(name: str, values: Array) -> Array:
-    """An array of flags that may be numbers, as truths.
+    """An array of flags, which may be numbers, as booleans.
 
     Raises:
         BadValueError: if one is neither 0 nor 1.
@@ -67,7 +67,7 @@ def as_truth(name: str, values: Array) -> Array:
 
 
 def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
-    """Whether a step that was checked needs no casting, so that those like it can be taken as they are."""
+    """Whether a checked step needs no cast, so that later steps are used unchanged."""
     observation, reward, terminated, truncated, _ = result
     of_space = not encode.is_array or (
         isinstance(observation, np.ndarray)
@@ -79,10 +79,10 @@ def is_plain(encode: ObservationEncoder, result: tuple[Any, ...]) -> bool:
 
 
 def check_vector_observations(encode: ObservationEncoder, num_envs: int, observations: Any) -> None:
-    """Refuse what a vector environment returned as the observations of its `num_envs` environments.
+    """Refuse invalid observations of a vector of `num_envs` environments.
 
     Raises:
-        BadValueError: naming the environment where one of them is wrong.
+        BadValueError: naming the environment.
     """
     encode.check_shapes(observations, num_envs)
     for i, observation in enumerate(encode.each(observations)):
@@ -93,7 +93,7 @@ def check_vector_observations(encode: ObservationEncoder, num_envs: int, observa
 
 
 def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) -> None:
-    """Likewise, for what a vector environment's first `step` returned."""
+    """Refuse an invalid result of a vector environment's first `step`."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise BadValueError(f"step must return five values, as gymnasium.vector.VectorEnv does, not {shown(result)}")
     observations, *arrays, _ = result
@@ -105,7 +105,7 @@ def check_vector_step(encode: ObservationEncoder, num_envs: int, result: Any) ->
 
 
 def describe_error(error: Exception) -> str:
-    """An environment's error, with its traceback from the environment's own frames on."""
+    """An environment's error, with the part of its traceback that lies in the environment."""
     if isinstance(error, BadValueError):
         return str(error)
     frames = error.__traceback__ and error.__traceback__.tb_next
@@ -114,7 +114,7 @@ def describe_error(error: Exception) -> str:
 
 
 def describe_action(action: Any) -> str:
-    """An action, or those of a vector, in one line."""
+    """An action, or the actions of a vector, in one line."""
     return shown(_plain(action))
 
 
@@ -125,10 +125,10 @@ def _plain(action: Any) -> Any:
 
 
 def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, num_envs: int) -> None:
-    """Refuse environments of one vector that differ in a space.
+    """Refuse environments of one vector with different spaces.
 
     Raises:
-        EnvError: naming both, and the space.
+        EnvError: naming both environments and the space.
     """
     for name in ("observation", "action"):
         space, other = (getattr(environment, f"{name}_space") for environment in (ours, theirs))
@@ -142,16 +142,16 @@ def require_same_spaces(ours: Any, theirs: Any, our_name: str, their_name: str, 
 def require_spaces_of(
     agent: Any, environment: Any, *, masks_apart: bool = False, error: type[HybridPPOError] = EnvError
 ) -> None:
-    """Refuse an environment whose spaces are not those that an agent was trained in.
+    """Refuse an environment whose spaces differ from those of training.
 
     Args:
-        agent: has an `observation_space` and an `action_space`, as the settings of a run do.
-        environment: likewise.
-        masks_apart: whether action masks are not in its observations, but in its infos.
-        error: what to raise.
+        agent: an object with `observation_space` and `action_space`, such as the settings of a run.
+        environment: an object with the same attributes.
+        masks_apart: whether action masks are in infos instead of observations.
+        error: the type of error to raise.
 
     Raises:
-        error: naming each space that differs, as it was and as it is.
+        error: naming each space that differs, before and now.
     """
     differences = []
     for name in ("observation_space", "action_space"):

@@ -37,7 +37,7 @@ class CompiledEnvironments(Environments):
         num_threads: among how many they are divided; it changes no bit.
 
     Raises:
-        EnvError: where they cannot be compiled.
+        EnvError: if they cannot be compiled.
     """
 
     is_compiled = True
@@ -120,7 +120,7 @@ class CompiledEnvironments(Environments):
         as no bit depends on it.
 
         Raises:
-            EnvError: where the environment's own functions raise.
+            EnvError: if the environment's own functions raise.
         """
         with self.failing(when):
             begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Environments of EnvPool, whose own pool of threads in C++ steps them: ids like `envpool/Pong-v5`.
+"""Environments of EnvPool, which steps them by threads in C++: ids like `envpool/Pong-v5`.
 
-The pool is used synchronously. Asynchronously, it gives the environments that happen to be ready first, so that a
-rollout, and with it what is learned, would depend on the stopwatch and not on the seed alone.
+The pool is used synchronously. Asynchronously, it returns the environments that are ready first, so that a rollout
+would depend on timing and not on the seed alone.
 """
 
 from typing import Any
@@ -20,18 +20,18 @@ _SEEDS = 2**31 - 1
 
 
 class EnvPool(NextStepEnvironments):
-    """`num_envs` of one kind, each seeded by itself.
+    """`num_envs` equal environments, each with its own seed.
 
     Args:
         env_id: like `envpool/Pong-v5`.
-        num_envs: how many.
-        first: the number of the first among those of the run, for messages.
-        episodic_life: of an Atari game, whether the loss of a life ends an episode.
-        threads: that step them; 0 for as many as there are cores.
+        num_envs: number of environments.
+        first: number of the first environment among those of the run, for messages.
+        episodic_life: whether the loss of a life ends an episode of an Atari game.
+        threads: threads that step the environments; 0 for one per core.
 
     Raises:
-        EnvError: where EnvPool has no such environment.
-        ConfigurationError: for `episodic_life` of what is no Atari game.
+        EnvError: if EnvPool has no such environment.
+        ConfigurationError: for `episodic_life` without an Atari game.
     """
 
     def __init__(
@@ -43,12 +43,12 @@ class EnvPool(NextStepEnvironments):
 
 
 def one_of_pool(env_id: str, episodic_life: bool = False) -> OneOfVector:
-    """One of them, as an environment by itself."""
+    """One environment of a pool as a single environment."""
     return OneOfVector(SeededPool(env_id, 1, episodic_life, threads=1), AutoresetMode.NEXT_STEP)
 
 
 def is_atari(env_id: str) -> bool:
-    """Whether it is an Atari game."""
+    """Whether an id is an Atari game."""
     return _is_atari(_spec(env_id))
 
 
@@ -71,7 +71,7 @@ def _spec(env_id: str) -> Any:
 
 
 class SeededPool(VectorEnv[Any, Any, Any]):
-    """A pool that is made when it is reset: EnvPool takes its seed only then."""
+    """A pool that is made at its reset, since EnvPool takes the seed when it is made."""
 
     def __init__(self, env_id: str, num_envs: int, episodic_life: bool, threads: int) -> None:
         self._name, spec = env_id.removeprefix(PREFIX), _spec(env_id)
@@ -83,12 +83,12 @@ class SeededPool(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.is_atari = _is_atari(spec)
         if episodic_life and not self.is_atari:
-            raise ConfigurationError(f"episodic_life=True is for Atari games, and {env_id!r} is none: leave it out")
+            raise ConfigurationError(f"episodic_life=True is for Atari games, and {env_id!r} is not one: leave it out")
         self._options = {"num_threads": threads, **({"episodic_life": episodic_life} if self.is_atari else {})}
         self._pool: Any = None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
-        """Make the pool anew where a seed is given: the `i`-th environment's is `seed + i`."""
+        """Make the pool again if a seed is given; the `i`-th environment gets `seed + i`."""
         import envpool
 
         if seed is not None or self._pool is None:

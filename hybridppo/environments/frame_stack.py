@@ -1,4 +1,4 @@
-"""Environments whose observations are the last few of their episode."""
+"""Environments that stack the last observations of an episode."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,16 +11,17 @@ from hybridppo.spaces.frames import StackedFrames, num_frames_of
 
 
 class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
-    """An environment that gives its last observations in one, the oldest first, as `train(frame_stack=4)` has it.
+    """Stacks an environment's last observations, oldest first, as `train(frame_stack=4)` does.
 
-    At an episode's start, it is the first one over and over. An agent that was trained so acts on what this gives.
+    At the start of an episode, the stack repeats the first observation. An agent trained with `frame_stack` acts on
+    these observations.
 
     Args:
-        env: whose observations are of a `Box`.
-        num_frames: how many.
+        env: an environment with observations of a `Box`.
+        num_frames: observations in a stack.
 
     Raises:
-        EnvError: where they are of another space.
+        EnvError: if the observation space is not a `Box`.
     """
 
     def __init__(self, env: "gym.Env[Any, Any]", num_frames: int) -> None:
@@ -30,14 +31,14 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         self._stack = np.zeros(self._space.shape, self._space.dtype)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The first observation over and over.
+        """The first observation, repeated.
 
         Raises:
-            BadValueError: where it is not of the shape of its space.
+            BadValueError: if its shape is not that of its space.
         """
         result: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
-            return cast("tuple[Any, dict[str, Any]]", result)  # which is refused as it would be without stacks
+            return cast("tuple[Any, dict[str, Any]]", result)  # refused later, as without stacks
         observation, info = result
         self._stack = self._space.stack([self._checked(observation)] * self._space.num_frames)
         return self._stack.copy(), info
@@ -46,7 +47,7 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         """The last observations.
 
         Raises:
-            BadValueError: likewise.
+            BadValueError: as for `reset`.
         """
         result: Any = self.env.step(action)
         if not isinstance(result, tuple) or len(result) != 5:
@@ -66,6 +67,6 @@ class FrameStack(gym.Wrapper[Any, Any, Any, Any]):
 
 
 def stacked(make: Callable[[], Any], num_frames: int) -> Any:
-    """An environment that gives stacks, also where it does by itself."""
+    """An environment with stacked observations; it may have stacked them already."""
     made = make()
     return made if num_frames_of(made.observation_space) == num_frames else FrameStack(made, num_frames)

@@ -1,7 +1,7 @@
 """Environments in JAX: Brax's and MuJoCo Playground's, whose arrays become torch tensors through DLPack.
 
-Nothing is copied on the way: both libraries see the same memory. jax, brax and mujoco_playground are imported where an
-environment is made, and not before.
+Both libraries use the same memory, so nothing is copied. jax, brax and mujoco_playground are imported when an
+environment is made.
 """
 
 from collections.abc import Callable
@@ -17,22 +17,22 @@ NAME_OF_FINALS = "hybridppo_final_obs"
 
 
 class JaxEnvironment:
-    """A functional environment of Brax's kind, stepped side by side and reset within the step.
+    """Steps many copies of a functional environment of Brax's kind; `step` resets ended episodes.
 
-    Each environment begins all its episodes where it began its first, as Brax's and Playground's own training does.
-    Final observations are true: they are kept before the reset.
+    Each copy begins all episodes in the same state, as in the training of Brax and Playground. Final observations are
+    kept before the reset.
 
     Args:
         env: a single environment: `reset(key)`, `step(state, action)`, `observation_size`, `action_size`.
-        num_envs: how many are stepped side by side.
+        num_envs: number of copies.
         episode_length: steps after which an episode is truncated.
         action_repeat: how often each action is taken in one step.
-        key: of the observations that the agent sees, where they are a dict.
-        device: "cpu", "cuda" or "cuda:1"; None for JAX's own choice.
-        wrap_reset: what makes an environment reset itself, given one that ends its episodes.
+        key: key of the agent's observations, if they are a dict.
+        device: "cpu", "cuda" or "cuda:1"; None for JAX's choice.
+        wrap_reset: wraps an environment that ends its episodes so that it resets itself.
 
     Raises:
-        ValueError: where observations are no vector, or have no such key.
+        ValueError: if observations are not vectors, or lack the key.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class JaxEnvironment:
         self._seed, self._state = 0, cast(Any, None)
 
     def reset(self, *, seed: int | None = None) -> tuple[Tensor, dict[str, Any]]:
-        """Every environment from a key of its own."""
+        """Reset all environments, each with its own random key."""
         self._seed = self._seed + 1 if seed is None else seed
         key = self._jax.device_put(self._jax.random.PRNGKey(self._seed), self._place)
         self._state = self._reset(self._jax.random.split(key, self.num_envs))
         return self._seen(self._state.obs), {}
 
     def step(self, actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Ends that are no truncations are terminations."""
+        """Step all environments; an end that is not a truncation is a termination."""
         given = self._jax.dlpack.from_dlpack(actions.contiguous())
         self._state = state = self._step(self._state, given)
         done, truncation = _tensor(state.done) > 0, _tensor(state.info["truncation"]) > 0
@@ -90,18 +90,18 @@ class JaxEnvironment:
         return _tensor(observations if self._key is None else observations[self._key])
 
     def get_state(self) -> dict[str, Tensor]:
-        """Every array of the state, by its number, as bytes where torch has no such type."""
+        """All arrays of the state, by number; as bytes if torch lacks their type."""
         leaves = self._jax.tree.leaves(self._state)
         return {f"{i:04}": _tensor(self._plain(leaf)) for i, leaf in enumerate(leaves)}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go on from there."""
+        """Restore the result of `get_state`."""
         leaves, tree = self._jax.tree.flatten(self._state)
         found = [self._as(leaf, state[f"{i:04}"]) for i, leaf in enumerate(leaves)]
         self._state = self._jax.tree.unflatten(tree, found)
 
     def _plain(self, leaf: Any) -> Any:
-        """An array in a type that torch and files have."""
+        """An array as a type that torch and files support."""
         jnp, array = self._jax.numpy, self._jax.numpy.asarray(leaf)
         kinds = {"bool": jnp.uint8, "uint32": jnp.int32, "uint16": jnp.int16}
         kind = kinds.get(str(array.dtype))
@@ -110,7 +110,7 @@ class JaxEnvironment:
         return array.astype(kind) if kind is jnp.uint8 else self._jax.lax.bitcast_convert_type(array, kind)
 
     def _as(self, leaf: Any, tensor: Tensor) -> Any:
-        """A tensor as an array of the type of a leaf."""
+        """A tensor as an array of a leaf's type."""
         dtype = self._jax.numpy.asarray(leaf).dtype
         array = self._jax.dlpack.from_dlpack(tensor.clone())
         if array.dtype == dtype:
@@ -122,12 +122,12 @@ class Brax(JaxEnvironment):
     """An environment of Brax.
 
     Args:
-        env: its name, as `brax.envs.get_environment` takes it, or one that there is.
-        num_envs: how many are stepped side by side.
-        episode_length: as for `JaxEnvironment`, like all that follow.
-        action_repeat: likewise.
-        key: likewise.
-        device: likewise.
+        env: a name for `brax.envs.get_environment`, or an environment.
+        num_envs: number of copies.
+        episode_length: as for `JaxEnvironment`.
+        action_repeat: as for `JaxEnvironment`.
+        key: as for `JaxEnvironment`.
+        device: as for `JaxEnvironment`.
         **options: for `brax.envs.get_environment`, such as `backend`.
     """
 
@@ -156,12 +156,12 @@ class Playground(JaxEnvironment):
     """An environment of MuJoCo Playground.
 
     Args:
-        env: its name, as `mujoco_playground.registry.load` takes it, or one that there is.
-        num_envs: how many are stepped side by side.
-        episode_length: None for what Playground's own configuration of the environment says.
-        action_repeat: None likewise.
+        env: a name for `mujoco_playground.registry.load`, or an environment.
+        num_envs: number of copies.
+        episode_length: as for `JaxEnvironment`; None for Playground's default.
+        action_repeat: as for `JaxEnvironment`; None for Playground's default.
         key: as for `JaxEnvironment`.
-        device: likewise.
+        device: as for `JaxEnvironment`.
         **options: for `registry.load`, such as `config_overrides`.
     """
 
@@ -193,17 +193,17 @@ class Playground(JaxEnvironment):
 
 
 class KeepsFinals:
-    """An environment of many, each of whose states remembers what was seen last, which a reset then writes over."""
+    """Keeps the last observation of each state, because a reset overwrites it."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
 
     def reset(self, rng: Any) -> Any:
-        """As the environment's own."""
+        """The environment's `reset`."""
         return self._kept(self.env.reset(rng))
 
     def step(self, state: Any, action: Any) -> Any:
-        """Likewise."""
+        """The environment's `step`."""
         return self._kept(self.env.step(state, action))
 
     def _kept(self, state: Any) -> Any:

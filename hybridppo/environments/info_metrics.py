@@ -1,4 +1,4 @@
-"""What environments tell in their infos, summed up for the metrics: `train(..., info_metrics=("profit",))`."""
+"""Entries of infos, summed up for the metrics: `train(..., info_metrics=("profit",))`."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -9,15 +9,15 @@ import numpy as np
 from hybridppo.errors import BadValueError, ConfigurationError, shown
 
 Sums = dict[str, list[float]]
-"""By name: sum and number of what the steps had, and sum and number of the last values of episodes that ended."""
+"""By name: sum and number of values over steps, and sum and number of last values over ended episodes."""
 
 
 class InfoSums:
-    """Sums of some entries of infos, until they are taken.
+    """Sums up entries of infos until `take`.
 
     Args:
-        names: of the entries.
-        num_columns: of a rollout.
+        names: names of the entries.
+        num_columns: columns of a rollout.
     """
 
     def __init__(self, names: Sequence[str], num_columns: int) -> None:
@@ -30,7 +30,7 @@ class InfoSums:
         """Count the info of a step.
 
         Raises:
-            BadValueError: if an entry is no finite number.
+            BadValueError: if an entry is not a finite number.
         """
         for name in self._names:
             value = info.get(name) if isinstance(info, Mapping) else None
@@ -47,23 +47,23 @@ class InfoSums:
             self._last[column][name] = number
 
     def end(self, column: int) -> None:
-        """The episode has ended."""
+        """Count the last values of an episode that has ended."""
         for name, number in self._last[column].items():
             self._sums[name][2] += number
             self._sums[name][3] += 1.0
         self._last[column].clear()
 
     def break_off(self, column: int) -> None:
-        """The episode was broken off by a restart: its last values do not count."""
+        """Drop the last values of an episode that a restart has broken off."""
         self._last[column].clear()
 
     def vector_step(self, infos: Any, ended: Any, is_final: bool = False) -> None:
         """Count the infos of a step of a gymnasium vector, with their masks (`_profit` of `profit`).
 
         Args:
-            infos: of the step.
-            ended: `[N]`, where an episode ended.
-            is_final: whether infos of a last step are in `infos["final_info"]`, those beside them are of a reset.
+            infos: infos of the step.
+            ended: `[N]`, whether an episode ended.
+            is_final: whether infos of a last step are in `infos["final_info"]`, and the others belong to the reset.
         """
         if is_final and "final_info" in infos and infos["final_info"] is not None:
             self._of_vector(infos["final_info"], ended)
@@ -81,13 +81,13 @@ class InfoSums:
                     self.step(column, {name: infos[name][column]})
 
     def take(self) -> Sums:
-        """The sums so far; they begin at zero again."""
+        """Return the sums so far, and begin at zero again."""
         found, self._sums = self._sums, {name: [0.0] * 4 for name in self._names}
         return found
 
 
 def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
-    """Means of what several processes have summed up, by their names in the metrics; without those of nothing."""
+    """Means over the sums of several processes, by metric name; entries without values are left out."""
     found: dict[str, float] = {}
     for name in parts[0]:
         steps, number, ends, episodes = (sum(part[name][i] for part in parts) for i in range(4))
@@ -99,7 +99,7 @@ def metrics_of(parts: Sequence[Sums]) -> dict[str, float]:
 
 
 def refused(what: str) -> ConfigurationError:
-    """For environments whose infos cannot be had."""
+    """The error for environments without infos."""
     return ConfigurationError(
         f"info_metrics cannot be had from {what}: train in copies that the library steps (vectorization='sync'), in "
         "this process, in workers or over Ray's samplers, or leave it out"

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OF_TENSORS = ("num_envs", "device", "single_observation_space", "single_action_space", "reset", "step")
-"""What tells an environment of tensors from all others."""
+"""The attributes that only environments of tensors all have."""
 WHERE_TO_LOOK = "gymnasium.pprint_registry() lists what there is; where a module has it, write module:id"
-"""Said where there is no such environment."""
+"""The remedy for an unknown environment."""
 
 
 def make_environments(
@@ -48,26 +48,25 @@ def make_environments(
     copies: int | None = None,
     **changes: Any,
 ) -> Environments:
-    """`num_envs` environments of one kind, stepped as one.
+    """Make `num_envs` equal environments that are stepped together.
 
-    Only sub-environments that the library makes can be restarted (`on_env_error="restart"`) or have action masks or
-    stacks of frames; `vectorization="auto"` then means those.
+    Restarts (`on_env_error="restart"`), action masks and frame stacks need copies made by the library;
+    `vectorization="auto"` then makes copies.
 
     Args:
-        source: an environment's id; or a function that makes one environment, a vector environment of `num_envs`, one
-            of tensors, or an environment of several agents (PettingZoo's `ParallelEnv` or `AECEnv`), each of which is
-            then a column; or an environment of tensors itself.
-        num_envs: how many.
+        source: an environment's id; a function that makes an environment, a vector of `num_envs`, an environment of
+            tensors, or an environment of several agents (PettingZoo's `ParallelEnv` or `AECEnv`), whose agents are a
+            column each; or an environment of tensors.
+        num_envs: number of environments.
         options: how they are made and stepped; None for the defaults.
-        first: the number of the first among those of the run, for messages.
-        threads: that a vectorised form in C++ may use; 0 for as many as there are cores.
+        first: number of the first environment among those of the run, for messages.
+        threads: threads for a vectorised form in C++; 0 for one per core.
         own_number: whether a vector, or an environment of tensors, may have another number of environments.
-        copies: how many to make of those that are stepped one by one, to look at; None for all. A vectorised form is
-            made whole.
-        **changes: single options, in place of those in `options`.
+        copies: number of copies to make if they are only inspected; None for all. A vectorised form is always whole.
+        **changes: single options that replace those in `options`.
 
     Raises:
-        EnvError: where no such environment can be made, with gymnasium's reason.
+        EnvError: if no such environment can be made, with gymnasium's reason.
         ConfigurationError: for an unknown option.
     """
     options = replace(options if options is not None else EnvironmentOptions(), **changes)
@@ -107,12 +106,12 @@ def make_environments(
 
 
 def is_tensor_env(value: object) -> bool:
-    """Whether something is an environment of tensors (`hybridppo/environments/tensors.py`), by what it has."""
+    """Whether an object is an environment of tensors (`hybridppo/environments/tensors.py`), by its attributes."""
     return not isinstance(value, type) and all(hasattr(value, name) for name in OF_TENSORS)
 
 
 def require_single(source: EnvSource, what: str) -> str | Callable[..., Any]:
-    """A source that makes one environment, for what steps a single one.
+    """The source, which must make a single environment.
 
     Raises:
         ConfigurationError: for an environment of tensors.
@@ -126,9 +125,7 @@ def require_single(source: EnvSource, what: str) -> str | Callable[..., Any]:
 
 
 def with_arguments(source: Callable[..., Any], num_envs: int, options: EnvironmentOptions) -> Callable[[], Any]:
-    """A function that makes new environments with the arguments that it is given: `env_kwargs`, `num_envs` if it asks.
-
-    It asks by a parameter of that name without a default.
+    """The function with its arguments: `env_kwargs`, and `num_envs` if it has a parameter of that name without default.
 
     Raises:
         EnvError: when called, if `source` returns an environment that it or another function has returned before.
@@ -136,7 +133,7 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
     arguments = dict(options.env_kwargs or {})
     try:
         asked = inspect.signature(source).parameters.get("num_envs")
-    except (TypeError, ValueError):  # of what Python cannot look into
+    except (TypeError, ValueError):  # Python cannot inspect it
         asked = None
     if asked is not None and asked.default is asked.empty and "num_envs" not in arguments:
         arguments["num_envs"] = num_envs
@@ -144,7 +141,7 @@ def with_arguments(source: Callable[..., Any], num_envs: int, options: Environme
 
 
 def to_send(source: EnvSource) -> Any:
-    """A source as worker processes take it, which have loaded none of the modules that register environments."""
+    """The source for worker processes, which have not imported the modules that register environments."""
     if not isinstance(source, str) or is_of_pool(source):
         return source
     require_package(source)
@@ -205,7 +202,7 @@ def _of_function(
 
 
 def _after(made: Any, make: Callable[[], Any]) -> Callable[[], Any]:
-    """What returns an environment that there is already, and then new ones."""
+    """A function that returns the environment `made` first, and new ones afterwards."""
     there = [made]
     return lambda: there.pop() if there else make()
 
@@ -254,10 +251,10 @@ def _of_id(
 
 
 def compiled_definition(source: EnvSource, options: EnvironmentOptions) -> "Definition":
-    """What an id or a function stands for that is to be compiled; the modules that register it are imported.
+    """The compiled definition of an id or a function; imports the modules that register it.
 
     Raises:
-        EnvError: where there is no such environment, or it has no compiled form.
+        EnvError: if there is no such environment, or it has no compiled form.
     """
     from hybridppo.compiled.known import compiled_form
 
@@ -282,7 +279,7 @@ def _compiled(source: EnvSource, num_envs: int, options: EnvironmentOptions, fir
 
 
 def _wrapped(make: Callable[[], Any], options: EnvironmentOptions) -> Callable[[], Any]:
-    """What makes an environment, with the wrapper that an option asks for."""
+    """`make` with the wrapper that an option needs."""
     if options.action_masks:
         return partial(_with_mask, make)
     return make if options.frame_stack == 1 else partial(stacked, make, options.frame_stack)

@@ -83,6 +83,7 @@ class ManyAgents(SubEnvironments):
         )
         self.absent: Array = self._absent
         self.waiting = np.zeros(self.num_envs, np.bool_) if model.takes_turns else None
+        self._first_columns = np.arange(0, self.num_envs, num_agents)
         self._sum_of_rows, self._sum_of_rewards = self.encode.finite_test(self.num_envs), finite_test(self.num_envs)
 
     def reset(self, seed: int) -> Array:  # noqa: D102 - as in the base
@@ -99,7 +100,7 @@ class ManyAgents(SubEnvironments):
         np.logical_not(self._present, out=self._absent)
         if self.waiting is not None:
             self.waiting[:] = True
-            self.waiting[[part.start + self._parallel(i).turn for i, part in enumerate(self._columns)]] = False
+            self.waiting[self._first_columns + [self._parallel(i).turn for i in range(len(self._columns))]] = False
         each = list(self._each_action(actions))
         finals_of: list[int] = []
         finals: list[Array] = []
@@ -120,8 +121,8 @@ class ManyAgents(SubEnvironments):
                 finals.append(final)
         if not isfinite(self._sum_of_rows(self._rows.reshape(-1)) + self._sum_of_rewards(self._rewards)):
             finals_of, finals = self._recover_from_numbers(each, finals_of, finals)
-        for i, columns in enumerate(self._columns):
-            if not self._present[columns].any():
+        for i, sub_env in enumerate(self.sub_environments):
+            if cast(ParallelEnvironment, sub_env.env).is_over:
                 self._reset(i)
         self._terminated |= self._absent
         return self._rows, self._rewards, self._terminated, self._truncated, finals_of, finals

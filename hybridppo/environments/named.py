@@ -1,7 +1,7 @@
-"""Environments by the name of their package: what is imported for an id, and how one is made.
+"""Environments of other packages: which package an id needs, and how its environments are made.
 
-A package is imported only where an id of it is asked for. A further one is a line in `PACKAGES`, and, where its
-environments need more than to be made, one in `PREPARED`.
+A package is imported only for its own ids. To add a package, add a line to `PACKAGES`, and a line to `PREPARED` if its
+environments need wrappers.
 """
 
 import importlib
@@ -18,17 +18,17 @@ from hybridppo.errors import ConfigurationError, EnvError, pip_install
 
 @dataclass(frozen=True)
 class Package:
-    """A package whose environments gymnasium knows once it is imported."""
+    """A package that registers its environments when it is imported."""
 
     prefixes: tuple[str, ...]
-    """That its ids begin with."""
+    """Prefix of its ids."""
     module: str
     extra: str
-    """Of this library, which installs it."""
+    """The extra of this library that installs it."""
     register: Callable[[], object] = lambda: None
-    """What is called once it is imported."""
+    """Called once it is imported."""
     note: str = ""
-    """What whoever uses its environments should know."""
+    """A note for users of its environments."""
 
 
 PACKAGES = (
@@ -42,19 +42,19 @@ PREPARED: dict[str, Callable[[Any], Any]] = {
     minatar.PREFIX: minatar.prepared,
     **dict.fromkeys(minigrid.PREFIXES, minigrid.prepared),
 }
-"""What is put around a package's environments."""
+"""The wrapper of a package's environments."""
 
 
 def package_of(env_id: str) -> Package | None:
-    """The package that an id is of, where it is one of `PACKAGES`."""
+    """The package of an id, if it is one of `PACKAGES`; else None."""
     return next((package for package in PACKAGES if env_id.startswith(package.prefixes)), None)
 
 
 def require_package(env_id: str) -> None:
-    """Import the package of an id, where there is one that gymnasium does not know yet.
+    """Import the package of an id, if it is not imported yet.
 
     Raises:
-        EnvError: where it is not installed, with the extra that installs it.
+        EnvError: if it is not installed; it names the extra that installs it.
     """
     package = package_of(env_id)
     if package is None or env_id in gym.registry:
@@ -70,33 +70,33 @@ def require_package(env_id: str) -> None:
 
 
 def note_of(env_id: object) -> str:
-    """What whoever uses an environment should know of what is done with it; "" for nothing."""
+    """A note for users of an environment; "" if there is none."""
     package = package_of(env_id) if isinstance(env_id, str) else None
     return package.note if package is not None else ""
 
 
 def is_of_pool(env_id: object) -> bool:
-    """Whether it is an id of EnvPool, which gymnasium never knows."""
+    """Whether an id belongs to EnvPool, which gymnasium does not register."""
     return isinstance(env_id, str) and env_id.startswith(env_pool.PREFIX)
 
 
 def is_atari(env_id: object) -> bool:
-    """Whether it is a game of ale-py's vector."""
+    """Whether an id is a game of ale-py."""
     return isinstance(env_id, str) and env_id.startswith(atari.PREFIX)
 
 
 def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_kwargs: Any) -> "gym.Env[Any, Any]":
-    """One environment, as `train` would step it: what an agent that was trained in it acts on.
+    """One environment as `train` steps it, with the observations that a trained agent takes.
 
     Args:
-        env_id: its id.
-        episodic_life: of an Atari game, whether the loss of a life ends an episode.
-        imports: modules to import first, with commas between them, for what they register.
-        **env_kwargs: for the environment itself, where gymnasium makes it.
+        env_id: the environment's id.
+        episodic_life: whether the loss of a life ends an episode of an Atari game.
+        imports: modules that register environments, to import first, with commas between them.
+        **env_kwargs: arguments of the environment, if gymnasium makes it.
 
     Raises:
-        EnvError: where its package is missing.
-        gymnasium.error.Error: where gymnasium cannot make it.
+        EnvError: if its package is missing.
+        gymnasium.error.Error: if gymnasium cannot make it.
     """
     import_modules(imports)
     require_package(env_id)
@@ -105,7 +105,7 @@ def make_env(env_id: str, episodic_life: bool = False, imports: str = "", **env_
     if is_atari(env_id):
         return atari.one_game(env_id, episodic_life)
     if episodic_life:
-        raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is none")
+        raise ConfigurationError(f"episodic_life=True is for Atari games (ALE/...), and {env_id!r} is not one")
     env = gym.make(spec_of(env_id).id, **env_kwargs)
     prepare = next((prepare for prefix, prepare in PREPARED.items() if env_id.startswith(prefix)), None)
     return prepare(env) if prepare is not None else env

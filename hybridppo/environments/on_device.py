@@ -101,8 +101,8 @@ class EnvironmentsOnDevice:
         high: among how many each choice is, or the upper bounds.
 
     Raises:
-        DeviceError: where kernels cannot be compiled for the device.
-        EnvError: where the environment's functions cannot.
+        DeviceError: if kernels cannot be compiled for the device.
+        EnvError: if the environment's functions cannot.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A vector of one environment, as the one environment that it is."""
+"""A single environment from a vector of one."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 
 class OneOfVector(gym.Env[Any, Any]):
-    """For environments that there are as vectors alone, where one is wanted: to be checked, watched, or restarted.
+    """Wraps a vector of one, for environments that exist only as vectors: to check, watch or restart them.
 
     Args:
-        vector: of one, that resets itself in the step after an episode's end, or, in `SAME_STEP` mode, within it.
-        mode: which of the two.
+        vector: a vector of one environment, which resets itself.
+        mode: `NEXT_STEP` or `SAME_STEP`, the vector's autoreset mode.
     """
 
     def __init__(self, vector: "VectorEnv[Any, Any, Any]", mode: AutoresetMode) -> None:
@@ -22,7 +22,7 @@ class OneOfVector(gym.Env[Any, Any]):
         self.observation_space, self.action_space = vector.single_observation_space, vector.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: the one that the vector has begun already, where it has and no seed asks for another."""
+        """Begin an episode; without a seed, the one that the vector has already begun, if there is one."""
         begun, self._begun = self._begun, None
         if begun is not None and seed is None:
             return begun, {}

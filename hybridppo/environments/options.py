@@ -1,4 +1,4 @@
-"""What can be set about environments."""
+"""The options of environments."""
 
 import json
 import math
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hybridppo.environments.tensors import TensorEnv
 
 EnvSource = Union[str, Callable[..., Any], "TensorEnv"]
-"""An environment's id, or a function that makes one environment, a vector of them, one of several agents, or one of
-tensors; an environment of tensors may also be given itself."""
+"""An environment's id; a function that makes an environment, a vector of environments, an environment of several
+agents, or an environment of tensors; or an environment of tensors."""
 Vectorization = Literal["auto", "sync", "compiled"]
 AutoresetName = Literal["next_step", "same_step", "disabled"]
 OnEnvError = Literal["raise", "restart"]
@@ -27,7 +27,7 @@ INSTEAD_OF_ASYNC = (
     "use num_workers (--num-workers) to step environments in processes; as many as num_envs step each in its own"
 )
 MOST_FRAMES = 64
-"""Of a stack."""
+"""The largest `frame_stack`."""
 MODES: dict[str, AutoresetMode] = {
     "next_step": AutoresetMode.NEXT_STEP,
     "same_step": AutoresetMode.SAME_STEP,
@@ -40,37 +40,37 @@ class EnvironmentOptions:
     """How the environments of a run are made and stepped; checked when made."""
 
     vectorization: Vectorization = "auto"
-    """How sub-environments are stepped: auto takes the environment's own vectorised form where it has one, and else
-    steps them one after the other; sync always does that; compiled takes the form that Numba compiles."""
+    """How environments are stepped: auto uses the environment's vectorised form if it has one, else steps copies one
+    after the other; sync always steps copies; compiled uses the form that Numba compiles."""
     env_threads: int = field(default=1, metadata=CHANGEABLE | SAME_RESULT)
     """Threads that step compiled environments; it changes no result."""
     autoreset_mode: AutoresetName | None = None
-    """How a vector environment resets, where it does not declare it."""
+    """The autoreset mode of a vector environment that does not declare one."""
     on_env_error: OnEnvError = field(default="raise", metadata=CHANGEABLE)
-    """What to do where an environment fails, returns what cannot be used, or its worker process dies: raise an error,
-    or restart it, drop its unfinished episode, and count that as env_restarts."""
+    """If an environment fails, returns invalid values, or its worker process dies: raise an error; or restart it, drop
+    its unfinished episode, and count that in the metric env_restarts."""
     worker_timeout: float = field(default=300.0, metadata=CHANGEABLE | SAME_RESULT)
     """Seconds without a step after which a worker process counts as hung."""
     env_kwargs: dict[str, Any] | None = None
-    """Arguments for whoever makes an environment: what gymnasium.make takes beside an id, or the function given. On the
-    command line, an object of JSON. In Python they may be anything; a run whose arguments JSON cannot hold goes on with
-    env=..., a function that makes the environment with them."""
+    """Keyword arguments for gymnasium.make, or for the function that makes the environment. On the command line, a JSON
+    object. In Python they may be any objects; to resume a run whose arguments JSON cannot hold, pass env=..., a
+    function that makes the environment with these arguments."""
     imports: str = ""
-    """Modules that register environments, to be imported first, with commas between; of module:Env-v0 it is done
-    anyway."""
+    """Modules that register environments, to import first, with commas between them. An id such as module:Env-v0
+    imports its module anyway."""
     action_masks: bool = False
-    """Choose only among the actions that the environment allows, in info["action_mask"] of every reset and step."""
+    """Choose only actions that the environment allows, by info["action_mask"] of every reset and step."""
     frame_stack: int = 1
-    """Act on the last so many observations of an episode, of a Box (vectors or images), instead of the last alone; each
-    is stored once."""
+    """Act on so many of the last observations of an episode instead of only the last, for a Box (vectors or images).
+    Each is stored once."""
     clip_rewards: bool | None = None
-    """Learn from rewards clipped between -1 and 1; returns and evaluations stay as they are. None does so for Atari."""
+    """Learn from rewards clipped to +-1; returns and evaluations are not clipped. None clips for Atari only."""
     episodic_life: bool = False
-    """In Atari games, end an episode with the loss of a life, while training; evaluations are of whole games."""
+    """In Atari games, end an episode with the loss of a life while training; evaluations play whole games."""
 
     info_metrics: tuple[str, ...] = field(default=(), metadata=SAME_RESULT)
-    """Entries of infos for the metrics: `info/NAME`, the mean over a rollout's steps that had one, and
-    `episode_info/NAME`, the mean of the last ones of episodes that ended."""
+    """Entries of infos to add to the metrics: `info/NAME`, the mean over the rollout's steps that had the entry, and
+    `episode_info/NAME`, the mean over ended episodes of the last entry."""
 
     def __post_init__(self) -> None:
         names: Any = self.info_metrics
@@ -125,7 +125,7 @@ class EnvironmentOptions:
 
     @property
     def needs_copies(self) -> str | None:
-        """What is asked for that only copies can have which the library makes; None for nothing."""
+        """The options that need copies made by the library, for messages; None if there are none."""
         if self.restarts:
             return "on_env_error='restart'"
         if self.action_masks:
@@ -134,24 +134,24 @@ class EnvironmentOptions:
 
     @property
     def vectorization_of_evaluation(self) -> Vectorization:
-        """How the environments of an evaluation are stepped: in the form that they were trained in, if compiled."""
+        """The vectorization for evaluations: compiled if training is."""
         return "compiled" if self.vectorization == "compiled" else "auto"
 
 
 @dataclass(frozen=True)
 class CriticsOptions(EnvironmentOptions):
-    """The same for agents whose critics see more than they do themselves: what their configuration says."""
+    """Options for agents whose critics see more than their actors."""
 
     critic_observes: CriticObserves = "own"
-    """As `PPOConfig.critic_observes`."""
+    """Like `PPOConfig.critic_observes`."""
 
 
 @dataclass(frozen=True)
 class SeatOptions(EnvironmentOptions):
-    """The same for self-play: an agent has a seat in each environment, and opponents the others."""
+    """Options for self-play: the agent has one seat in each environment, and opponents have the others."""
 
     opponent_of: Callable[[Path], Any] = field(kw_only=True)
-    """Loads the opponent that a file has."""
+    """Loads an opponent from a file."""
 
 
 def for_critics(options: EnvironmentOptions, config: Any) -> EnvironmentOptions:
@@ -162,7 +162,7 @@ def for_critics(options: EnvironmentOptions, config: Any) -> EnvironmentOptions:
 
 
 def is_held_by_json(value: Any) -> bool:
-    """Whether a value comes back from JSON as it is, with all of its types."""
+    """Whether a value is the same, with the same types, after it was written to JSON and read again."""
     try:
         return _is_same(json.loads(json.dumps(value, allow_nan=False)), value)
     except (TypeError, ValueError, RecursionError):

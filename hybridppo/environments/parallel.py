@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from hybridppo.environments.action_masks import has_mask, mask_apart, masked_row, without_mask
+from hybridppo.environments.action_masks import MASK, has_mask, mask_apart, mask_row, masked_row, without_mask
 from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.errors import BadValueError, EnvError, shown
 from hybridppo.spaces.checks import as_numbers, as_scalar, require_finite
@@ -73,20 +73,30 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         self._slots = {agent: slot for slot, agent in enumerate(self.agents)}
         self._rows = np.zeros((num_agents, *encode.shape), encode.dtype)
         self._own_rows = [self._own_part(row, slot) for slot, row in enumerate(self._rows)]
-        self._places: list[Any] = [slice(None)] * num_agents
-        """Where in its row what an agent observes itself lies, with its mask."""
+        num_masked = [0] * num_agents if self._masked is None else [space.num_actions for space in self._masked]
+        self._places = [slice(0, len(row) - number) for row, number in zip(self._own_rows, num_masked, strict=True)]
+        """Where in its row what an agent observes itself lies."""
         if critic_observes != "own":
             self._lay_out_for_critics(whole)
+        self._own_parts = [row[place] for row, place in zip(self._own_rows, self._places, strict=True)]
+        self.masks: list[Any] = [None] * num_agents
+        """What each agent may do, as it was last said."""
+        self._has_apart = action_masks and not encode.layout.images
+        """Whether masks follow in rows what is observed; beside images, numbers come first."""
+        self._mask_parts = [row[len(row) - number :] for row, number in zip(self._own_rows, num_masked, strict=True)]
         # Observations that become rows as they are: the same memory, in their own shape.
+        is_array = self._has_apart or not action_masks
         self._arrays = [
-            row[place].reshape(space.shape or ()) if isinstance(space, Box) and not action_masks else None
-            for row, place, space in zip(self._own_rows, self._places, observed, strict=True)
+            part.reshape(space.shape or ()) if is_array and isinstance(space, Box) else None
+            for part, space in zip(self._own_parts, observed, strict=True)
         ]
         self._dtype = None if encode.image is None else encode.dtype
         self.rewards = np.zeros(num_agents, np.float32)
         self.terminated, self.truncated = (np.zeros(num_agents, np.bool_) for _ in range(2))
         self.present = np.zeros(num_agents, np.bool_)
         """Which agents are there to act."""
+        self.is_over = False
+        """Whether the last step has ended the episode of the last agent that was there."""
         self.infos: Any = {}
         """As the last reset or step returned them."""
         self.finals: list[tuple[int, Array]] = []
@@ -102,10 +112,10 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         """Begin an episode: rows `[A, obs]`, of zeros where an agent is not there.
 
         Raises:
-            BadValueError: where what it returns is not of its spaces.
+            BadValueError: if what it returns is not of its spaces.
         """
         self._rows[:] = 0
-        self.present[:] = False
+        self.present[:] = self.is_over = False
         self._begin(seed)
         self._fill_for_critics(self.present)
         self.require_finite()
@@ -137,7 +147,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             left, all is zero, but for the flags of the step in which it did; its final observation is in `finals`.
 
         Raises:
-            BadValueError: where what it returns is not of its spaces; an agent is forgotten, or appears.
+            BadValueError: if what it returns is not of its spaces; an agent is forgotten, or appears.
         """
         acting, has_lost_one = self._acting, False
         result: Any = self.env.step({agent: action[slot] for slot, agent in acting})
@@ -238,18 +248,24 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             self._encoders[slot].require_finite(f"{self._name_of(slot)}: its final observation", own)
             self.finals.append((slot, self._rows[slot].copy()))
         self._rows[~self.present] = 0
+        self.is_over = not self.present.any()
 
     def _write(self, slot: int, observation: Any, info: Any, has_ended: bool = False) -> None:
         """Write the row of an agent."""
         try:
             if self._has_mask_within[slot]:
                 observation, info = mask_apart(observation)
-                self.infos = {**self.infos, self.agents[slot]: info}
             if self._checks:
                 observation = self._unmasked[slot].checked(observation)
+            if self._masked is not None:
+                self.masks[slot] = _of(info, MASK)
+                if not self._has_apart:
+                    self._own_rows[slot][...] = masked_row(self._masked[slot], observation, info, has_ended)
+                    return
+                self._mask_parts[slot][...] = mask_row(self._masked[slot], info, has_ended)
             array = self._arrays[slot]
             if array is None:
-                self._own_rows[slot][self._places[slot]] = self._row(slot, observation, info, has_ended)
+                self._own_parts[slot][...] = self._unmasked[slot].one_to_copy(observation)
                 return
             is_of_space = type(observation) is np.ndarray and observation.shape == array.shape
             if not is_of_space or (self._dtype is not None and observation.dtype != self._dtype):
@@ -257,11 +273,6 @@ class ParallelEnvironment(gym.Env[Any, Any]):
             array[...] = observation
         except BadValueError as error:
             raise BadValueError(f"{self._name_of(slot)}: {error}") from None
-
-    def _row(self, slot: int, observation: Any, info: Any, has_ended: bool) -> Array:
-        if self._masked is None:
-            return self._unmasked[slot].one_to_copy(observation)
-        return masked_row(self._masked[slot], observation, info, has_ended)
 
     def _with_critics_part(self, slot: int, observed: Sequence[gym.Space[Any]]) -> gym.Space[Any]:
         """The space of what an agent and its critic see."""
@@ -289,12 +300,7 @@ class ParallelEnvironment(gym.Env[Any, Any]):
         width = self._rows.shape[1]
         numbers = [np.arange(width)[each[OWN].numbers] for each in parts]
         beside = [np.arange(width)[next(part for key, part in each.items() if key != OWN).numbers] for each in parts]
-        num_masks = [0] * len(parts) if self._masked is None else [space.num_actions for space in self._masked]
-        sizes = [encode.size for encode in self._encoders]
-        self._places = [
-            np.append(own, np.arange(size - number, size)) if number else slice(own[0], own[-1] + 1)
-            for own, size, number in zip(numbers, sizes, num_masks, strict=True)
-        ]
+        self._places = [slice(own[0], own[-1] + 1) for own in numbers]
         self._beside: list[Array] = beside
         # Of all rows in one: what others observe, and where it is to be.
         flat = [slot * width + own for slot, own in enumerate(numbers)]
@@ -358,8 +364,8 @@ def _encoders(spaces: Sequence[gym.Space[Any]]) -> list[ObservationEncoder]:
     return made
 
 
-def _of(infos: Any, agent: Any) -> Any:
-    return infos.get(agent) if isinstance(infos, Mapping) else None
+def _of(infos: Any, key: Any) -> Any:
+    return infos.get(key) if isinstance(infos, Mapping) else None
 
 
 def number_of(agent: Any, reward: Any) -> Any:

@@ -25,7 +25,7 @@ def pack(
         otherwise: what else can be done if it cannot be pickled.
 
     Raises:
-        EnvError: where it cannot be pickled, naming what stands in the way.
+        EnvError: if it cannot be pickled, naming what stands in the way.
     """
     try:
         return _pickled(setup)

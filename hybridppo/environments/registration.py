@@ -1,6 +1,6 @@
-"""Environments by their id: imported where need be, in this process and in others.
+"""Imports the modules that register environments, in this process and in others.
 
-An id may name the module that registers it, as gymnasium has it: `my_envs:Maze-v0`.
+An id may name its module, as in gymnasium: `my_envs:Maze-v0`.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from hybridppo.errors import EnvError
 
 
 def import_modules(names: str) -> None:
-    """Import modules, with commas between their names, for the environments that they register.
+    """Import modules that register environments; `names` has commas between them.
 
     Raises:
-        EnvError: where there is no such module, or it cannot be imported.
+        EnvError: if there is no such module, or it cannot be imported.
     """
     for name in filter(None, (name.strip() for name in names.split(","))):
         try:
             importlib.import_module(name)
-        except Exception as error:  # whatever a module raises while it is imported
+        except Exception as error:  # any error of the module
             raise EnvError(
                 f"the module {name!r}, which is to register environments, cannot be imported: {type(error).__name__}: "
                 f"{error} (is it installed, or in the folder you are in?)"
@@ -30,11 +30,11 @@ def import_modules(names: str) -> None:
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """What is registered under an id, after its module is imported where it names one.
+    """The registered spec of an id; imports the module that the id names.
 
     Raises:
-        EnvError: where its module cannot be imported.
-        gymnasium.error.Error: where there is no such environment.
+        EnvError: if its module cannot be imported.
+        gymnasium.error.Error: if there is no such environment.
     """
     module, _, name = env_id.rpartition(":")
     try:
@@ -45,13 +45,13 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def source_here(source: Any, imports: str) -> Any:
-    """An environment's id, or the function, out of what `making.to_send` gave, in a process that may know nothing."""
+    """An environment's id, or the function, from the result of `making.to_send`, in another process."""
     if not isinstance(source, EnvSpec):
         return source
     import_modules(imports)
     if source.id not in gym.registry and isinstance(source.entry_point, str):
-        # The module may register it itself: after us, it would say that it does so for the second time.
-        with contextlib.suppress(ImportError):  # which making the environment will tell of
+        # Import the module first: if it registers the id after us, gymnasium warns of a second registration.
+        with contextlib.suppress(ImportError):  # making the environment will raise the error
             importlib.import_module(source.entry_point.partition(":")[0])
     gym.registry.setdefault(source.id, source)
     return source.id

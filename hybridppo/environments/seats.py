@@ -25,8 +25,8 @@ MOST_RESETS = 100
 class _Memory:
     """What a checkpoint saves of a seat, beside the game."""
 
-    def __init__(self, game: Any, rows: Array, present: Array) -> None:
-        self.game, self.rows, self.present = game, rows, present
+    def __init__(self, game: Any, rows: Array, present: Array, masks: list[Any]) -> None:
+        self.game, self.rows, self.present, self.masks = game, rows, present, masks
         self.generator = np.random.default_rng(0)
         self.seat = 0
         self.opponent: str | None = None
@@ -61,10 +61,11 @@ class Seat(gym.Env[Any, Any]):
         self._inner, self._opponent_of = inner, opponent_of
         self.agents, self.agent = ("learner",), inner.agent
         self.infos: Any = {}
-        self._memory = _Memory(inner.env, inner.rows, inner.present)
+        self._memory = _Memory(inner.env, inner.rows, inner.present, inner.masks)
         self._rows = np.zeros((1, *inner.rows.shape[1:]), inner.rows.dtype)
         self.rewards = np.zeros(1, np.float32)
         self.terminated, self.truncated, self.present = (np.zeros(1, np.bool_) for _ in range(3))
+        self.is_over = False
         self.finals: list[tuple[int, Array]] = []
         low, high = (0, 255) if self._rows.dtype == np.uint8 else (-np.inf, np.inf)
         self.observation_space = Box(low, high, self._rows.shape, dtype=self._rows.dtype.type)
@@ -111,7 +112,7 @@ class Seat(gym.Env[Any, Any]):
                 break
         else:
             raise BadValueError(f"{MOST_RESETS} episodes in a row have ended before the learner's turn")
-        self.present[:] = True
+        self.present[:], self.is_over = True, False
         self._rows[0] = inner.rows[memory.seat]
         return self._rows, {}
 
@@ -127,7 +128,8 @@ class Seat(gym.Env[Any, Any]):
             self._others_play()
         self.present[0] = inner.present[memory.seat]
         self._rows[0] = inner.rows[memory.seat]
-        if not self.present[0]:
+        self.is_over = not self.present[0]
+        if self.is_over:
             others = np.delete(memory.gains, memory.seat).max()
             own = memory.gains[memory.seat]
             if memory.opponent is not None:
@@ -144,7 +146,8 @@ class Seat(gym.Env[Any, Any]):
         memory, inner = self._memory, self._inner
         inner.rows[:] = memory.rows
         inner.put_present(np.array(memory.present))
-        memory.rows, memory.present = inner.rows, inner.present
+        inner.masks[:] = memory.masks
+        memory.rows, memory.present, memory.masks = inner.rows, inner.present, inner.masks
 
     def close(self) -> None:
         """Close the game."""
@@ -179,8 +182,7 @@ class Seat(gym.Env[Any, Any]):
         for seat in seats:  # before there is a snapshot
             space = self._random_actions[seat]
             space.seed(int(memory.generator.integers(2**31)))
-            info = inner.infos.get(inner.agents[seat]) if isinstance(inner.infos, Mapping) else None
-            found.append(space.sample((info or {}).get("action_mask")))
+            found.append(space.sample(inner.masks[seat]))
         return found
 
 

@@ -1,7 +1,7 @@
-"""Simulators whose environments are torch tensors already: Isaac Lab's and mjlab's.
+"""Isaac Lab's and mjlab's environments, whose values are already torch tensors.
 
-Both have the interface that rsl_rl made common: observations in named groups, of which one is for the policy; an
-episode that has ended is reset within the step, and its final observation is not given. Nothing of either is imported.
+Both have the interface that rsl_rl made common: observations are in named groups, one of them for the policy; `step`
+resets an ended episode, and does not return its final observation. Neither package is imported.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class Simulator:
-    """An environment of Isaac Lab or mjlab, as environments of tensors are.
+    """Wraps an environment of Isaac Lab or mjlab as an environment of tensors.
 
     Args:
         env: a `ManagerBasedRLEnv` or `DirectRLEnv` of Isaac Lab, a `ManagerBasedRlEnv` of mjlab, or what
@@ -22,7 +22,7 @@ class Simulator:
         clip_actions: between plus and minus that; None for as they are drawn.
 
     Raises:
-        ValueError: where there is no such group.
+        ValueError: if the environment has no such group.
     """
 
     def __init__(self, env: Any, group: str, clip_actions: float | None = None) -> None:
@@ -42,16 +42,16 @@ class Simulator:
 
     @property
     def unwrapped(self) -> Any:
-        """The simulator's own environment."""
+        """The simulator's environment."""
         return self.env.unwrapped
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """All of them."""
+        """Reset all environments."""
         observations, infos = self.env.reset(seed=seed)
         return observations[self.group], infos
 
     def step(self, actions: Tensor) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Where the task says that its horizon is finite, time that has run out is an end, and not cut short."""
+        """Step all environments. If the task has a finite horizon, running out of time terminates an episode."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         if self._is_finite:
             terminated = terminated | truncated
@@ -82,7 +82,7 @@ def _parts(space: Any) -> Mapping[str, Any]:
 
 
 def gymnasiums(space: Any) -> "gym.Space[Any]":
-    """A space as gymnasium's: mjlab has boxes and dicts of its own."""
+    """A space as gymnasium's; mjlab has its own boxes and dicts."""
     if isinstance(space, gym.Space):
         return space
     if parts := _parts(space):

@@ -1,4 +1,4 @@
-"""Methods that a training calls, and attributes that it sets, in environments between two rollouts."""
+"""Calls of methods and changes of attributes in environments, between two rollouts."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -12,12 +12,12 @@ class Steering(NamedTuple):
     kind: Literal["call", "set", "seat"]
     """"seat" calls a method of what self-play puts around a game, not of the game."""
     name: str
-    """Of the method, or of the attribute."""
+    """Name of the method or the attribute."""
     arguments: Sequence[Any]
-    """Of the call, or the value alone."""
+    """Arguments of the call, or the value."""
 
     def apply(self, env: Any) -> Any:
-        """Do it in an environment, without its wrappers; what the method returns.
+        """Apply it to the unwrapped environment; return the result of the method.
 
         Raises:
             EnvError: if the environment has no such method or attribute.
@@ -37,21 +37,21 @@ class Steering(NamedTuple):
 
 
 def refused(what: str, remedy: str) -> ConfigurationError:
-    """For environments that cannot be steered."""
+    """The error for environments that cannot be steered."""
     return ConfigurationError(f"environments.call and environments.set cannot reach {what}: {remedy}")
 
 
 def latest(done: Sequence[Steering], one: Steering) -> list[Steering]:
-    """What is to be done again in an environment that is made anew: of each name, the latest."""
+    """The steering to repeat in a new environment: the latest of each name."""
     kept = [each for each in done if (each.kind, each.name) != (one.kind, one.name)]
     return [*kept, one]
 
 
 def from_json(found: Any) -> list[Steering]:
-    """What a checkpoint has.
+    """Steering from a checkpoint.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is invalid.
     """
     if not (isinstance(found, list) and all(isinstance(each, list) and len(each) == 3 for each in found)):
         raise ValueError(f"steering is no list of calls: {shown(found)}")

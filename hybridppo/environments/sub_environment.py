@@ -1,4 +1,4 @@
-"""Environments of a vector, one by one: named when they fail, and restarted if that is asked for."""
+"""Single environments of a vector: errors name them, and they can be restarted."""
 
 import logging
 from collections.abc import Callable
@@ -22,19 +22,19 @@ Array = NDArray[Any]
 logger = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
-"""How often an environment may fail in a row and be restarted."""
+"""Failures in a row after which an environment is still restarted."""
 STEPS_TO_RECOVER = 100
-"""After so many steps, or a whole episode, the next failure is not in a row with the last."""
+"""After so many steps, or after a whole episode, failures are counted from 0 again."""
 
 
 class SubEnvironment:
-    """An environment whose first reset and step are checked, and whose failures name it.
+    """An environment whose first reset and step are checked, and whose errors name it.
 
     Args:
-        make: makes it, and makes another in its place.
+        make: makes the environment, and makes it again for a restart.
         index: its number among the environments of the run.
-        on_error: "raise", or "restart": make another in its place.
-        gives_rows: whether observations that are no arrays, of any space but a `Box`, are given as rows, encoded.
+        on_error: "raise" an error, or "restart" the environment.
+        gives_rows: whether observations of any space but a `Box` are returned as encoded rows.
     """
 
     def __init__(
@@ -51,26 +51,26 @@ class SubEnvironment:
         self._gives_rows = gives_rows and not self._encode.is_array
         self._row = self._encode.row_maker()
         self.seed: int | None = None
-        """What it was last reset with."""
+        """The seed of its last seeded reset."""
         self.times_restarted = 0
         self._make = make
         self.steering: list[Steering] = []
-        """What is done again in an environment that is made in the place of this one."""
+        """Calls of `steer` that are repeated after a restart."""
         self._on_error = on_error
         self._failures = 0
         self._is_checked = False
         self.step: Callable[[Any], Any] = self._first_step
-        """As the environment's own, which it is once the first step was found to need no casting."""
+        """Like the environment's `step`; it is that method itself once a first step has needed no cast."""
 
     def reset(self, seed: int | None = None, num_steps: int = 0) -> Any:
-        """Begin an episode: its first observation, of one that was restarted where `reset` failed.
+        """Begin an episode; return its first observation. If `reset` fails, the environment may be restarted.
 
         Args:
-            seed: of the environment; None goes on with its own generator.
-            num_steps: how many the environment has made, for messages.
+            seed: seed of the environment; None continues with its generator.
+            num_steps: steps of the environment so far, for messages.
 
         Raises:
-            EnvError: where it fails, and is not to be restarted.
+            EnvError: if the reset fails and no restart is allowed.
         """
         self._failures = 0
         self.seed = seed if seed is not None else self.seed
@@ -80,15 +80,15 @@ class SubEnvironment:
             return self.recover(in_reset(num_steps), error)
 
     def recover(self, when: str, error: Exception, episode_steps: int = 0) -> Any:
-        """Raise what went wrong; or restart the environment: the first observation of a new episode.
+        """Raise the error; or restart the environment and return the first observation of a new episode.
 
         Args:
-            when: what was going on.
-            error: what the environment raised, or what was wrong with what it returned.
-            episode_steps: how many steps of the episode were made before.
+            when: what the environment was doing, for messages.
+            error: the environment's error, or the fault of the values it returned.
+            episode_steps: steps of the episode before the error.
 
         Raises:
-            EnvError: where it is not to be restarted, or has failed too often in a row.
+            EnvError: if no restart is allowed, or the environment has failed too often in a row.
         """
         if self._on_error == "raise":
             raise self._failure(when, error) from error
@@ -99,25 +99,25 @@ class SubEnvironment:
             failure = self._failure(when, error)
             if self._failures > FAILURES_IN_A_ROW:
                 raise EnvError(f"{self._failures} failures in a row, the last: {failure}") from error
-            logger.warning("%s\nIt is restarted, and its unfinished episode dropped.", failure)
+            logger.warning("%s\nThe environment is restarted, and its unfinished episode is dropped.", failure)
             try:
                 return self._restart()
-            except EnvError:  # it cannot be made: another attempt would fail alike
+            except EnvError:  # it cannot be made: another attempt would fail, too
                 raise
             except Exception as again:
                 when, error = "when restarted", again
 
     def state(self) -> dict[str, Any]:
-        """What is known of the environment beyond its own state, as JSON can hold it."""
+        """The data about the environment that its own state does not have, as JSON."""
         return {"seed": self.seed, "times_restarted": self.times_restarted, "failures": self._failures}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave."""
+        """Restore the result of `state`."""
         self.seed = whole(state, "seed") if state["seed"] is not None else None
         self.times_restarted, self._failures = whole(state, "times_restarted"), whole(state, "failures")
 
     def close(self) -> None:
-        """Close the environment; if that fails, it is warned of."""
+        """Close the environment; a failure is only a warning."""
         with warned_of_closing(f"environment {self.index} (seed {self.seed})"):
             self.env.close()
         self.step = closed
@@ -134,8 +134,8 @@ class SubEnvironment:
                 f"its spaces are {self.env.observation_space} and {self.env.action_space}, not {spaces}"
             )
         self._is_checked, self.step = False, self._first_step
-        # From the old seed, what went wrong might go wrong again. The new one follows from it alone, so that an episode
-        # that is sampled again, after a resume, is the same.
+        # The old seed might lead to the same failure. The new seed follows from the old one alone, so that an episode
+        # that is sampled again after a resume is the same.
         self.seed = int(np.random.SeedSequence([self.seed or 0, 1]).generate_state(1)[0] >> 1)
         return self._reset(self.seed)
 
@@ -152,7 +152,7 @@ class SubEnvironment:
             observation = self._cast(result[0])
         if self._gives_rows:
             observation = encode.one(observation)
-        elif not encode.is_array:  # whoever encodes it will look
+        elif not encode.is_array:  # the encoder checks it later
             return observation
         encode.require_finite(
             "its observation", observation if encode.layout.images else observation.astype(np.float32, copy=False)
@@ -181,7 +181,7 @@ class SubEnvironment:
         return observation, np.asarray(reward).item(), *ends, info
 
     def _cast(self, observation: Any) -> Any:
-        """An observation as its space has it; a vector's bounds are not looked at again."""
+        """An observation in the type of its space; the bounds of vectors are not checked again."""
         if self._gives_rows:
             return observation
         if self._encode.is_array and self._encode.image is None:
@@ -193,15 +193,15 @@ class SubEnvironment:
 
 
 class SubEnvironments(Environments):
-    """Environments that this process steps one after the other: what saves, restarts and closes them.
+    """Environments that this process steps one after the other: saving, restarting and closing them.
 
-    A subclass makes the arrays of a step, `_rows`, `_rewards`, `_terminated` and `_truncated`.
+    A subclass makes the arrays of a step: `_rows`, `_rewards`, `_terminated` and `_truncated`.
 
     Args:
         sub_environments: one or more, numbered as in the run.
-        columns: of a rollout, that each has.
-        observation_space: of a column.
-        action_space: of a column.
+        columns: columns of a rollout for each environment.
+        observation_space: the observation space of a column.
+        action_space: the action space of a column.
     """
 
     _rows: Array
@@ -222,10 +222,10 @@ class SubEnvironments(Environments):
         self._columns = [slice(i * columns, (i + 1) * columns) for i in range(len(sub_environments))]
         self._num_steps = 0
         self._started_at = [0] * len(sub_environments)
-        """What `_num_steps` was when the episode of each began."""
+        """`_num_steps` at the start of each environment's episode."""
 
     def state(self) -> list[EnvState]:
-        """As in the base; each with what its sub-environment knows of it."""
+        """As in the base, with the data of each `SubEnvironment`."""
         return [
             {**state, "sub_environment": sub_env.state(), "episode_steps": self._num_steps - started_at}
             for state, sub_env, started_at in zip(super().state(), self.sub_environments, self._started_at, strict=True)
@@ -250,7 +250,7 @@ class SubEnvironments(Environments):
         self._begin(i, sub_env.reset(seed, self._num_steps), before)
 
     def _recover(self, i: int, action: Any, error: Exception) -> None:
-        """Raise, or begin a new episode in this step; the step's rows of this environment are then lost."""
+        """Raise the error; or begin a new episode in this step, which drops the step's rows of this environment."""
         sub_env = self.sub_environments[i]
         before, episode_steps = sub_env.times_restarted, self._num_steps - self._started_at[i]
         rows = sub_env.recover(in_step(episode_steps, self._num_steps, action), error, episode_steps)
@@ -275,17 +275,17 @@ class SubEnvironments(Environments):
 
 
 def failure(index: int, seed: int | None, when: str, error: Exception) -> EnvError:
-    """What is said of an environment that failed."""
+    """The error of an environment that failed."""
     return EnvError(f"environment {index} (seed {seed}) failed {when}: {describe_error(error)}")
 
 
 def in_step(episode_steps: int, num_steps: int, action: Any) -> str:
-    """When that was: steps of the episode, and of the environment."""
+    """The time of an error within a step, for messages."""
     return (
         f"in step {episode_steps} of its episode, {num_steps} after the first reset, action {describe_action(action)}"
     )
 
 
 def in_reset(num_steps: int) -> str:
-    """When that was."""
+    """The time of an error within a reset, for messages."""
     return f"in a reset, {num_steps} steps after the first"

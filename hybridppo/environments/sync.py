@@ -1,4 +1,4 @@
-"""Sub-environments that the library makes, stepped one after the other in this process."""
+"""Copies of an environment, stepped one after the other in this process."""
 
 from collections.abc import Callable
 from math import isfinite
@@ -20,19 +20,19 @@ Array = NDArray[Any]
 
 
 class SyncEnvironments(SubEnvironments):
-    """Sub-environments, each stepped, and reset when its episode has ended, before `step` returns.
+    """Steps each copy; a copy whose episode has ended is reset before `step` returns.
 
-    Every row is a step, but where an environment was restarted. What `step` returns holds copies of what the
-    environments gave; the next step overwrites it, but for final observations.
+    Every row is a step, unless an environment was restarted. The arrays that `step` returns are copies of the
+    environments' values; the next step overwrites all but final observations.
 
     Args:
         make: makes one environment.
-        num_envs: how many.
-        first: the number of the first among those of the run, for messages.
-        on_error: what to do where one fails or returns what cannot be used: "raise", or "restart" it.
+        num_envs: number of environments.
+        first: number of the first environment among those of the run, for messages.
+        on_error: for an environment that fails or returns invalid values: "raise" an error, or "restart" it.
 
     Raises:
-        EnvError: where their spaces differ.
+        EnvError: if the environments' spaces differ.
     """
 
     _has_infos = True
@@ -52,8 +52,8 @@ class SyncEnvironments(SubEnvironments):
         super().__init__(sub_environments, 1, space, model.action_space)
         self._shape = space.shape if isinstance(space, gym.spaces.Box) else None
         self._each_action = each_of(model.action_space)
-        # Observations, [N, *space] of arrays and else rows [N, *obs], and rewards [N], as rollouts hold them, in one
-        # array for the test. Bytes have one of their own, for the numbers among them.
+        # Observations (arrays [N, *space], else rows [N, *obs]) and rewards [N] share one array, so that one test finds
+        # numbers that are not finite. Bytes have a separate array, and a test of the numbers among them.
         shape = (num_envs, *(self._shape if self._shape is not None else self.encode.shape))
         is_float = not self.encode.layout.images
         size = int(np.prod(shape)) if is_float else 0
@@ -78,7 +78,7 @@ class SyncEnvironments(SubEnvironments):
         return self._encoded(self._rows).copy()
 
     def step(self, actions: Any) -> Step:
-        """Final observations are what `step` of the environment returned."""
+        """Final observations are the environments' own results of `step`."""
         rows, rewards, terminated, truncated = self._rows, self._rewards, self._terminated, self._truncated
         shape, infos = self._shape, self._infos
         if self.restarted:
@@ -88,7 +88,7 @@ class SyncEnvironments(SubEnvironments):
             try:
                 observation, rewards[i], terminated[i], truncated[i], info = sub_env.step(action)
                 if shape is not None and observation.shape != shape:
-                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape}")
+                    raise BadValueError(f"its observation is of shape {observation.shape}, and was of {shape} before")
                 rows[i] = observation
                 if infos is not None:
                     infos.step(i, info)
@@ -112,7 +112,7 @@ class SyncEnvironments(SubEnvironments):
         return [(sub_env.env, 1) for sub_env in self.sub_environments]
 
     def _sum_with_bytes(self, of_rewards: Callable[[Array], Any], of_rows: Callable[[Array], Any]) -> Any:
-        """The test of numbers, and of those that lie among the bytes of rows."""
+        """A test of rewards, and of the numbers among the bytes of rows."""
         flat = self._rows.reshape(-1)
         return lambda numbers: of_rewards(numbers) + of_rows(flat)
 

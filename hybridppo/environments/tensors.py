@@ -86,7 +86,7 @@ class TensorEnvironments(Environments):
         owns: whether it is closed with this.
 
     Raises:
-        EnvError: where it is none, or of another number.
+        EnvError: if it is none, or of another number.
     """
 
     def __init__(self, env: Any, num_envs: int, *, owns: bool) -> None:
@@ -115,7 +115,7 @@ class TensorEnvironments(Environments):
         """Start every environment anew; observations `[N, *row]`.
 
         Raises:
-            EnvError: where it fails, or returns what cannot be used.
+            EnvError: if it fails, or returns what cannot be used.
         """
         self._seed, self._num_steps = seed, 0
         # Torch's generators take 64 bits with a sign, and most simulators 32 bits.
@@ -130,7 +130,7 @@ class TensorEnvironments(Environments):
         """Step every environment, by actions on the device (`TensorActions.to_env`).
 
         Raises:
-            EnvError: where it fails, or returns what is no tensor of the right shape and type on the device. Whether
+            EnvError: if it fails, or returns what is no tensor of the right shape and type on the device. Whether
                 numbers are finite is not asked, for that would wait for the device.
         """
         self._num_steps += 1
@@ -232,7 +232,7 @@ class TensorEnvironments(Environments):
         """What `load_tensors` takes, copied: the environment's own tensors by name.
 
         Raises:
-            EnvStateError: where it gives none.
+            EnvStateError: if it gives none.
         """
         if not (callable(getattr(self.env, "get_state", None)) and callable(getattr(self.env, "set_state", None))):
             raise EnvStateError(f"{self.name} has no get_state() and set_state(state)")
@@ -248,7 +248,7 @@ class TensorEnvironments(Environments):
         """Go on from what `tensors_of_state` gave, of the same environment.
 
         Raises:
-            EnvStateError: where they do not fit; the environment must then be reset.
+            EnvStateError: if they do not fit; the environment must then be reset.
         """
         now = self.tensors_of_state()
         differences = sorted(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridppo.environments.checks import as_flag
+from hybridppo.environments.checks import TRUTHS, as_flag
 from hybridppo.environments.parallel import ParallelEnvironment, number_of
 from hybridppo.errors import BadValueError
 from hybridppo.spaces.rows import CriticObserves
@@ -29,8 +29,14 @@ class TurnEnvironment(ParallelEnvironment):
 
     takes_turns = True
 
+    _game: Any
+    """The object within the environment's wrappers that knows who is there, and whose turn it is."""
+    _last: Callable[[], Any]
+    """What `last()` of the environment gives."""
+
     def _begin(self, seed: int | None) -> None:
         result: Any = self.env.reset(seed=seed)
+        self._look_within()
         if result is not None:
             raise BadValueError("its reset returned something, and that of pettingzoo.AECEnv returns None")
         for agent in self.env.agents:
@@ -54,25 +60,45 @@ class TurnEnvironment(ParallelEnvironment):
 
     def put_present(self, present: Any) -> None:  # noqa: D102 - as in the base
         super().put_present(present)
+        self._look_within()
         if self.present.any():
-            self.turn = self._slot_of(self.env.agent_selection)
+            self.turn = self._slot_of(self._game.agent_selection)
+
+    def _look_within(self) -> None:
+        self._game, self._last = _within_wrappers(self.env), self.env.last
+        if self._game is not self.env and self._last.__module__ == "pettingzoo.utils.env":
+            self._last = self._last_from_within
+
+    def _last_from_within(self) -> Any:
+        """As PettingZoo's own `last()`, without a look through all wrappers at each of the five."""
+        game = self._game
+        agent = game.agent_selection
+        observation = self.env.observe(agent)
+        return (
+            observation,
+            game._cumulative_rewards[agent],
+            game.terminations[agent],
+            game.truncations[agent],
+            game.infos[agent],
+        )
 
     def _next_turn(self) -> None:
         """Go on to the next agent that acts; those whose episode has ended leave."""
-        env, has_lost_one = self.env, False
+        env, game, has_lost_one = self.env, self._game, False
         for _ in range(len(self.agents) + 1):
-            if not env.agents:
+            if not game.agents:
                 self._require_nobody()
                 break
-            agent = env.agent_selection
+            agent = game.agent_selection
             slot = self._slot_of(agent)
-            result: Any = env.last()
+            result: Any = self._last()
             if not isinstance(result, tuple) or len(result) != 5:
                 raise BadValueError("its last() did not return five values, as pettingzoo.AECEnv")
             observation, reward, terminated, truncated, info = result
-            self.rewards[slot] += number_of(agent, reward)
-            terminated = as_flag(f"agent {agent!r}: its terminated", terminated)
-            truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
+            self.rewards[slot] += reward if isinstance(reward, (float, int)) else number_of(agent, reward)
+            if not (isinstance(terminated, TRUTHS) and isinstance(truncated, TRUTHS)):
+                terminated = as_flag(f"agent {agent!r}: its terminated", terminated)
+                truncated = as_flag(f"agent {agent!r}: its truncated", truncated)
             if not (terminated or truncated):
                 self.infos = {agent: info}
                 self._write(slot, observation, info)
@@ -84,7 +110,8 @@ class TurnEnvironment(ParallelEnvironment):
             env.step(None)  # as PettingZoo wants it of agents whose episode has ended
         else:
             raise BadValueError("its agents whose episode has ended do not leave when they are stepped with None")
-        self._fill_for_critics(np.arange(len(self.agents)) == self.turn)
+        if self._critic_observes != "own":
+            self._fill_for_critics(np.arange(len(self.agents)) == self.turn)
         if has_lost_one:
             self._end_episodes()
 
@@ -106,6 +133,13 @@ class TurnEnvironment(ParallelEnvironment):
             return self._slots[agent]
         except KeyError:
             raise BadValueError(f"it has an agent {agent!r} that is none of its possible_agents") from None
+
+
+def _within_wrappers(env: Any) -> Any:
+    """What PettingZoo's wrappers ask for its agents, at every look: each asks the one within."""
+    while type(env).__module__.startswith("pettingzoo.utils.wrappers.") and "agent_selection" not in vars(env):
+        env = env.env
+    return env
 
 
 def agents_environment(

@@ -1,10 +1,9 @@
-"""Vector environments as a sampler wants them: one interface over gymnasium's three autoreset modes.
+"""gymnasium's vector environments under the interface `Environments`, for all three autoreset modes.
 
-What differs between the modes is where an episode's true final observation is found, and whether the
-step after it is a step:
+The modes differ in where an episode's true final observation is, and in whether the row after it is a step:
 
 - `NEXT_STEP`: `step` returns the final observation; the next call ignores the action and resets. That
-  row is no step of the environment (`skips_row_after_end`).
+  row is not a step of the environment (`skips_row_after_end`).
 - `SAME_STEP`: `step` has reset already; the final observation is in `infos["final_obs"]`.
 - `DISABLED`: `step` returns the final observation, and the caller resets with a mask.
 """
@@ -34,11 +33,11 @@ Array = NDArray[Any]
 
 
 class VectorEnvironments(Environments):
-    """One of gymnasium's vector environments; a subclass for each of its autoreset modes.
+    """One of gymnasium's vector environments; each autoreset mode is a subclass.
 
     Args:
-        vector: the environments.
-        first: the number of the first among those of the run, for messages.
+        vector: the vector environment.
+        first: number of the first environment among those of the run, for messages.
     """
 
     def __init__(self, vector: "VectorEnv[Any, Any, Any]", first: int = 0) -> None:
@@ -49,7 +48,7 @@ class VectorEnvironments(Environments):
         self._num_steps = 0
         self._sum = self.encode.finite_test(self.num_envs)
         self._take_step: Callable[[Any], tuple[Any, Array, Array, Array, Any]] = self._first_step
-        """As the vector's own, which it is once the first step was checked."""
+        """Like the vector's `step`; it is that method itself once the first step was checked."""
 
     @property
     def envs(self) -> "list[gym.Env[Any, Any]] | None":  # noqa: D102 - as in the base
@@ -83,11 +82,11 @@ class VectorEnvironments(Environments):
         return _with_truths(result)
 
     def _step_with_numbers(self, actions: Any) -> tuple[Any, Array, Array, Array, Any]:
-        """Step a vector whose flags are numbers."""
+        """`step` of a vector whose flags are numbers."""
         return _with_truths(self.vector.step(actions))
 
     def _encoded(self, observations: Any) -> Array:
-        """Encoded, and refused where not finite."""
+        """Encode observations, and refuse numbers that are not finite."""
         try:
             encoded = self.encode(observations)
         except BadValueError:
@@ -107,7 +106,7 @@ class VectorEnvironments(Environments):
                 raise self._failure(f"in step {self._num_steps}", named) from None
 
     def _refuse(self, encoded: Array) -> None:
-        """Name the first observation that is not finite; there is none where only the sum is infinite."""
+        """Raise an error for the first observation that is not finite; nothing if only their sum is infinite."""
         for i, row in enumerate(encoded):
             self._require_finite_row(f"the observation of environment {self._first + i}: observation", row)
 
@@ -139,8 +138,8 @@ class VectorEnvironments(Environments):
     def _parts(self) -> list[tuple[object, int]]:
         if isinstance(self.vector, AsyncVectorEnv):
             raise EnvStateError(
-                "each environment of an AsyncVectorEnv is in a process of its own: let the function make one, and set "
-                "num_workers"
+                "the environments of an AsyncVectorEnv are in other processes: let the function make one environment, "
+                "and set num_workers"
             )
         return [(self.vector, self.num_envs)]
 
@@ -151,7 +150,7 @@ class VectorEnvironments(Environments):
         self._take_step = closed
 
     def _final(self, observation: Any) -> Array:
-        """A final observation, encoded."""
+        """Encode a final observation."""
         try:
             return self.encode.one(observation)
         except BadValueError as error:
@@ -165,7 +164,7 @@ class NextStepEnvironments(VectorEnvironments):
     _has_infos = True
 
     def step(self, actions: Any) -> Step:
-        """The observation after an end is the final one: nothing is missing."""
+        """The observation after an end is the final one, so no final observations are missing."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
         if self._infos is not None:
             self._infos.vector_step(infos, terminated | truncated)
@@ -199,7 +198,7 @@ class SameStepEnvironments(VectorEnvironments):
         return self._encoded(observations), rewards, terminated, truncated, indices, finals
 
     def _each_final(self, finals: Any) -> Any:
-        """Final observations by environment, given as an array of them, or as a batch like other observations."""
+        """The final observations by environment, from an array of observations or from a batch of the space."""
         try:
             each = finals if isinstance(finals, np.ndarray | list) else self.encode.each(finals)
         except (KeyError, IndexError, TypeError, ValueError):
@@ -221,7 +220,7 @@ class ManualResetEnvironments(VectorEnvironments):
     _has_infos = True
 
     def step(self, actions: Any) -> Step:
-        """Final observations are what `step` returned; then the ended environments are reset."""
+        """Final observations are the results of `step`; then the ended environments are reset."""
         observations, rewards, terminated, truncated, infos = self._step(actions)
         if self._infos is not None:
             self._infos.vector_step(infos, terminated | truncated)
@@ -230,7 +229,7 @@ class ManualResetEnvironments(VectorEnvironments):
         if not ended.any():
             return encoded, rewards, terminated, truncated, [], []
         indices: list[int] = np.flatnonzero(truncated & ~terminated).tolist()
-        # The reset may write to the arrays that the step gave.
+        # The reset may overwrite the arrays of the step.
         finals = [encoded[i].copy() for i in indices]
         rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
         try:
@@ -244,7 +243,7 @@ class ManualResetEnvironments(VectorEnvironments):
 
 
 def _with_truths(result: Any) -> tuple[Any, Array, Array, Array, Any]:
-    """A step with flags that are truths."""
+    """A step whose flags are booleans."""
     observations, rewards, terminated, truncated, infos = result
     flags = (as_truth("terminated", terminated), as_truth("truncated", truncated))
     return observations, rewards, *flags, infos
@@ -253,13 +252,13 @@ def _with_truths(result: Any) -> tuple[Any, Array, Array, Array, Any]:
 def wrap(
     vector: "VectorEnv[Any, Any, Any]", autoreset_mode: AutoresetName | None = None, first: int = 0
 ) -> VectorEnvironments:
-    """The `Environments` for the autoreset mode that the vector environment declares, or that is given.
+    """The `Environments` for the autoreset mode that the vector declares, or that is given.
 
     Raises:
-        EnvError: where it declares none and none is given, or both and they differ.
+        EnvError: if there is neither, or if both are there and differ.
     """
     declared = vector.metadata.get("autoreset_mode")
-    if isinstance(declared, str):  # as gymnasium writes it, or as we do
+    if isinstance(declared, str):  # gymnasium's spelling, or ours
         declared = next((mode for name, mode in MODES.items() if declared in (mode.value, name)), declared)
     mode = MODES[autoreset_mode] if autoreset_mode is not None else declared
     if mode is None:

@@ -1,6 +1,6 @@
-"""Networks, and what trains and evaluates them: parameters, Adam, precision, threads.
+"""Networks, their parameters, the Adam optimizer, and precision.
 
-Here: multilayer perceptrons, convolutions, what an actor adds to them, the one buffer that all parameters lie in.
-Their forms in NumPy are in `numpy_forms/`. Not here: losses (`agents/`), and devices (`placements/`). Begin with
-`mlp.py` and `parameters.py`.
+Here: multilayer perceptrons, convolutions, the additions of actors, and the one buffer of all parameters. The NumPy
+forms of networks are in `numpy_forms/`. Not here: losses (`agents/`) and devices (`placements/`). Begin with `mlp.py`
+and `parameters.py`.
 """

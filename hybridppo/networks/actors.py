@@ -1,4 +1,4 @@
-"""What an actor is beyond its network: standard deviations, masks, exploration that depends on the state."""
+"""The additions of an actor to its network: standard deviations, masks, state-dependent exploration."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from hybridppo.spaces.state_dependent import VARIANCE_EPSILON
 
 
 class GaussianActor(nn.Module):
-    """`[..., inputs] -> [..., n + d]`: what a network gives, means among it, then `d` log standard deviations.
+    """`[..., inputs] -> [..., n + d]`: a network's outputs, followed by `d` log standard deviations.
 
-    These depend on no state.
+    The log standard deviations are parameters that depend on no observation.
     """
 
     def __init__(self, mean: nn.Module, size: int, initial_log_std: float = 0.0) -> None:
@@ -25,16 +25,16 @@ class GaussianActor(nn.Module):
         self.log_std = nn.Parameter(torch.full((size,), initial_log_std))
 
     def forward(self, observations: Tensor) -> Tensor:
-        """What the network gives, then log standard deviations, along the last dimension."""
+        """The network's outputs, then the log standard deviations, along the last dimension."""
         mean: Tensor = self.mean(observations)
         return torch.cat((mean, self.log_std.expand(*mean.shape[:-1], -1)), dim=-1)
 
 
 class MaskedActor(nn.Module):
-    """A network whose first `n` outputs are logits, where the last `n` numbers of a row say which are allowed.
+    """Applies a mask, the last `n` numbers of a row, to a network's first `n` outputs, which are logits.
 
-    The logits of the others are replaced by one so low that their probability is 0, and with it every gradient (Huang
-    and Ontanon, "A closer look at invalid action masking in policy gradient algorithms", section 3).
+    A forbidden logit is replaced by one so low that its probability and its gradient are 0 (Huang and Ontanon, "A
+    closer look at invalid action masking in policy gradient algorithms", section 3).
     """
 
     def __init__(self, logits: nn.Module, num_actions: int, layout: RowLayout | None = None) -> None:
@@ -43,7 +43,7 @@ class MaskedActor(nn.Module):
         self._layout = layout if layout is not None else RowLayout(0)
 
     def forward(self, observations: Tensor) -> Tensor:
-        """What the network gives, but for what is not allowed."""
+        """The network's outputs with forbidden logits replaced."""
         outputs: Tensor = self.logits(observations)
         forbidden = numbers_of(observations, self._layout)[..., -self.num_actions :] == 0.0
         if outputs.shape[-1] == self.num_actions:
@@ -53,15 +53,15 @@ class MaskedActor(nn.Module):
 
 
 class StateDependentActor(nn.Module):
-    """`[..., *row] -> [..., 2 * d]`: means, and the log standard deviations of what exploration adds to them.
+    """`[..., *row] -> [..., 2 * d]`: means, and the log standard deviations of the exploration noise.
 
-    Both are of the last hidden layer. No gradient reaches that through the deviations (`learn_features=False` of
-    stable-baselines3, its default): features are learned for the means, and the noise follows.
+    Both follow from the last hidden layer. The deviations pass no gradient to that layer (as with
+    `learn_features=False`, the default of stable-baselines3): the features are learned for the means alone.
 
     Args:
-        features: all but the last layer, `[..., *row] -> [..., L]`; may be shared with the critic.
+        features: all layers but the last, `[..., *row] -> [..., L]`; may be shared with the critic.
         head: the last layer, `L` to `d`.
-        initial_log_std: of every entry of a matrix of noise.
+        initial_log_std: initial value for every entry of a noise matrix.
     """
 
     def __init__(self, features: nn.Module, head: nn.Linear, initial_log_std: float = 0.0) -> None:
@@ -71,11 +71,11 @@ class StateDependentActor(nn.Module):
 
     @property
     def feature_layers(self) -> nn.Module:
-        """What gives the features, shared or not."""
+        """The layers that give the features, shared or not."""
         return self.features.network if isinstance(self.features, SharedTrunk) else self.features
 
     def forward(self, observations: Tensor, matrices: Tensor | None = None) -> Tensor:
-        """Outputs; with matrices of noise, `[..., d, L]`, also what they add to the means, `[..., 3 * d]` in all."""
+        """Outputs `[..., 2 * d]`; with noise matrices `[..., d, L]` also the perturbations, `[..., 3 * d]` in all."""
         features = self.features(observations)
         fixed = features.detach().float()
         # Var(sum over l of features[l] * matrix[i, l]) = sum over l of features[l]^2 * exp(2 * log_std[i, l])
@@ -87,11 +87,11 @@ class StateDependentActor(nn.Module):
         return torch.cat((outputs, (fixed.unsqueeze(-2) * matrices).sum(-1)), dim=-1)
 
     def scaled(self, noise: Tensor) -> Tensor:
-        """Matrices `[N, d, L]` of standard normals, `[N, d * L]`."""
+        """Noise matrices `[N, d, L]` from standard normal noise `[N, d * L]`."""
         return noise.view(-1, *self.log_std.shape) * self.log_std.exp()
 
 
 def exploring_actor_of(network: Any) -> StateDependentActor | None:
-    """The actor whose exploration depends on the state, within a network made here; None of any other."""
+    """The `StateDependentActor` within a network of this library; None if there is none."""
     inner = getattr(network, "network", network)
     return inner if isinstance(inner, StateDependentActor) else None

@@ -14,12 +14,12 @@ from hybridppo.networks.parameters import FlatParameters
 class FlatAdam:
     """Adam over one buffer of parameters, with a learning rate for each network in it.
 
-    The arithmetic is torch's fused kernel, and so gives the bits of `torch.optim.Adam(fused=True)`; what that class
-    does around it takes three times as long as the kernel where networks are small.
+    It calls torch's fused kernel, so its result equals that of `torch.optim.Adam(fused=True)` bit by bit. For small
+    networks, the bookkeeping of that class takes three times as long as the kernel.
 
     Args:
-        parameters: the buffer, and its gradient.
-        learning_rates: by network; every network's.
+        parameters: the buffer and its gradient.
+        learning_rates: the learning rate of each network, by name.
         betas: decay of the first and second moments.
         eps: added to the root of the second moment.
     """
@@ -41,23 +41,23 @@ class FlatAdam:
                 "exp_avg_sq": torch.zeros_like(values.data),
             }
         }
-        """`step` and both moments, by the flat parameter, as torch's own optimizers keep them."""
+        """`step` and both moments for the flat parameter, as torch's optimizers keep them."""
         self._rates_on_device: dict[str, Tensor] = {}
         self._binding = parameters.binding
         self.set_learning_rates(learning_rates)
 
     def set_learning_rates(self, learning_rates: Mapping[str, float]) -> None:
-        """The rates of the next steps, by network."""
+        """Set the learning rates of the next steps, by network."""
         self.learning_rates = dict(learning_rates)
         self._is_one_rate = len(set(learning_rates.values())) == 1
         for name, rate in self._rates_on_device.items():
             rate.fill_(learning_rates[name])
 
     def keep_learning_rates_on_device(self) -> None:
-        """From now on, for steps that are recorded once and replayed: a change of the rates reaches those too.
+        """Keep the rates in a tensor on the device, so that a recorded and replayed step sees a change of the rates.
 
-        Until the parameters are bound anew, or `keep_learning_rates_on_host`: recordings are of no use then, and the
-        kernel refuses parameters of another device than the rates'.
+        This holds until the parameters are bound to another buffer, or until `keep_learning_rates_on_host`: recordings
+        are invalid then, and the kernel refuses rates and parameters on different devices.
         """
         device, self._binding = self._parameters.values.device, self._parameters.binding
         self._rates_on_device = {
@@ -65,7 +65,7 @@ class FlatAdam:
         }
 
     def keep_learning_rates_on_host(self) -> None:
-        """As at first: each step takes the rates that are set when it is made."""
+        """Keep the rates on the host, as at first: each step uses the rates that are set when it is made."""
         self._rates_on_device = {}
 
     def step(self) -> None:
@@ -81,7 +81,7 @@ class FlatAdam:
         )
         slots["step"].add_(1.0)
         rates: Mapping[str, float | Tensor] = self._rates_on_device or self.learning_rates
-        if self._is_one_rate:  # one kernel for all
+        if self._is_one_rate:  # one kernel for all networks
             self._step(tensors, slots["step"], next(iter(rates.values())))
             return
         for name, learning_rate in rates.items():
@@ -108,11 +108,11 @@ class FlatAdam:
 
 
 class PartAdam(FlatAdam):
-    """`FlatAdam` with a count of steps for each network, for agents whose actor is stepped less often than the critic.
+    """`FlatAdam` with a step count for each network, for agents that step the actor less often than the critic.
 
     Args:
-        parameters: the buffer, and its gradient.
-        learning_rates: by network; every network's.
+        parameters: the buffer and its gradient.
+        learning_rates: the learning rate of each network, by name.
     """
 
     def __init__(self, parameters: FlatParameters, learning_rates: Mapping[str, float]) -> None:
@@ -123,12 +123,12 @@ class PartAdam(FlatAdam):
             slots[f"step_{name}"] = torch.zeros((), device=parameters.values.device)
 
     def step(self) -> None:
-        """Step every network along its gradient."""
+        """Step all networks."""
         for name in self.learning_rates:
             self.step_part(name)
 
     def step_part(self, name: str) -> None:
-        """Step one network along its gradient; the others stay, and so do their moments."""
+        """Step one network; the parameters and moments of the others stay as they are."""
         slots, part = self.state[self._parameters.values], self._parameters.range_of(name)
         tensors = (self._parameters.values.data, self._parameters.gradient, slots["exp_avg"], slots["exp_avg_sq"])
         slots[f"step_{name}"].add_(1.0)

@@ -14,14 +14,14 @@ from hybridppo.spaces.rows import Convolution, ImageLayout, RowLayout, layer_siz
 
 Convolutions = Literal["nature", "a3c", "impala"]
 Convolve = Callable[[ImageLayout], tuple[nn.Module, int]]
-"""Makes the layers for an image, and says how many numbers they give."""
+"""Makes the layers for an image; returns them and the length of their output."""
 
 
 class ImageNetwork(nn.Module):
-    """`[..., *image] -> [..., outputs]`: bytes as numbers from 0 to 1, the image's convolutions with ReLU, an MLP.
+    """`[..., *image] -> [..., outputs]`: bytes scaled to 0..1, convolutions with ReLU, then an MLP.
 
-    The MLP is made by `make_mlp`, of as many inputs as the last convolution gives numbers: `[height, width, channels]`,
-    flattened. The convolutions are initialised as its hidden layers are.
+    `make_mlp` makes the MLP; its inputs are the last convolution's output `[height, width, channels]`, flattened. The
+    convolutions are initialised like hidden layers.
     """
 
     def __init__(self, image: ImageLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
@@ -38,9 +38,9 @@ class ImageNetwork(nn.Module):
 
 
 class JoinedNetwork(nn.Module):
-    """`[..., bytes] -> [..., outputs]`: the numbers of a row, and what convolutions make of each of its images, an MLP.
+    """`[..., bytes] -> [..., outputs]`: an MLP of a row's numbers and of the outputs of convolutions for each image.
 
-    As in `ImageNetwork`, but that the MLP has all of them as inputs: the numbers first.
+    Like `ImageNetwork`, but the inputs of the MLP are the numbers, followed by the outputs for all images.
     """
 
     def __init__(self, layout: RowLayout, make_mlp: Callable[[int], nn.Module], convolve: Convolve) -> None:
@@ -60,22 +60,22 @@ class JoinedNetwork(nn.Module):
 
 
 class Nature(nn.Sequential):
-    """Convolutions that suit the size of an image, each with ReLU: the only ones that NumPy has as well."""
+    """Convolutions that suit the size of an image, each with ReLU: the only ones with a NumPy form."""
 
 
 def nature(
     image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
 ) -> tuple[nn.Module, int]:
-    """The layers for an image (`ImageLayout.convolutions`), and how many numbers they give."""
+    """The layers for an image (`ImageLayout.convolutions`), and the length of their output."""
     return Nature(*_layers(image, image.convolutions, generator, initialise)), image.num_features
 
 
 A3C = (Convolution(16, 8, 4), Convolution(32, 4, 2))
-"""Mnih et al., "Playing Atari with deep reinforcement learning", 2013, section 4.1; of A3C too, 2016, section 8."""
+"""Mnih et al., "Playing Atari with deep reinforcement learning", 2013, section 4.1; also A3C, 2016, section 8."""
 
 
 def a3c(image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised) -> tuple[nn.Module, int]:
-    """Two layers for an image of 20 pixels a side or more, and how many numbers they give: a third of nature's work.
+    """Two layers for an image of at least 20 x 20 pixels, and the length of their output: a third of nature's work.
 
     Raises:
         ConfigurationError: for a smaller image.
@@ -105,7 +105,7 @@ IMPALA_FILTERS = (16, 32, 32)
 
 
 class Residual(nn.Module):
-    """`x` and what two convolutions, each after ReLU, make of it."""
+    """`x` plus the output of two convolutions, each after ReLU."""
 
     def __init__(self, filters: int, generator: torch.Generator, initialise: Initialise) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Residual(nn.Module):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
-        """Of the same shape."""
+        """Images of the same shape."""
         added: Tensor = images + self.layers(images)
         return added
 
@@ -123,9 +123,9 @@ class Residual(nn.Module):
 def impala(
     image: ImageLayout, generator: torch.Generator, initialise: Initialise = initialised
 ) -> tuple[nn.Module, int]:
-    """Residual layers for an image, and how many numbers they give.
+    """Residual layers for an image, and the length of their output.
 
-    Three times a convolution, a pooling to half the size and two residual blocks (Espeholt et al., 2018, "IMPALA",
+    Three times: a convolution, pooling to half the size, and two residual blocks (Espeholt et al., 2018, "IMPALA",
     figure 3, right).
     """
     layers: list[nn.Module] = []
@@ -147,11 +147,11 @@ CONVOLUTIONS: dict[Convolutions, Callable[..., tuple[nn.Module, int]]] = {
 
 
 def features_of(images: Tensor, image: ImageLayout, convolutions: nn.Module) -> Tensor:
-    """What the convolutions make of bytes `[B, *image]`: `[B, height * width * channels]`."""
-    # Channels are neighbours in memory, whatever the order of dimensions: a third faster on a CPU.
+    """The output of the convolutions for bytes `[B, *image]`: `[B, height * width * channels]`."""
+    # Channels lie last in memory, whatever the order of dimensions: a third faster on a CPU.
     if image.channels_first:
         images = images.contiguous(memory_format=torch.channels_last)
     else:
         images = images.permute(0, 3, 1, 2)
-    features: Tensor = convolutions(images.float().div_(255.0))  # in place: such a block leaves a processor's caches
+    features: Tensor = convolutions(images.float().div_(255.0))  # in place, since a block leaves the cache
     return features.permute(0, 2, 3, 1).flatten(1)

@@ -1,4 +1,4 @@
-"""Networks whose parts of an observation pass through layers of their own before they are joined."""
+"""Networks with separate layers for each part of an observation, before the parts are joined."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,22 +12,22 @@ from hybridppo.spaces.observations import ObservationEncoder
 from hybridppo.spaces.rows import RowLayout, RowPart
 
 EncoderSizes = Mapping[str, Sequence[int]]
-"""Widths of the layers of each part that has some, by its key."""
+"""Widths of the layers of each part that has layers, by the key of the part."""
 
 
 class EncodedNetwork(nn.Module):
-    """`[..., *row] -> [..., outputs]`: each part by itself, joined, an MLP.
+    """`[..., *row] -> [..., outputs]`: each part is encoded by itself; an MLP takes all of them together.
 
-    Of a part, its numbers and what convolutions make of its images; if it is given sizes, what hidden layers of these
-    widths make of that. What rows have beyond their parts (a mask) is joined as it is.
+    A part is encoded as its numbers and the convolutions' output for its images, passed through hidden layers if it has
+    widths. The rest of a row (a mask) is joined unchanged.
 
     Args:
-        layout: what a row is.
-        parts: in the order of a row, each with the widths of its layers: none for none. They need not be all.
-        end: after which of a row's numbers those of all parts end.
-        make_mlp: what follows, of so many inputs.
-        make_encoder: hidden layers of so many inputs and these widths.
-        convolve: convolutions of an image.
+        layout: the layout of a row.
+        parts: the parts to use, in the order of a row, each with the widths of its layers (empty for no layers).
+        end: index after the last of the row's numbers that belong to a part.
+        make_mlp: makes the MLP for a number of inputs.
+        make_encoder: makes hidden layers for a number of inputs and widths.
+        convolve: makes the convolutions of an image.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class EncodedNetwork(nn.Module):
         self.layout, self.parts, self.end = layout, [part for part, _ in parts], end
 
     def forward(self, observations: Tensor) -> Tensor:
-        """What the MLP gives."""
+        """The MLP's outputs."""
         rows = observations.reshape(-1, observations.shape[-1])
         numbers, images = numbers_of(rows, self.layout), images_of(rows, self.layout)
         seen = [
@@ -74,16 +74,16 @@ class EncodedNetwork(nn.Module):
 def parts_with_sizes(
     encode: ObservationEncoder, sizes: EncoderSizes | None, keys: Sequence[str] | None, field: str
 ) -> list[tuple[RowPart, Sequence[int]]] | None:
-    """The parts of a row that a network sees, each with the widths of its layers; None if it sees all as they are.
+    """The parts of a row that a network sees, each with the widths of its layers; None for the whole row.
 
     Args:
-        encode: of the observations.
-        sizes: of the layers of each part that has some.
-        keys: of the parts; None for all.
-        field: the configuration's, which the keys are from.
+        encode: encodes the observations.
+        sizes: widths of the layers of each part that has layers.
+        keys: the keys of the parts; None for all parts.
+        field: name of the configuration field that the keys come from, for messages.
 
     Raises:
-        ConfigurationError: if observations have no parts, or not those that are named.
+        ConfigurationError: if observations have no parts, or lack a part that is named.
     """
     if sizes is None and keys is None:
         return None

@@ -1,4 +1,4 @@
-"""Which networks NumPy can stand in for."""
+"""Which networks have a NumPy form."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,14 +22,14 @@ from hybridppo.spaces.rows import RowLayout
 
 
 def linears(network: nn.Module) -> list[nn.Linear]:
-    """The linear layers of an `MLP`, or of that within another network made here, first to last."""
+    """The linear layers of an `MLP`, or of the MLP within another network of this library, first to last."""
     found = _mlp_and_layout(network)
     assert found is not None
     return [layer for layer in found[0] if isinstance(layer, nn.Linear)]
 
 
 def actor_form(network: nn.Module) -> NumpyForm | PoliciesForm | None:
-    """As `numpy_form`, also of the actors of several policies."""
+    """Like `numpy_form`, also for the actors of several policies."""
     if type(network) is not PoliciesActor:
         return numpy_form(network)
     forms = [numpy_form(actor) for actor in network.actors]
@@ -41,9 +41,9 @@ def actor_form(network: nn.Module) -> NumpyForm | PoliciesForm | None:
 
 
 def numpy_form(network: nn.Module) -> NumpyForm | None:
-    """What NumPy needs to know to stand in for the network, on a CPU; None where it cannot.
+    """The NumPy form of a network on a CPU; None if it has none.
 
-    It can for networks made here whose hidden layers have tanh or ReLU, and that have no hooks.
+    Networks of this library have one if their hidden layers use tanh or ReLU, and if they have no hooks.
     """
     if has_hooks(network):
         return None
@@ -95,7 +95,7 @@ def _encoded_form(network: EncodedNetwork) -> EncodedForm | None:
 
 
 def _activation_of(network: nn.Module) -> NumpyActivation | str | None:
-    """The activation of all layers within a network; None where there are none, "" for any that NumPy has not."""
+    """The activation of all layers of a network; None without layers, "" for one without a NumPy form."""
     layers = [layer for layer in network.modules() if not list(layer.children())]
     kinds = {type(layer) for layer in layers if not isinstance(layer, (nn.Linear, nn.Identity))}
     if not kinds:
@@ -104,7 +104,7 @@ def _activation_of(network: nn.Module) -> NumpyActivation | str | None:
 
 
 def columns_seen(network: nn.Module) -> Any:
-    """Which numbers of a row an MLP sees, as an index: `slice(None)` for all; None if it sees more than numbers."""
+    """The numbers of a row that an MLP sees, as an index: `slice(None)` for all; None if it also sees other parts."""
     trunk = _trunk_of(network)[0]
     if type(trunk) is MLP:
         return slice(None)
@@ -116,18 +116,18 @@ def columns_seen(network: nn.Module) -> Any:
 
 
 def cell_of(network: nn.Module) -> LSTM | GRU | None:
-    """The memory of a network made here; None of one without."""
+    """The recurrent cell of a network of this library; None if it has none."""
     inner = network.network if type(network) is NormalizedNetwork else network
     return inner.cell if isinstance(inner, RecurrentNetwork) else None
 
 
 def has_hooks(network: nn.Module) -> bool:
-    """Whether somebody looks on when it is called, which nobody but torch would tell."""
+    """Whether the network has hooks, which only torch would call."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
 
 
 def arrays_of(network: nn.Module) -> list[Tensor]:
-    """What its form in NumPy is made of: its parameters, and the moments that it normalises by."""
+    """The arrays of its NumPy form: its parameters, and the moments of its normalisation."""
     if type(network) is PoliciesActor:
         return [array for actor in network.actors for array in arrays_of(actor)]
     parameters: list[Tensor] = [parameter.detach() for parameter in network.parameters()]
@@ -138,12 +138,12 @@ def arrays_of(network: nn.Module) -> list[Tensor]:
 
 
 def is_on_cpu(network: nn.Module) -> bool:
-    """Whether all parameters are on the CPU now."""
+    """Whether all parameters are on the CPU."""
     return all(parameter.device.type == "cpu" for parameter in network.parameters())
 
 
 def _mlp_and_layout(network: nn.Module) -> tuple[list[nn.Module], RowLayout | None] | None:
-    """The layers of the MLP in a network made here, and what its rows are, where something is made of them before."""
+    """The layers of the MLP in a network of this library, and the layout of rows if layers precede the MLP."""
     trunk, last = _trunk_of(network)
     if type(trunk) in (ImageNetwork, JoinedNetwork, EncodedNetwork):
         if not _has_known_convolutions(trunk):
@@ -154,7 +154,7 @@ def _mlp_and_layout(network: nn.Module) -> tuple[list[nn.Module], RowLayout | No
 
 
 def _trunk_of(network: nn.Module) -> tuple[Any, list[nn.Module]]:
-    """A network made here without what an actor has beyond it, and the last layer where that stands apart."""
+    """A network of this library without the additions of an actor, and its last layer if that is separate."""
     trunk: Any = network
     if type(trunk) is GaussianActor:
         trunk = trunk.mean
@@ -168,8 +168,8 @@ def _trunk_of(network: nn.Module) -> tuple[Any, list[nn.Module]]:
 
 
 def _has_known_convolutions(network: nn.Module) -> bool:
-    """Whether NumPy has the convolutions of an image network."""
+    """Whether the convolutions of an image network have a NumPy form."""
     convolutions = network.convolutions
     each = convolutions if isinstance(convolutions, nn.ModuleList) else [convolutions]
-    # What nobody sees passes as it is.
+    # Images that no network sees need no convolutions.
     return all(type(layers) in (Nature, nn.Identity) for layers in each)

@@ -1,4 +1,4 @@
-"""Layers as they are before anyone initialises them, and how they are initialised."""
+"""Layers without initial weights, and functions that initialise them."""
 
 import math
 from typing import Protocol, TypeVar
@@ -8,10 +8,10 @@ from torch import nn
 
 
 class EmptyLinear(nn.Linear):
-    """A linear layer as it is before anyone initialises it.
+    """A linear layer whose weights are not initialised.
 
-    No draw from the global generator for weights that are replaced at once; and making it on the "meta" device, which
-    does not draw either, loads a symbolic algebra package, which takes a fifth of a second.
+    It draws nothing from the global generator for weights that are replaced at once. A layer on the "meta" device would
+    not draw either, but loads a symbolic algebra package, which takes 0.2 s.
     """
 
     def reset_parameters(self) -> None:
@@ -19,7 +19,7 @@ class EmptyLinear(nn.Linear):
 
 
 class EmptyConvolution(nn.Conv2d):
-    """Likewise."""
+    """A convolution whose weights are not initialised."""
 
     def reset_parameters(self) -> None:
         """Leave it to the caller."""
@@ -29,23 +29,23 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 class Initialise(Protocol):
-    """What gives a layer its first weights."""
+    """Initialises a layer."""
 
     def __call__(self, layer: Layer, gain: float, generator: torch.Generator) -> Layer:
-        """The layer, with weights drawn from `generator` alone."""
+        """The layer, with weights drawn from `generator`."""
         ...
 
 
 def initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
     """The layer with orthogonal weights of this gain, drawn from `generator`, and biases of zero."""
-    assert layer.bias is not None  # all layers here have one
+    assert layer.bias is not None  # all layers here have a bias
     nn.init.orthogonal_(layer.weight, gain, generator=generator)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 def uniformly_initialised(layer: Layer, gain: float, generator: torch.Generator) -> Layer:
-    """The layer as torch makes it: weights and biases uniform within one over the root of its inputs; no gain."""
+    """The layer as torch initialises it: uniform within 1 / sqrt(inputs); `gain` is ignored."""
     assert layer.bias is not None
     bound = 1.0 / math.sqrt(layer.weight[0].numel())
     nn.init.uniform_(layer.weight, -bound, bound, generator=generator)

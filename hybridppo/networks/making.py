@@ -1,17 +1,17 @@
-"""Which networks an agent has: made here from its spaces, or one's own.
+"""Makes the networks of an agent: the library's, or one's own.
 
 Networks of one's own are a function like `actor_and_critic`, for `hybridppo.train(..., networks=my_networks)`:
 
     def my_networks(observation_space, action_space, config, generator):
         return actor, critic
 
-Both are modules that take observations as they are stored, `[B, *ObservationEncoder(observation_space).shape]`. The
-actor gives what `distribution_for(action_space)` calls its outputs, `[B, output_size]`; the critic gives `[B, 1]`. All
-parameters are float32. They may be any modules, but only the library's own have a form in NumPy: others sample and
-learn through torch, and not in worker processes.
+Both are modules that take observations as stored rows, `[B, *ObservationEncoder(observation_space).shape]`. The actor
+returns the outputs of `distribution_for(action_space)`, `[B, output_size]`; the critic returns `[B, 1]`. All parameters
+are float32. Any modules will do, but only the library's have a NumPy form: others sample and learn through torch, and
+cannot act in worker processes.
 
 Modules are in `train()` while gradients are computed, and in `eval()` otherwise (`modes.py`). To freeze a part, let its
-`train` do nothing. Dropout draws from a generator that follows from the seed; statistics of a batch normalisation are
+`train` do nothing. Dropout draws from a generator that follows from the seed. Statistics of a batch normalisation are
 saved, and published with the parameters.
 """
 
@@ -38,14 +38,14 @@ from hybridppo.spaces.registry import kind_of
 from hybridppo.spaces.rows import ImageLayout, RowLayout, RowPart
 
 Networks = Callable[[gym.Space[Any], gym.Space[Any], Any, torch.Generator], tuple[nn.Module, nn.Module]]
-"""Observation space, action space, configuration and generator to actor and critic."""
+"""Maps observation space, action space, configuration and generator to actor and critic."""
 
 ACTOR_GAIN, CRITIC_GAIN = 0.01, 1.0
-"""Of the last layer: at first, every action is about as likely ("37 details", detail 2)."""
+"""Gain of the last layer, so that all actions are about equally likely at first ("37 details", detail 2)."""
 
 
 class NetworkSettings(Protocol):
-    """What of an agent's configuration its networks depend on."""
+    """The fields of a configuration that networks depend on."""
 
     @property
     def layer_norm(self) -> bool:
@@ -54,12 +54,12 @@ class NetworkSettings(Protocol):
 
     @property
     def orthogonal_init(self) -> bool:
-        """Whether first weights are orthogonal, or torch's own."""
+        """Whether initial weights are orthogonal; else they are torch's."""
         ...
 
     @property
     def log_std_init(self) -> float:
-        """The first log standard deviation of actions that are numbers."""
+        """Initial log standard deviation of continuous actions."""
         ...
 
     @property
@@ -69,37 +69,37 @@ class NetworkSettings(Protocol):
 
     @property
     def convolutions(self) -> Convolutions:
-        """Which, of images."""
+        """Name of the convolutions for images."""
         ...
 
     @property
     def encoder_sizes(self) -> EncoderSizes | None:
-        """Widths of the layers that parts of observations have of their own."""
+        """Widths of the separate layers of parts of observations."""
         ...
 
     @property
     def actor_parts(self) -> tuple[str, ...] | None:
-        """Of the parts of observations that the actor sees; None for all."""
+        """Keys of the parts of observations that the actor sees; None for all."""
         ...
 
     @property
     def critic_keys(self) -> tuple[str, ...] | None:
-        """Likewise the critic."""
+        """Keys of the parts of observations that the critic sees; None for all."""
         ...
 
     @property
     def shared_trunk(self) -> bool:
-        """Whether actor and critic share all but their last layers."""
+        """Whether actor and critic share all layers but their last ones."""
         ...
 
     @property
     def recurrent(self) -> Recurrent | None:
-        """The kind of memory."""
+        """Kind of the recurrent cell."""
         ...
 
     @property
     def recurrent_size(self) -> int:
-        """Its numbers."""
+        """Size of the recurrent cell."""
         ...
 
     @property
@@ -109,7 +109,7 @@ class NetworkSettings(Protocol):
 
     @property
     def activation(self) -> Activation:
-        """After each of them."""
+        """Activation after each hidden layer."""
         ...
 
 
@@ -119,12 +119,12 @@ def actor_and_critic(
     config: NetworkSettings,
     generator: torch.Generator,
 ) -> tuple[nn.Module, nn.Module]:
-    """The library's own: multilayer perceptrons, after convolutions where observations are images, or have some.
+    """The library's networks: multilayer perceptrons, after convolutions if observations have images.
 
-    With a memory (`recurrent`), each has its own before the multilayer perceptron (`RecurrentNetwork`).
+    With `recurrent`, each network has its own recurrent cell before its multilayer perceptron (`RecurrentNetwork`).
 
     Raises:
-        EnvError: for spaces that are not supported.
+        EnvError: for unsupported spaces.
     """
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     mask_size = 0
@@ -135,7 +135,7 @@ def actor_and_critic(
     parts = _Parts(encode, mask_size, config, generator, "actor_parts")
     of_critic = parts.seeing("critic_keys")
     num_outputs = distribution.output_size - distribution.free_size
-    if config.use_sde:  # of means alone: `PPOConfig` and `distribution_for` refuse what it cannot be had with
+    if config.use_sde:  # only means: `PPOConfig` and `distribution_for` refuse other spaces
         features = parts.network(None, 1.0) if parts.trunk is None else parts.trunk
         exploring = StateDependentActor(features, parts.head(num_outputs, ACTOR_GAIN), config.log_std_init)
         return exploring, of_critic.whole(1, CRITIC_GAIN)
@@ -148,14 +148,14 @@ def actor_and_critic(
 
 
 class _Parts:
-    """What an actor or a critic is made of. First weights are drawn as the parts are made, from one generator.
+    """Makes the parts of an actor or a critic. Initial weights are drawn from one generator, in the order of making.
 
     Args:
-        encode: of the observations.
-        mask_size: how many numbers of a row are a mask.
-        config: of the networks.
-        generator: of the first weights.
-        keys: the field that names the parts of observations that are seen.
+        encode: encodes the observations.
+        mask_size: length of the mask in a row.
+        config: the settings of the networks.
+        generator: draws the initial weights.
+        keys: name of the field with the keys of the parts of observations that are seen.
     """
 
     def __init__(
@@ -171,9 +171,9 @@ class _Parts:
         self._encode, self._rows = encode, encode.layout
         self._encoders = self._parts_seen(keys)
         self.layout = self._rows if config.recurrent is None else RowLayout(config.recurrent_size + mask_size)
-        """What the layers of an actor see: rows, or what is remembered of them, with the mask."""
+        """The input of an actor's layers: rows, or the recurrent cell's outputs with the mask."""
         self.trunk = SharedTrunk(self.network(None, 1.0)) if config.shared_trunk else None
-        """What both share, where they do."""
+        """The layers that both networks share; None if they share none."""
 
     def _parts_seen(self, keys: str) -> list[tuple[RowPart, Sequence[int]]] | None:
         # DDPG's and TD3's configurations have no keys.
@@ -181,19 +181,19 @@ class _Parts:
         return parts_with_sizes(self._encode, self._config.encoder_sizes, asked, keys.replace("parts", "keys"))
 
     def seeing(self, keys: str) -> "_Parts":
-        """The same, for a network that sees other parts of observations."""
+        """A copy for a network that sees other parts of observations."""
         other = copy(self)
         other._encoders = self._parts_seen(keys)
         return other
 
     def whole(self, outputs: int, gain: float) -> nn.Module:
-        """A network of so many outputs: all of it, or its last layer on the shared trunk."""
+        """A network with so many outputs: all its layers, or a last layer on the shared trunk."""
         if self.trunk is None:
             return self.network(outputs, gain)
         return HeadedNetwork(self.trunk, self.head(outputs, gain))
 
     def network(self, outputs: int | None, gain: float) -> nn.Module:
-        """All layers, of what the layers of an actor see; without the last one where `outputs` is None."""
+        """All layers; without the last one if `outputs` is None."""
 
         def last(inputs: int) -> MLP:
             return self._mlp(inputs, self._config.hidden_sizes, outputs, gain)
@@ -203,11 +203,11 @@ class _Parts:
         return self._after_encoders(self.layout, last)
 
     def head(self, outputs: int, gain: float) -> nn.Linear:
-        """A last layer by itself."""
+        """A last layer."""
         return self._initialise(EmptyLinear(self._config.hidden_sizes[-1], outputs), gain, self._generator)
 
     def remembering(self, network: nn.Module) -> nn.Module:
-        """A network behind a memory, where there is to be one."""
+        """The network behind a recurrent cell, if the configuration has one."""
         recurrent, rows = self._config.recurrent, self._rows
         if recurrent is None:
             return network
@@ -218,7 +218,7 @@ class _Parts:
         return RecurrentNetwork(features, cell, network, rows, self._mask_size)
 
     def _after_encoders(self, rows: RowLayout, make: Callable[[int], nn.Module]) -> nn.Module:
-        """What is made for so many inputs, after the layers that parts of a row have of their own."""
+        """The result of `make` behind the separate layers of the parts of a row."""
         if self._encoders is not None:
             end = rows.num_numbers - self._mask_size
             return EncodedNetwork(rows, self._encoders, end, make, self._mlp, self._convolve)
@@ -241,7 +241,7 @@ class _Parts:
 
 
 def _after_convolutions(layout: RowLayout, make: Callable[[int], nn.Module], convolve: Convolve) -> nn.Module:
-    """What is made for so many inputs, after the convolutions of a row's images, where there are some."""
+    """The result of `make` behind the convolutions of a row's images, if there are images."""
     if layout.is_one_image:
         return ImageNetwork(layout.images[0], make, convolve)
     return JoinedNetwork(layout, make, convolve) if layout.images else make(layout.num_numbers)
@@ -254,23 +254,23 @@ def checked_networks(
     config: NetworkSettings,
     seed: int,
 ) -> tuple[nn.Module, nn.Module]:
-    """Networks of one's own, tried on two observations. What they draw from torch's generator follows from the seed.
+    """One's own networks, tried on two observations. Their draws from torch's generator follow from the seed.
 
     Raises:
-        ConfigurationError: where they are not two modules, or do not take and give what they must.
+        ConfigurationError: if they are not two modules, or their inputs or outputs have wrong shapes.
     """
     if config.recurrent is not None:
         raise ConfigurationError(
-            f"networks of one's own have no memory, got recurrent={config.recurrent!r}: leave one of them out"
+            f"recurrent={config.recurrent!r} is for the library's networks, and networks= was given: leave one out"
         )
     if config.use_sde:
         raise ConfigurationError(
-            "networks of one's own say themselves how they explore, got use_sde=True: leave one of them out"
+            "use_sde=True is for the library's networks, and networks= was given: leave one of them out"
         )
     for field, usual in (("actor_keys", None), ("critic_keys", None), ("critic_observes", "own")):
         if getattr(config, field, usual) != usual:
             raise ConfigurationError(
-                f"networks of one's own take what they see of observations themselves, got {field}: leave it out"
+                f"{field} is for the library's networks, and networks= was given: let the networks select their inputs"
             )
     encode, distribution = ObservationEncoder(observation_space), distribution_for(action_space)
     with torch.random.fork_rng(devices=[]):
@@ -281,7 +281,7 @@ def checked_networks(
             f"networks must return two modules, actor and critic, and returned {type(made).__name__}"
         )
     for module in made:
-        module.eval()  # a trial is no part of the statistics of a batch normalisation
+        module.eval()  # the trial must not change the statistics of a batch normalisation
     rows = torch.zeros((2, *encode.shape), dtype=torch.uint8 if encode.layout.images else torch.float32)
     for name, module, size in (("actor", made[0], distribution.output_size), ("critic", made[1], 1)):
         found = _outputs(name, module, rows)
@@ -300,7 +300,7 @@ def checked_networks(
 def _outputs(name: str, module: nn.Module, rows: Tensor) -> Any:
     try:
         return module(rows)
-    except Exception as error:  # whatever somebody's module raises
+    except Exception as error:  # any error of somebody's module
         raise ConfigurationError(
             f"the {name} fails for observations {list(rows.shape)} of {rows.dtype}: {type(error).__name__}: {error}"
         ) from error

@@ -24,12 +24,12 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class MLP(nn.Sequential):
     """`[..., inputs] -> [..., outputs]` through `hidden_sizes`, an activation after each hidden layer.
 
-    Without `outputs`, it ends with the last hidden layer. With `layer_norm`, each is normalised before its activation
-    (Ba et al., 2016, "Layer Normalization").
+    Without `outputs`, it ends with the last hidden layer. With `layer_norm`, each hidden layer is normalised before its
+    activation (Ba et al., 2016, "Layer Normalization").
 
-    Weights are orthogonal with gain sqrt(2), biases zero, and the last layer's gain is `output_gain`:
-    0.01 for an actor, so that every action is about as likely at first, and 1 for a critic ("37 details",
-    detail 2). Rows are drawn from `generator` alone, never from torch's global one.
+    Weights are orthogonal with gain sqrt(2), and biases are zero. The gain of the last layer is `output_gain`: 0.01 for
+    an actor, so that all actions are about equally likely at first, and 1 for a critic ("37 details", detail 2).
+    Weights are drawn from `generator` alone, never from torch's global one.
     """
 
     def __init__(

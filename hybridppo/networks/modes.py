@@ -1,7 +1,7 @@
-"""Networks that act otherwise than they learn, such as those with dropout or batch normalisation.
+"""Networks that behave differently in `train()` and `eval()`, such as those with dropout or batch normalisation.
 
-Networks are in `eval()` wherever they act, are evaluated or give values, and in `train()` for gradients alone. The
-library's own have nothing that depends on it, and are never switched.
+Networks are in `train()` while gradients are computed, and in `eval()` otherwise. The library's own networks do not
+depend on the mode, and are never switched.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +19,17 @@ INDEPENDENT = (
     nn.Identity, nn.Flatten, nn.MaxPool2d, nn.AvgPool2d, nn.Tanh, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.GELU,
     nn.Sigmoid, nn.Softplus,
 )  # fmt: skip
-"""Modules of torch that do the same whether they learn or act; any other may depend on it."""
+"""Modules of torch that do not depend on the mode; any other module may."""
 
 
 def depend_on_training(*networks: nn.Module) -> bool:
-    """Whether some module may behave otherwise in `train()` than in `eval()`."""
+    """Whether some module may behave differently in `train()` and `eval()`."""
     kinds = {type(module) for network in networks for module in network.modules()}
     return any(kind not in INDEPENDENT and not kind.__module__.startswith("hybridppo.") for kind in kinds)
 
 
 def require_same_everywhere(*networks: nn.Module) -> None:
-    """Refuse networks of which several learners would not have the same.
+    """Refuse networks that would differ between several learners.
 
     Raises:
         ConfigurationError: with the remedy.
@@ -43,14 +43,14 @@ def require_same_everywhere(*networks: nn.Module) -> None:
 
 
 def learning_mode(*networks: nn.Module) -> Callable[[], AbstractContextManager[None]]:
-    """Put the networks in `eval()`; makes contexts within which they are in `train()`, if they depend on it."""
+    """Put the networks in `eval()`; return a function that makes contexts in which they are in `train()`."""
     for network in networks:
         network.eval()
     return partial(_training, networks) if depend_on_training(*networks) else nullcontext
 
 
 def share_buffers(network: nn.Module, with_network: nn.Module) -> None:
-    """Let a copy of a network have the buffers of the other: of a target network too, statistics are the newest."""
+    """Share the buffers of a network with its copy, so that a target network has the newest statistics, too."""
     for module, other in zip(network.modules(), with_network.modules(), strict=True):
         module._buffers.update(other._buffers)
 
@@ -68,9 +68,9 @@ def _training(networks: Sequence[nn.Module]) -> Iterator[None]:
 
 @contextmanager
 def noise_from(seed: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Within it, modules draw from generators that follow from `seed`; afterwards torch's own are as they were.
+    """A context in which modules draw from generators that follow from `seed`; afterwards torch's are as before.
 
-    Dropout draws from torch's global generators, and takes no other.
+    Dropout can only draw from torch's global generators.
     """
     is_on_host = device.type == "cpu"
     with torch.random.fork_rng([] if is_on_host else [device], device_type="cuda" if is_on_host else device.type):

@@ -1,7 +1,7 @@
-"""Running moments, and observations normalised by them before a network.
+"""Running moments, and networks of observations that are normalised by them.
 
-Moments are buffers: they are moved, mirrored and saved as all others are. Whoever owns them adds to them once per
-update, never while parameters act: what acts and what is learned from it see the same numbers.
+Moments are buffers, so they are moved, mirrored and saved like all buffers. Their owner updates them once per update,
+never while the parameters act: actor and learner then see the same numbers.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from hybridppo.spaces.rows import RowLayout
 
 
 class RunningMoments(nn.Module):
-    """Mean and variance of everything added so far, `[*shape]` each; 0 and 1 before anything was.
+    """Mean and variance of all rows added so far, `[*shape]` each; 0 and 1 at first.
 
     Source: Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979.
     """
@@ -30,24 +30,24 @@ class RunningMoments(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("variance", torch.ones(shape))
-        # On the device like the others: that it is added to waits for nothing.
+        # On the device like the other buffers, so that an addition waits for nothing.
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
         self.of_all: Callable[[Tensor], tuple[Tensor, Tensor, int]] = moments_of
-        """Mean, variance and number of rows that are added; where several learn together, of what all of them add."""
+        """Returns mean, variance and number of the rows to add; with several learners, of the rows of all of them."""
 
     @torch.no_grad()
     def add(self, values: Tensor) -> None:
-        """Add `[B, *shape]`."""
+        """Add rows `[B, *shape]`."""
         self.merge(*self.of_all(values))
 
     @torch.no_grad()
     def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
-        """Add so many rows, whose mean and variance these are; no row changes nothing."""
+        """Add `number` rows with this mean and variance; 0 rows change nothing."""
         if not number:
             return
         share = number / (self.count + number).to(torch.float32)
         difference = mean - self.mean
-        # A variance, and not a sum of squares: it stays exact however many are added.
+        # A variance instead of a sum of squares: it stays accurate however many rows are added.
         spread = variance - self.variance + (1.0 - share) * difference * difference
         self.variance.add_(share * spread)
         self.mean.add_(share * difference)
@@ -55,18 +55,18 @@ class RunningMoments(nn.Module):
 
 
 def moments_of(values: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Mean and variance of `[B, *shape]`, and how many rows these are."""
+    """Mean, variance and number of rows `[B, *shape]`."""
     mean = values.mean(0)
     return mean, (values - mean).square_().mean(0), len(values)
 
 
 class ObservationNormalizer(nn.Module):
-    """Rows of observations with their numbers at mean 0 and deviation 1, clipped to 10; choices and images as they are.
+    """Normalises the numbers of rows to mean 0 and deviation 1, clipped to +-10; choices and images stay unchanged.
 
     Args:
-        layout: what a row is.
-        measured: `[num_numbers]`, which numbers are measured, and no part of a choice or a mask; where rows are stacks
-            of frames, of one frame, whose moments all have.
+        layout: the layout of a row.
+        measured: `[num_numbers]`, which numbers are quantities and not part of a choice or a mask; if rows are stacks
+            of frames, the numbers of one frame, whose moments all frames share.
     """
 
     def __init__(self, layout: RowLayout, measured: NDArray[Any]) -> None:
@@ -87,12 +87,12 @@ class ObservationNormalizer(nn.Module):
 
     @torch.no_grad()
     def add(self, rows: Tensor) -> None:
-        """Let rows `[B, *row]` count from now on."""
+        """Add rows `[B, *row]` to the moments."""
         self.moments.add(numbers_of(rows, self.layout))
         self._leave_choices()
 
     def merge(self, mean: Tensor, variance: Tensor, number: int) -> None:
-        """Let so many rows count that somebody else had: `[num_numbers]` each."""
+        """Add `number` rows with this mean and variance, `[num_numbers]` each."""
         self.moments.merge(mean, variance, number)
         self._leave_choices()
 
@@ -103,12 +103,12 @@ class ObservationNormalizer(nn.Module):
 
 
 class NormalizedNetwork(nn.Module):
-    """`[..., *row] -> [..., outputs]`: a network of normalised observations. Actor and critic share the normaliser."""
+    """`[..., *row] -> [..., outputs]`: a network behind a normaliser, which actor and critic share."""
 
     def __init__(self, normalizer: ObservationNormalizer, network: nn.Module) -> None:
         super().__init__()
         self.normalizer, self.network = normalizer, network
 
     def forward(self, observations: Tensor, *memory: Tensor) -> Any:
-        """What the network gives for them."""
+        """The network's outputs for normalised observations."""
         return self.network(self.normalizer(observations), *memory)

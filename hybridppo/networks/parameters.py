@@ -7,36 +7,36 @@ from torch import Tensor, nn
 
 
 def bind(tensor: Tensor, storage: Tensor) -> None:
-    """Make a parameter or a buffer show other memory, of any device; it stays the object that others hold.
+    """Let a parameter or a buffer use other memory, on any device; the Python object stays the same.
 
-    Its gradient is dropped: it may not lie on another device than its parameter.
+    Its gradient is dropped, because it must be on the device of its parameter.
     """
     tensor.grad = None
     if torch._has_compatible_shallow_copy_type(tensor, storage):
         tensor.data = storage
         return
-    # torch changes the data of a tensor only between devices that it brings itself. For all others there is the
-    # exchange of whole tensors, of which `module.to` makes use likewise.
+    # torch sets `data` only between devices that it has built in. For all other devices there is the
+    # exchange of whole tensors, which `module.to` uses as well.
     is_parameter = isinstance(tensor, nn.Parameter)
     other = nn.Parameter(storage, tensor.requires_grad) if is_parameter else storage.detach()
     torch.utils.swap_tensors(tensor, other)  # type: ignore[no-untyped-call]
 
 
 class FlatParameters:
-    """The parameters of several networks as views of one 1-D tensor, and their gradients of another.
+    """The parameters of several networks as views of one 1-D tensor, and their gradients as views of another.
 
-    `values` is the leaf that the optimizer steps; `loss.backward()` fills `values.grad` through the
-    networks' own parameters. The networks stay ordinary modules.
+    `values` is the leaf that the optimizer steps; `loss.backward()` fills `values.grad` through the networks'
+    parameters. The networks stay ordinary modules.
 
-    Where a device computes faster on tensors that begin at round addresses, there are gaps between them, which hold
-    zeros and stay zero: no gradient reaches them. Files know no gaps (`dense`, `spread`).
+    A device may compute faster on tensors that begin at aligned addresses. There are then gaps between parameters,
+    which stay zero because no gradient reaches them. Files have no gaps (`dense`, `spread`).
 
     Args:
-        networks: by name; their parameters lie in this order, those that two share with the first.
+        networks: the networks by name. Parameters lie in this order; shared ones lie with the first network.
         alignment: each parameter begins at a multiple of so many numbers.
 
     Raises:
-        TypeError: where a network holds parameters that are not float32.
+        TypeError: if a network holds parameters that are not float32.
     """
 
     def __init__(self, networks: Mapping[str, nn.Module], alignment: int = 1) -> None:
@@ -50,18 +50,18 @@ class FlatParameters:
             raise TypeError(f"parameters must be float32, got {sorted({str(p.dtype) for p in everything})}")
         self.values = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in everything]))
         self.binding = 0
-        """How often the buffers were bound: whoever keeps views of them must make new ones when it changes."""
+        """How often the buffers were bound to memory: views must be made anew when this changes."""
         self.alignment = 1
         self._size = len(self.values)
         self.rebind(self.values.data)
         self.align(alignment)
 
     def align(self, alignment: int) -> Callable[[Tensor], Tensor]:
-        """Let each parameter begin at a multiple of so many numbers, in another buffer if need be.
+        """Let each parameter begin at a multiple of so many numbers, in another buffer if necessary.
 
         Returns:
-            What lays another tensor out anew that was laid out as the buffer was, such as an optimizer's; others are
-            given back as they are.
+            A function that changes the layout of another tensor in the same way, such as the optimizer's moments; it
+            returns tensors of another size unchanged.
         """
         if alignment == self.alignment:
             return lambda tensor: tensor
@@ -83,13 +83,13 @@ class FlatParameters:
         return laid_out_anew
 
     def dense(self, tensor: Tensor) -> Tensor:
-        """A tensor that is laid out as the buffer, without the gaps; any other as it is."""
+        """A tensor with the layout of the buffer, without the gaps; any other tensor unchanged."""
         if self.alignment == 1 or tensor.shape != (self._size,):
             return tensor
         return torch.cat([tensor[part] for part in self._parts()])
 
     def spread(self, tensor: Tensor) -> Tensor:
-        """What `dense` gave, with the gaps that the buffer has now; any other as it is."""
+        """The result of `dense` with the present gaps of the buffer; any other tensor unchanged."""
         if self.alignment == 1 or tensor.shape != (sum(parameter.numel() for parameter in self.everything()),):
             return tensor
         spread, start = tensor.new_zeros(self._size), 0
@@ -100,14 +100,14 @@ class FlatParameters:
         return spread
 
     def everything(self) -> list[nn.Parameter]:
-        """The parameters in the order in which they lie."""
+        """All parameters in their order in the buffer."""
         return [parameter for network in self._parameters.values() for parameter in network]
 
     def _room(self, size: int) -> int:
         return -(-size // self.alignment) * self.alignment
 
     def _parts(self) -> list[slice]:
-        """Where each parameter lies."""
+        """The slice of each parameter."""
         parts, offset = [], 0
         for parameter in self.everything():
             parts.append(slice(offset, offset + parameter.numel()))
@@ -115,7 +115,7 @@ class FlatParameters:
         return parts
 
     def rebind(self, storage: Tensor) -> None:
-        """Make `storage` (any device, laid out as the buffer is, and holding its values) the buffer all views show."""
+        """Replace the buffer by `storage`, on any device, which has the same layout and values; all views follow."""
         self.binding += 1
         bind(self.values, storage)
         gradient = torch.zeros_like(storage)
@@ -133,14 +133,14 @@ class FlatParameters:
 
     @property
     def gradient(self) -> Tensor:
-        """`[P]`, what `backward` fills."""
-        assert self.values.grad is not None  # made with the buffer, and never dropped
+        """The gradient `[P]`, which `backward` fills."""
+        assert self.values.grad is not None  # made with the buffer and never dropped
         return self.values.grad
 
     def range_of(self, name: str) -> slice:
-        """Where the values of one network lie, `[P_name]` of them."""
+        """The slice of the values of one network."""
         return self._ranges[name]
 
     def of(self, name: str) -> Tensor:
-        """The values of one network, `[P_name]`, a view."""
+        """The values of one network, `[P_name]`; a view."""
         return self.values.data[self._ranges[name]]

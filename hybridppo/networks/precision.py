@@ -1,16 +1,15 @@
-"""In which numbers the learner multiplies matrices: float32, or TF32 or bfloat16 where the hardware is made for it.
+"""The precision of the learner's matrix products: float32, or TF32 or bfloat16 on hardware that supports them.
 
-With TF32, the numbers that are multiplied are rounded to 11 significant bits, in products and convolutions alike, and
-everything else stays as it is. torch's own default is TF32 for convolutions and float32 for products; here, "fp32" is
-float32 for both, so that a GPU gives what the CPU gives, within the tolerance of float32. "tf32" is the option for who
-prefers the speed.
+TF32 rounds the factors of products and convolutions to 11 significant bits, and nothing else. torch's default is TF32
+for convolutions and float32 for products. Here, "fp32" is float32 for both, so that a GPU gives the results of a CPU
+within the tolerance of float32; "tf32" is an option for speed.
 
-With bfloat16 only the products of the optimizer steps are rounded, to 8 significant bits; parameters, activations,
-last layers, losses, gradients, the optimizer and the values that returns are made of stay float32. (If torch
-differentiates, its autocast rounds activations as well.)
+bfloat16 rounds only the products of the optimizer steps, to 8 significant bits. Parameters, activations, last layers,
+losses, gradients, the optimizer, and the values for returns stay float32. (With autograd, torch's autocast also rounds
+activations.)
 
-Actions are drawn in float32. So that rounding is not taken for a change of the policy, an update with rounded products
-begins with log-probabilities of its own precision.
+Actions are drawn in float32. An update with rounded products therefore begins with log-probabilities of its own
+precision, so that rounding is not mistaken for a change of the policy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +36,7 @@ def supports_bf16(device: torch.device) -> bool:
 
 
 def require(precision: Precision, device: torch.device) -> None:
-    """Refuse what the device can only emulate.
+    """Refuse a precision that the device can only emulate.
 
     Raises:
         DeviceError: with the remedy.
@@ -53,15 +52,15 @@ def require(precision: Precision, device: torch.device) -> None:
 
 @contextmanager
 def float32_products(precision: Precision, *devices: torch.device) -> Iterator[None]:
-    """Within it, CUDA devices multiply float32 in TF32 where the precision says so, and else in float32.
+    """A context in which CUDA devices multiply in TF32 if the precision is "tf32", else in float32.
 
-    torch's switches are those of the process: afterwards they are as they were. On other devices nothing is changed.
+    It sets torch's switches, which hold for the process, and restores them afterwards. Other devices are not affected.
     """
     if not any(device.type == "cuda" for device in devices):
         yield
         return
     backends: Any = torch.backends
-    # By operation, as torch 2.9 and newer have them. The older ones, allow_tf32, are not to be read meanwhile.
+    # One switch per operation, as in torch 2.9 and newer. The older allow_tf32 must not be read meanwhile.
     switches = backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul
     before = [switch.fp32_precision for switch in switches]
     try:
@@ -76,10 +75,10 @@ def float32_products(precision: Precision, *devices: torch.device) -> Iterator[N
 def rounding(
     precision: Precision, device: torch.device, networks: Sequence[nn.Module]
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Makes contexts in which torch's layers multiply so.
+    """Return a function that makes contexts in which torch's layers multiply in this precision.
 
-    The last linear layer of each network stays float32: what it gives is divided by a deviation that may be small, or
-    is a logarithm of probabilities.
+    The last linear layer of each network stays float32: its outputs are log-probabilities, or are divided by a
+    deviation that may be small.
     """
     if precision != "bf16":
         return nullcontext
@@ -109,7 +108,7 @@ def _autocast(device: torch.device, heads: Sequence[nn.Module]) -> Iterator[None
 
 
 def float32_linear(inputs: Tensor, weight: Tensor) -> Tensor:
-    """`torch.nn.functional.linear`, in float32 within autocast too."""
+    """`torch.nn.functional.linear` in float32, also within autocast."""
     if not torch.is_autocast_enabled(inputs.device.type):
         return nn.functional.linear(inputs, weight)
     with torch.autocast(inputs.device.type, enabled=False):
@@ -117,11 +116,11 @@ def float32_linear(inputs: Tensor, weight: Tensor) -> Tensor:
 
 
 def matmul(precision: Precision) -> Callable[..., object]:
-    """`numpy.matmul`, or the same by way of torch in bfloat16."""
+    """`numpy.matmul`, or its replacement by torch in bfloat16."""
     return np.matmul if precision == "fp32" else matmul_bf16
 
 
 def matmul_bf16(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> None:
-    """`[..., n, k] @ [..., k, m]` of float32 rounded to bfloat16; sums are made in float32 and rounded once."""
+    """`[..., n, k] @ [..., k, m]` with factors rounded to bfloat16; sums are float32 and rounded once."""
     product = torch.matmul(torch.from_numpy(a).bfloat16(), torch.from_numpy(b).bfloat16())
     torch.from_numpy(out).copy_(product)

@@ -1,4 +1,4 @@
-"""A trunk that actor and critic share."""
+"""Layers that actor and critic share."""
 
 import contextlib
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class SharedTrunk(nn.Module):
-    """Everything before the last layers of actor and critic. Within `once`, what both see passes through it once."""
+    """All layers before the last ones of actor and critic. Within `once`, an input passes through them only once."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class SharedTrunk(nn.Module):
 
     @contextlib.contextmanager
     def once(self) -> Iterator[None]:
-        """Within it, the same tensor passes through once, and its gradients meet there."""
+        """A context in which the same tensor passes through only once; gradients of both networks add up there."""
         self._keeps = True
         try:
             yield
@@ -35,18 +35,18 @@ class SharedTrunk(nn.Module):
 
 
 class HeadedNetwork(nn.Module):
-    """`[..., *row] -> [..., outputs]`: a shared trunk, and a last layer of one's own."""
+    """`[..., *row] -> [..., outputs]`: a shared trunk and a separate last layer."""
 
     def __init__(self, trunk: SharedTrunk, head: nn.Linear) -> None:
         super().__init__()
         self.trunk, self.head = trunk, head
 
     def forward(self, observations: Tensor) -> Tensor:
-        """What the head makes of the features."""
+        """The last layer's outputs."""
         outputs: Tensor = self.head(self.trunk(observations))
         return outputs
 
 
 def shared_trunk_of(network: nn.Module) -> SharedTrunk | None:
-    """The trunk within a network that it shares with another; None of one that shares nothing."""
+    """The shared trunk within a network; None if it has none."""
     return next((module for module in network.modules() if isinstance(module, SharedTrunk)), None)

@@ -51,7 +51,7 @@ def available_device(device: str | torch.device) -> torch.device:
     A tensor says `cuda:0` where it was sent to `cuda`, and the two are not equal: what compares devices needs numbers.
 
     Raises:
-        DeviceError: where it has not, with the remedy; never another device instead.
+        DeviceError: if it has not, with the remedy; never another device instead.
     """
     try:
         resolved = torch.device(device)

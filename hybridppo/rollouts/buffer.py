@@ -1,4 +1,4 @@
-"""The arrays that a rollout is written to. Free of torch, for worker processes."""
+"""The arrays that a rollout is written to. Workers use this file without torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hybridppo.spaces.state_dependent import noise_rows
 Array = NDArray[Any]
 
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and type of named arrays."""
+"""Shape and type of each array, by name."""
 
 _ALIGNMENT = 64  # a cache line, so that processes writing neighbouring arrays do not slow each other down
 
 
 def size_of(layout: Layout) -> int:
-    """How many bytes the arrays of a layout take, one after the other."""
+    """Bytes that the arrays of a layout take, one after the other."""
     return sum(_padded(shape, dtype) for shape, dtype in layout.values())
 
 
@@ -42,7 +42,7 @@ def _padded(shape: tuple[int, ...], dtype: str) -> int:
 
 
 FinalObservations = list[tuple[int, int, Array]]
-"""Step, environment and observation `[obs]` of truncated episodes whose final observation is not the step's next."""
+"""Step, environment and final observation `[obs]` of truncated episodes, if it is not the next row's observation."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class RolloutBuffer:
     """The arrays of one rollout, time-major."""
 
     observations: Array
-    """`[T + 1, N, *obs]`, as `ObservationEncoder` gives them; of stacks, the newest frame, `[T + 1, N, *frame]`."""
+    """`[T + 1, N, *obs]`, encoded by `ObservationEncoder`; for frame stacks, the newest frames `[T + 1, N, *frame]`."""
     outputs: Array
-    """`[T, N, outputs]`, of the actor."""
+    """`[T, N, outputs]`, the actor's outputs."""
     actions: Array
     """`[T, N, *action]`, as drawn."""
     rewards: Array
@@ -60,20 +60,20 @@ class RolloutBuffer:
     terminated: Array
     truncated: Array
     restarted: Array
-    """`[T, N]`: how often the environment was restarted in the step, see `Environments.restarted`."""
+    """`[T, N]`: restarts of the environment in the step, see `Environments.restarted`."""
     absent: Array
-    """`[T, N]` bool: where nobody was there to act, see `Environments.absent`."""
+    """`[T, N]` bool: whether the agent was absent, see `Environments.absent`."""
     waiting: Array
-    """`[T, N]` bool: who did not act, since the agents take turns, see `Environments.waiting`."""
+    """`[T, N]` bool: whether the agent waited for its turn, see `Environments.waiting`."""
     noise: Array
-    """`[T, N, noise]`, drawn beforehand; fewer rows where one is kept for many steps (`noise_rows`)."""
+    """`[T, N, noise]`, drawn beforehand; fewer rows if a row is kept for many steps (`noise_rows`)."""
     starts: Array | None = None
-    """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
+    """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
     states: Array | None = None
-    """`[S, N, state]`, the actor's state before the first step of each of `S` sequences; likewise."""
+    """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
 
     history: Array | None = None
-    """`[K - 1, N, *frame]`, the other frames of the first stacks; where observations are such."""
+    """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
 
     @staticmethod
     def layout(
@@ -108,15 +108,15 @@ class RolloutBuffer:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """Those that there are, by name."""
+        """All arrays but those that are None, by name."""
         return {name: array for name, array in vars(self).items() if array is not None}
 
     def of(self, envs: slice) -> RolloutBuffer:
-        """The part of some environments, a view."""
+        """The columns of some environments; a view."""
         return RolloutBuffer(**{name: array[:, envs] for name, array in self.arrays.items()})
 
     def first(self, num_steps: int, memory: MemoryLayout | None = None) -> RolloutBuffer:
-        """The first steps, a view."""
+        """The first steps; a view."""
         parts = {name: array[:num_steps] for name, array in self.arrays.items()}
         parts["observations"] = self.observations[: num_steps + 1]
         if self.history is not None:
@@ -126,13 +126,13 @@ class RolloutBuffer:
         return RolloutBuffer(**parts)
 
     def write_first(self, row: int, rows: Array, frames: FrameLayout | None) -> None:
-        """Write the rows `[N, *obs]` that a filling begins with: as they are, or frame by frame."""
+        """Write the first rows `[N, *obs]` of a rollout: unchanged, or frame by frame."""
         self.observations[row] = rows if frames is None else frames.newest(rows)
         if frames is not None and row == 0:
-            assert self.history is not None  # of a rollout that was laid out for frames
+            assert self.history is not None  # the rollout was laid out for frames
             self.history[:] = frames.older(rows)
 
     def copy_from(self, shorter: RolloutBuffer) -> None:
-        """Take over the first rows from a buffer of fewer steps."""
+        """Copy the first rows from a buffer with fewer steps."""
         for name, rows in shorter.arrays.items():
             getattr(self, name)[: len(rows)] = rows

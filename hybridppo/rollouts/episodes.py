@@ -1,4 +1,4 @@
-"""Episode statistics, counted by the library itself, for every autoreset mode alike."""
+"""Episode statistics, counted in the same way for every autoreset mode."""
 
 import math
 from collections import deque
@@ -14,11 +14,11 @@ Array = NDArray[Any]
 
 
 class EpisodeStatistics:
-    """Undiscounted returns and lengths of whole episodes, over the rollouts in which they lie.
+    """Undiscounted returns and lengths of whole episodes, which may span several rollouts.
 
     Args:
         num_envs: `N`.
-        window: how many of the latest episodes the means are over.
+        window: number of latest episodes for the means.
     """
 
     def __init__(self, num_envs: int, window: int = 100) -> None:
@@ -30,22 +30,22 @@ class EpisodeStatistics:
         self._lengths: deque[int] = deque(maxlen=window)
 
     def add(self, rewards: Array, ended: Array, valid: Array, broken_off: Array | None = None) -> None:
-        """Count a block of steps, each `[T, N]`; rows that are not `valid` are no steps.
+        """Count a block of steps; all arguments are `[T, N]`. Rows that are not `valid` are not steps.
 
-        What was running where an episode was `broken_off` is forgotten; no row of it in this block may be valid.
+        Episodes that are `broken_off` are dropped; their rows in this block must not be valid.
         """
         returns = self._running_return + _sums(rewards * valid, np.float64)
         lengths = self._running_length + _sums(valid, np.int64)
         self._running_return, self._running_length = returns[-1].copy(), lengths[-1].copy()
         if broken_off is not None:
             ended = ended | broken_off
-        steps, envs = np.nonzero(ended)  # in the order in which they ended
+        steps, envs = np.nonzero(ended)  # in the order of their ends
         if not len(envs):
             return
-        by_env = np.argsort(envs, kind="stable")  # an environment's ends one after the other
+        by_env = np.argsort(envs, kind="stable")  # sorted by environment
         steps, envs = steps[by_env], envs[by_env]
         totals, counts = returns[steps, envs], lengths[steps, envs]
-        follows = np.concatenate(([False], envs[1:] == envs[:-1]))  # another end of the same environment
+        follows = np.concatenate(([False], envs[1:] == envs[:-1]))  # a later end of the same environment
         is_last = np.concatenate((~follows[1:], [True]))
         self._running_return[envs[is_last]] -= totals[is_last]
         self._running_length[envs[is_last]] -= counts[is_last]
@@ -59,34 +59,34 @@ class EpisodeStatistics:
         self.add_ended(totals[latest].tolist(), counts[latest].tolist(), len(order))
 
     def add_ended(self, returns: Sequence[float], lengths: Sequence[int], number: int) -> None:
-        """Count so many episodes more, of which the latest are given."""
+        """Count `number` more episodes; the returns and lengths of the latest are given."""
         self._returns.extend(returns)
         self._lengths.extend(lengths)
         self.episodes += number
 
     def drop_running(self, envs: slice | Array = slice(None)) -> None:
-        """Forget the unfinished episodes, because their environments were started anew."""
+        """Drop unfinished episodes, because their environments were reset."""
         self._running_return[envs] = 0.0
         self._running_length[envs] = 0
 
     @property
     def return_mean(self) -> float:
-        """Mean return of the latest episodes; not a number before the first has ended."""
+        """Mean return of the latest episodes; nan before the first end."""
         return float(np.mean(self._returns)) if self._returns else float("nan")
 
     @property
     def score(self) -> float | None:
-        """The mean return, for comparisons: None until the window is full, for short episodes are the first to end."""
+        """The mean return for comparisons; None until the window is full, because short episodes end first."""
         is_full = len(self._returns) == self._returns.maxlen
         return self.return_mean if is_full and math.isfinite(self.return_mean) else None
 
     @property
     def length_mean(self) -> float:
-        """Mean length of the latest episodes, in steps; not a number before the first has ended."""
+        """Mean length of the latest episodes in steps; nan before the first end."""
         return float(np.mean(self._lengths)) if self._lengths else float("nan")
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` takes, as JSON can hold it."""
+        """The state for `load_state`, as JSON."""
         return {
             "episodes": self.episodes,
             "running_return": self._running_return.tolist(),
@@ -106,7 +106,7 @@ class EpisodeStatistics:
 
 
 def _sums(terms: Array, dtype: type) -> Array:
-    """The sums of `[T, N]` so far, over time: `np.cumsum`, which of short and wide blocks takes eight times as long."""
+    """`np.cumsum` over time of `[T, N]`, eight times as fast for short and wide blocks."""
     if terms.shape[0] > terms.shape[1]:
         return np.cumsum(terms, axis=0, dtype=dtype)
     sums: Array = terms.astype(dtype)
@@ -116,7 +116,7 @@ def _sums(terms: Array, dtype: type) -> Array:
 
 
 def rows_broken_off(ended: Array, broken_off: Array) -> Array:
-    """Which rows belong to an episode that is broken off later in the block, or in the row itself; all `[T, N]`."""
+    """Rows of episodes that are broken off later in the block or in the row itself; all `[T, N]`."""
     rows = np.zeros_like(broken_off)
     for step, env in np.argwhere(broken_off).tolist():
         ends = np.flatnonzero(ended[:step, env] | broken_off[:step, env])

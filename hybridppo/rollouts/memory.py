@@ -1,4 +1,4 @@
-"""What an agent with a memory adds to a rollout. Free of torch, for worker processes."""
+"""The part of a rollout that recurrent agents need. Workers use this file without torch."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,30 +11,30 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """How large the state of an actor is, and how often a rollout keeps it."""
+    """The size of an actor's state, and how often a rollout stores it."""
 
     state_size: int
-    """Numbers in the state, for each environment."""
+    """Length of the state of one environment."""
     sequence_length: int
-    """Steps of a sequence that is learned from: the state before each is kept."""
+    """Steps of a training sequence; the state before each sequence is stored."""
 
     def num_sequences(self, num_steps: int) -> int:
-        """How many of them a rollout of so many steps is; the last may be shorter."""
+        """Number of sequences in a rollout of `num_steps`; the last may be shorter."""
         return -(-num_steps // self.sequence_length)
 
 
 class EpisodeMemory:
-    """The actor's state in each of some environments, and where episodes start.
+    """The actor's state in each environment, and the starts of episodes.
 
-    An actor with a memory has a `state`, `[N, state_size]`, which its call advances and which may be set, and `forget`,
-    which sets that of some environments, `[N]` bool, to zero.
+    A recurrent actor has a `state`, `[N, state_size]`, which each call advances and which can be set, and a method
+    `forget`, which sets the state of some environments, `[N]` bool, to zero.
 
-    The state belongs to the parameters that acted: it is carried from rollout to rollout, and zero where an episode
-    starts.
+    The state comes from the parameters that acted. It is carried from rollout to rollout, and is zero at the start of
+    an episode.
 
     Args:
         num_envs: `N`.
-        layout: of the state.
+        layout: the layout of the state.
         skips_row_after_end: whether the row after an episode's end is a reset instead of a step.
     """
 
@@ -44,22 +44,22 @@ class EpisodeMemory:
         self.restart()
 
     def restart(self) -> None:
-        """Every environment starts an episode."""
+        """Start an episode in every environment."""
         self._state = np.zeros((self._num_envs, self._layout.state_size), np.float32)
         self._starts = np.ones(self._num_envs, np.bool_)
         self._resetting = np.zeros(self._num_envs, np.bool_)
 
     def begin(self, actor: Any) -> None:
-        """Let the actor go on from here."""
+        """Give the state to the actor."""
         actor.state = self._state
 
     def end(self, actor: Any) -> None:
-        """Take over where it has got to."""
+        """Take the state from the actor."""
         self._state = actor.state
 
     def before(self, step: int, actor: Any, starts: Array | None, states: Array | None) -> None:
-        """Before it acts in a step: forget episodes that have ended, and write `starts[step]`, and a state if due."""
-        assert starts is not None  # of a rollout that was laid out for a memory, like the next
+        """Called before a step: forget ended episodes, write `starts[step]`, and write a state if due."""
+        assert starts is not None  # the rollout was laid out for a recurrent actor
         assert states is not None
         starts[step] = self._starts
         self.forget(actor)
@@ -67,13 +67,13 @@ class EpisodeMemory:
             states[step // self._layout.sequence_length] = actor.state
 
     def forget(self, actor: Any) -> None:
-        """Before it acts: forget episodes that have ended."""
+        """Called before the actor acts: forget ended episodes."""
         if self._starts.any():
             actor.forget(self._starts)
 
     def after(self, ended: Array, restarted: dict[int, int]) -> None:
-        """After the environments' step: `[N]`, whether each episode has ended; those restarted begin another."""
-        if self._skips_row_after_end:  # the next row still belongs to the episode: it has its final observation
+        """Called after the environments' step: `ended` `[N]`; `restarted` environments begin another episode."""
+        if self._skips_row_after_end:  # the next row has the final observation and still belongs to the episode
             self._starts, self._resetting = self._resetting, ended.copy()
         else:
             self._starts = ended.copy()
@@ -82,7 +82,7 @@ class EpisodeMemory:
 
     @property
     def arrays(self) -> Array:
-        """Everything, `[N, state_size + 2]`, for a checkpoint."""
+        """The whole state, `[N, state_size + 2]`, for a checkpoint."""
         flags = np.stack((self._starts, self._resetting), axis=1)
         return np.concatenate((self._state, flags.astype(np.float32)), axis=1)
 

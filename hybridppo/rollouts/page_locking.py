@@ -1,4 +1,4 @@
-"""Memory that the system may not move: a GPU copies from it without a detour, and without making the host wait."""
+"""Page-locked memory: a GPU copies from it directly, and without making the host wait."""
 
 import logging
 import mmap
@@ -20,11 +20,11 @@ class PageLock:
     """Keeps the pages of an array locked until closed.
 
     Args:
-        array: contiguous; its memory must outlive the lock.
-        accelerator: whose copies it is for.
+        array: a contiguous array; its memory must outlive the lock.
+        accelerator: the device that copies from it.
 
     Raises:
-        DeviceError: if the system refuses.
+        DeviceError: if the pages cannot be locked.
     """
 
     def __init__(self, array: NDArray[Any], accelerator: Accelerator) -> None:
@@ -32,7 +32,7 @@ class PageLock:
         self._address = array.ctypes.data
         error = accelerator.lock_pages(self._address, array.nbytes)
         self._is_locked = error == 0
-        if error:  # and not a slower run without: CUDA would report the error again, from whatever is done next
+        if error:  # no slower run without a lock: the next CUDA call would report the error again
             raise DeviceError(
                 f"rollouts ({array.nbytes / 1e6:.1f} MB) could not be locked in memory (CUDA error {error}): free "
                 "memory, or lower num_envs or num_steps"
@@ -52,7 +52,7 @@ def allocate(layout: Layout, pin_for: torch.device | None) -> RolloutBuffer:
 
     Args:
         layout: as `RolloutBuffer.layout`.
-        pin_for: the device that copies from it, if its copies are faster from page-locked memory; else None.
+        pin_for: the device that copies from it, if page-locked memory makes its copies faster; else None.
     """
     size = size_of(layout)
     memory = np.zeros(size, np.uint8) if pin_for is None else page_locked_bytes(size, accelerator_of(pin_for))
@@ -62,12 +62,12 @@ def allocate(layout: Layout, pin_for: torch.device | None) -> RolloutBuffer:
 def page_locked_bytes(size: int, accelerator: Accelerator) -> NDArray[np.uint8]:
     """Page-locked memory of exactly `size` bytes, which is unlocked when nothing refers to it any more.
 
-    torch's own page-locked memory comes in powers of two: up to twice what a rollout needs.
+    torch allocates page-locked memory in powers of two, up to twice what a rollout needs.
 
     Raises:
-        DeviceError: if the system refuses.
+        DeviceError: if the pages cannot be locked.
     """
-    # From mmap, since its pages are shared with nothing else: no page may be locked twice.
+    # From mmap, whose pages hold nothing else: no page may be locked twice.
     memory = np.frombuffer(mmap.mmap(-1, size), np.uint8)
     weakref.finalize(memory, PageLock(memory, accelerator).close)
     return memory

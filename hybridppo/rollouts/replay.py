@@ -1,13 +1,12 @@
-"""The replay buffer: flat arrays of transitions, the oldest of which make room for new ones.
+"""The replay buffer: flat arrays of transitions; new ones replace the oldest.
 
     replay = Replay(capacity, num_envs, observation=(3,), dtype=torch.float32, action=(1,), device=device)
     replay.add(rollout)
     transitions = replay.gather(replay.draw(generator, 256), n_steps=1, gamma=0.99)
 
-A row of time is one step of all `N` environments, and the rows are a ring. What is written of a row never changes, so
-that a file of rows is only ever appended to. Episode ends are those of the rollout: what follows a truncated step is
-its true final observation, and rows that are no steps (resets, or steps of an episode that was broken off) are kept in
-their place, but never drawn.
+A time row is one step of all `N` environments, and the rows form a ring. A written row never changes, so that its file
+is only appended to. Episode ends are those of the rollout: a truncated step is followed by its true final observation.
+Rows that are not steps (resets, or steps of an episode that was broken off) stay in their place, but are never drawn.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +27,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Transitions:
-    """Minibatches of transitions, `[..., B]`, over as many steps as their targets add up."""
+    """Minibatches of transitions, `[..., B]`, over one or several steps."""
 
     observations: Tensor
     """`[..., B, obs]`."""
@@ -37,9 +36,9 @@ class Transitions:
     returns: Tensor
     """`[..., B]`: the discounted rewards of the steps."""
     discounts: Tensor
-    """`[..., B]`: what the value of `next_observations` counts for; 0 where the episode was terminated."""
+    """`[..., B]`: the factor of the value of `next_observations`; 0 if the episode was terminated."""
     next_observations: Tensor
-    """`[..., B, obs]`: what followed the last of the steps."""
+    """`[..., B, obs]`: the observations after the last step."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Transitions":
         """The transitions with `function` applied to each of their tensors."""
@@ -52,15 +51,15 @@ class Transitions:
 
 
 class Replay:
-    """A ring of `capacity` rows of time, of `N` environments each.
+    """A ring of `capacity` time rows of `N` environments each.
 
     Args:
-        capacity: rows of time.
+        capacity: time rows.
         num_envs: `N`.
         observation: shape of an observation's row.
-        dtype: of observations.
+        dtype: type of observations.
         action: shape of an action's row.
-        device: where it lies.
+        device: device of the buffer.
     """
 
     def __init__(
@@ -87,40 +86,40 @@ class Replay:
             "terminated": empty(dtype=torch.bool),
             "begins": empty(dtype=torch.bool),
         }
-        """`[capacity, N, ...]`. `begins`: whether a step does not continue the row of time before."""
-        # On the host, wherever the rest is: rows are drawn there.
+        """`[capacity, N, ...]`. `begins`: whether a step does not continue the time row before."""
+        # On the host, because rows are drawn there.
         self._valid = np.zeros(leading, np.bool_)
         self.total = 0
-        """Rows of time that were ever added."""
+        """Time rows added so far."""
         self.num_valid = 0
-        """Transitions that may be drawn."""
+        """Transitions that can be drawn."""
         self._must_begin = np.ones(num_envs, np.bool_)
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the buffer."""
         return self.arrays["rewards"].device
 
     @property
     def bytes_per_row(self) -> int:
-        """What a row of time takes."""
+        """Bytes of a time row."""
         return sum(array[0].nbytes for array in self.arrays.values()) + self.num_envs
 
     @property
     def size(self) -> int:
-        """Rows of time that it holds."""
+        """Time rows in the buffer."""
         return min(self.total, self.capacity)
 
     def cut(self) -> None:
-        """From now on, nothing continues what there is: environments were started anew."""
+        """Let no later row continue the present ones, because environments were reset."""
         self._must_begin[:] = True
 
     def add(self, rollout: Rollout, sampled: Rollout) -> None:
-        """The steps of a rollout, of which only `valid_rows` may be drawn. Its tensors are copied.
+        """Add the steps of a rollout; only its `valid_rows` can be drawn. Its tensors are copied.
 
         Args:
-            rollout: where the replay buffer lies.
-            sampled: the same on the host; itself where that is the same.
+            rollout: the rollout on the device of the buffer.
+            sampled: the rollout on the host; the same object if the buffer is there.
         """
         valid = np.zeros(tuple(sampled.rewards.shape), np.bool_)
         valid.reshape(-1)[sampled.valid_rows.numpy()] = True
@@ -161,12 +160,12 @@ class Replay:
         self.total += num_steps
 
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Transitions at random, each as likely, with replacement: `shape` of flat rows `t * N + n`, on the host."""
+        """Draw transitions uniformly with replacement: flat rows `t * N + n` of this `shape`, on the host."""
         if not self.num_valid:
             raise ValueError("the replay buffer holds no transition yet")
         valid, size = self._valid.reshape(-1), self.size * self.num_envs
         drawn = generator.integers(size, size=shape)
-        # Rows that are no steps are drawn again, until none is left.
+        # Rows that are not steps are drawn again.
         while (wrong := ~valid[drawn]).any():
             drawn[wrong] = generator.integers(size, size=int(wrong.sum()))
         return drawn
@@ -174,8 +173,8 @@ class Replay:
     def gather(self, rows: Array, *, n_steps: int, gamma: float) -> Transitions:
         """The transitions that begin at flat rows `[..., B]`, over up to `n_steps` steps.
 
-        Fewer where the episode ends, or the newest step is reached: what follows the last is bootstrapped there, but
-        after a terminated one.
+        They have fewer steps if the episode ends or the newest step is reached. Their last step is bootstrapped, unless
+        it terminated the episode.
         """
         flat = {name: array.flatten(0, 1) for name, array in self.arrays.items()}
         device, shape = flat["rewards"].device, rows.shape
@@ -188,7 +187,7 @@ class Replay:
         returns, last = take("rewards", first), first
         discounts = torch.full_like(returns, gamma)
         if n_steps > 1:
-            # Which of the following rows still belong to the same episode, in the order in which they were written.
+            # Which of the following rows belong to the same episode, in the order of writing.
             goes_on = torch.ones_like(first, dtype=torch.bool)
             num_rows, newest = self.capacity * self.num_envs, (self.total - 1) % self.capacity
             for step in range(1, n_steps):
@@ -208,7 +207,7 @@ class Replay:
         )
 
     def rows(self, start: int, end: int) -> dict[str, Tensor]:
-        """The rows of time from `start` to `end`, counted from the first ever added, copied."""
+        """Copies of the time rows from `start` to `end`, counted from the first row ever added."""
         if not max(0, self.total - self.capacity) <= start <= end <= self.total:
             raise ValueError(f"rows {start} to {end} are not among the newest {self.size} of {self.total}")
         at = np.arange(start, end) % self.capacity
@@ -217,14 +216,14 @@ class Replay:
         return {**found, "valid": torch.from_numpy(self._valid[at])}
 
     def state(self) -> dict[str, Any]:
-        """What `load_state` takes besides the rows, as JSON can hold it."""
+        """The state for `load_state` without the rows, as JSON."""
         return {"total": self.total, "must_begin": self._must_begin.tolist()}
 
     def load_state(self, state: dict[str, Any], pieces: Iterable[tuple[int, dict[str, Tensor]]]) -> None:
-        """Take over the rows of files, each piece with the number of its first row.
+        """Restore the state and the rows from files; each piece has the number of its first row.
 
         Raises:
-            ValueError: where they do not fit, or rows that it would hold are missing.
+            ValueError: if pieces do not fit, or rows are missing.
         """
         total, must_begin = whole(state, "total"), state["must_begin"]
         if len(must_begin) != self.num_envs or not all(type(value) is bool for value in must_begin):

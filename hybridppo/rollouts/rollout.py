@@ -1,4 +1,4 @@
-"""A rollout: what a sampler brings and an agent learns from."""
+"""A rollout: the result of a sampler, and the data that an agent learns from."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -12,37 +12,36 @@ from torch import Tensor
 class Rollout:
     """`T` steps of `N` environments, time-major, on one device.
 
-    Not every row need be a step: where the environments reset themselves on the step after an episode's
-    end (gymnasium's `NEXT_STEP`), that row took an action that nothing obeyed. `valid_rows` lists the
-    others, and only those may count in a loss or a statistic.
+    Not every row is a step: environments that reset on the step after an episode's end (gymnasium's `NEXT_STEP`) ignore
+    the action of that row. `valid_rows` lists the steps, and only they may count in a loss or a statistic.
     """
 
     observations: Tensor
-    """`[T + 1, N, obs]`: what each action was chosen on, and what followed the last; of stacks, the newest frame."""
+    """`[T + 1, N, obs]`: the observation of each action, and the one after the last; for stacks, the newest frame."""
     actions: Tensor
     """`[T, N, *action]`, as drawn, before any clipping to the bounds of the space."""
     log_probs: Tensor
-    """`[T, N]`, under the parameters that acted."""
+    """`[T, N]`, for the parameters that acted."""
     rewards: Tensor
     """`[T, N]`."""
     terminated: Tensor
-    """`[T, N]` bool: the episode ended and nothing follows."""
+    """`[T, N]` bool: the episode ended, so the return ends here."""
     truncated: Tensor
-    """`[T, N]` bool: the episode was cut short; what would have followed is bootstrapped."""
+    """`[T, N]` bool: the episode was cut off, so the rest of the return is bootstrapped."""
     valid_rows: Tensor
-    """`[M]` int64, flat indices `t * N + n`, ascending, of the rows that are real steps."""
+    """`[M]` int64, ascending flat indices `t * N + n` of the rows that are steps."""
     final_rows: Tensor
     """`[K]` int64, flat indices of truncated steps whose final observation is not row `t + 1`."""
     final_observations: Tensor
-    """`[K, obs]`, those final observations."""
+    """`[K, obs]`, the final observations of these steps."""
     version: int
-    """The version of the actor's parameters that acted."""
+    """Version of the parameters that acted."""
     starts: Tensor | None = None
-    """`[T, N]` bool, whether each observation is the first of its episode; where the actor has a memory."""
+    """`[T, N]` bool, whether each observation is the first of its episode; for recurrent actors only."""
     states: Tensor | None = None
-    """`[S, N, state]`, the actor's state before the first step of each of the `S` sequences of a rollout; likewise."""
+    """`[S, N, state]`, the actor's state before each of `S` sequences; for recurrent actors only."""
     history: Tensor | None = None
-    """`[K - 1, N, *frame]`, the other frames of the first stacks; where observations are such."""
+    """`[K - 1, N, *frame]`, the older frames of the first stacks; for frame stacks only."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Rollout":
         """The rollout with `function` applied to each of its tensors."""
@@ -50,10 +49,10 @@ class Rollout:
         return replace(self, **changes)
 
     def of_agents(self, own: Tensor, num_agents: int) -> "Rollout":
-        """The rows of some of the `A` agents of each environment, whose columns are neighbours; copied.
+        """A copy of the columns of some of the `A` agents of each environment; an environment's columns are neighbours.
 
         Args:
-            own: `[a]` int64, which of the agents.
+            own: `[a]` int64, indices of the agents.
             num_agents: `A`.
         """
         num_columns = self.rewards.shape[1]
@@ -63,7 +62,7 @@ class Rollout:
         place[columns] = torch.arange(len(columns), device=own.device)
 
         def moved(rows: Tensor) -> tuple[Tensor, Tensor]:
-            """Which flat indices are of these columns, and what they are among these alone."""
+            """Positions in `rows` of flat indices within these columns, and their flat indices among these columns."""
             places = place[rows % num_columns]
             kept = places >= 0
             return kept, (rows // num_columns * len(columns) + places)[kept]
@@ -83,6 +82,6 @@ class Rollout:
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that it holds but the version, by name."""
+        """All its tensors by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}

@@ -1,4 +1,4 @@
-"""Episode statistics where rollouts are tensors: counted on their device, without a loop over columns."""
+"""Episode statistics of rollouts of tensors: counted on their device, without a loop over columns."""
 
 from typing import Any
 
@@ -11,47 +11,47 @@ from hybridppo.rollouts.episodes import EpisodeStatistics
 
 
 class TensorStatistics(EpisodeStatistics):
-    """Like `EpisodeStatistics`, of rollouts on a device, from which only the latest episodes come to the host.
+    """`EpisodeStatistics` of rollouts on a device; only the latest episodes are copied to the host.
 
     Args:
         num_envs: `N`.
-        device: of the rollouts.
-        window: how many of the latest episodes the means are over.
+        device: device of the rollouts.
+        window: number of latest episodes for the means.
     """
 
     def __init__(self, num_envs: int, device: torch.device, window: int = 100) -> None:
         super().__init__(num_envs, window)
         self._window = window
         self.latest: tuple[list[float], list[int], int] = [], [], 0
-        """What the last block has brought, as `add_ended` takes it."""
+        """The episodes that ended in the last block, as `add_ended` takes them."""
         precise = torch.float32 if device.type == "mps" else torch.float64  # which has no other
         self._sums = torch.zeros(num_envs, dtype=precise, device=device)
         self._counts = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
     def measured(self, rewards: Tensor, ended: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Count a block of steps; what `read` takes, as one tensor of numbers.
+        """Count a block of steps; return one tensor of numbers for `read`.
 
         Args:
-            rewards: `[T, N]`, like the two below.
-            ended: bool; of steps alone.
-            valid: bool, which rows are steps; None for all.
+            rewards: `[T, N]`.
+            ended: `[T, N]` bool; only for steps.
+            valid: `[T, N]` bool, which rows are steps; None for all.
         """
         num_steps, num_envs = rewards.shape
         rows = torch.arange(num_steps, device=rewards.device)[:, None]
-        # Of each column up to each row, as if no episode had ended in the block.
+        # Sums of each column up to each row, as if no episode had ended in the block.
         rewards = rewards if valid is None else rewards * valid
         sums = self._sums + rewards.to(self._sums.dtype).cumsum(0)
         counts = self._counts + (rows + 1 if valid is None else valid.cumsum(0))
-        ends = torch.where(ended, rows, -1).cummax(0).values  # the last row up to each in which one ended, or -1
+        ends = torch.where(ended, rows, -1).cummax(0).values  # the last end up to each row, or -1
         before = torch.cat((torch.full_like(ends[:1], -1), ends[:-1]))
         is_later, index = before >= 0, before.clamp(min=0)
-        # What an episode that ends in a row has is what its column has beyond the end before.
+        # The sum of an episode is the difference between its end and the end before.
         returns = sums - torch.where(is_later, sums.gather(0, index), 0.0)
         lengths = counts - torch.where(is_later, counts.gather(0, index), 0)
         has_ended, last = ends[-1] >= 0, ends[-1:].clamp(min=0)
         self._sums = sums[-1] - torch.where(has_ended, sums.gather(0, last)[0], 0.0)
         self._counts = counts[-1] - torch.where(has_ended, counts.gather(0, last)[0], 0)
-        # The latest, in the order in which they ended: rows before columns.
+        # The latest episodes in the order of their ends: rows before columns.
         places = torch.arange(num_steps * num_envs, device=rewards.device)
         order = torch.where(ended.flatten(), places, -1).topk(min(self._window, len(places))).values
         latest = order.clamp(min=0)
@@ -59,7 +59,7 @@ class TensorStatistics(EpisodeStatistics):
         return torch.cat([numbers.to(self._sums.dtype) for numbers in found])
 
     def read(self, numbers: list[float]) -> None:
-        """Take what `measured` gave, as the host has it."""
+        """Read the result of `measured` on the host."""
         num_ended, size = int(numbers[0]), (len(numbers) - 1) // 2
         known = min(num_ended, size)
         returns, lengths = numbers[1 : 1 + known][::-1], numbers[1 + size : 1 + size + known][::-1]

@@ -1,7 +1,7 @@
-"""Rollouts of agents that act one after the other: the steps of each, as if nobody had waited.
+"""Rollouts of agents that take turns: each agent's steps without the rows in which it waited.
 
-An agent's step runs from its action to its next turn, with the rewards in between, or to the end of its episode. The
-rows of an agent's turns come first, one after the other, and rows that it has not are no steps.
+An agent's step runs from its action to its next turn or to the end of its episode, with the rewards in between. The
+steps of each agent come first, one after the other; the remaining rows are not steps.
 """
 
 from dataclasses import replace
@@ -20,28 +20,28 @@ def steps_by_turns(
 ) -> tuple[RolloutBuffer, Array, FinalObservations]:
     """The steps of agents that take turns.
 
-    A step that has not ended with the rollout is not learned from: its observation is what the step before it is
-    bootstrapped from. That step counts as truncated if other agents have more steps.
+    A step that is unfinished at the end of the rollout is not learned from: the step before it is bootstrapped from its
+    observation, and counts as truncated if other agents have more steps.
 
     Args:
-        buffer: of `T` rows, one turn each.
-        valid: `[T, N]`, where an agent is there, acting or waiting.
-        finals: the final observations of truncated episodes.
+        buffer: `T` rows, one turn each.
+        valid: `[T, N]`, whether an agent is present, acting or waiting.
+        finals: final observations of truncated episodes.
 
     Returns:
-        A buffer of as many rows as any agent has steps, `[T', N]`; which of its rows are steps; and the final
-        observations.
+        A buffer `[T', N]`, with as many rows as the agent with most steps has; which of its rows are steps; and the
+        final observations.
     """
     num_columns = valid.shape[1]
     ends = (buffer.terminated | buffer.truncated) & valid
-    # How many episodes have ended before each row, of its column.
+    # Number of episodes that ended before each row, in each column.
     episode: Array = np.cumsum(ends, axis=0) - ends
     turns = [np.flatnonzero(column) for column in (valid & ~buffer.waiting).T]
     number = np.zeros(num_columns, np.int64)
     totals: list[Array] = []
     last: list[Array] = []
     for column, at in enumerate(turns):
-        # Rows that belong to a turn: from it to the row before the next, in the same episode.
+        # The rows of a turn: from its own row to the row before the next turn, in the same episode.
         starts = np.searchsorted(at, np.arange(len(valid)), side="right") - 1
         belongs = valid[:, column] & (starts >= 0)
         belongs[belongs] = episode[belongs, column] == episode[at[starts[belongs]], column]

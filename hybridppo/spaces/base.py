@@ -1,7 +1,7 @@
-"""What a kind of space says for itself: observations, actions, masks, JSON. One file for each kind.
+"""The interface of a kind of space: its observations, actions, masks and JSON. Each kind is one file.
 
-A further kind is a file with a subclass of `Kind`, and its name in the list of `registry.py`. Nothing else knows of it.
-Files of kinds do not import `registry.py`: what they need of other kinds is handed to them as `kind_of`.
+To add a kind, add a file with a subclass of `Kind`, and its name to the list in `registry.py`. No other file changes.
+Files of kinds do not import `registry.py`: they get other kinds through the function `kind_of`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ SpaceT = TypeVar("SpaceT", bound="gym.Space[Any]")
 Json = dict[str, Any]
 FromJson = Callable[[Json], "gym.Space[Any]"]
 KindOf = Callable[["gym.Space[Any]", str], "Kind[Any]"]
-"""The kind of a space that is found at a path within another, like `['camera']`."""
+"""Maps a space, and its path within the whole space (such as `['camera']`), to its kind."""
 
 
 class Distribution(Protocol):
-    """What a sampler and an agent need to know of an action space.
+    """The action distribution of an action space, as samplers and agents use it.
 
-    An actor's outputs `[..., output_size]` are what its network gives, `[..., output_size - free_size]`, and then
-    numbers that depend on no observation. The first `mask_size` of them are logits, which a mask may forbid.
+    An actor's outputs `[..., output_size]` are its network's outputs, `[..., output_size - free_size]`, followed by
+    parameters that depend on no observation. The first `mask_size` outputs are logits, which a mask may forbid.
     """
 
     output_size: int
-    """How many numbers the actor gives per observation."""
+    """Size of an actor's output for one observation."""
     free_size: int
-    """How many of them, the last, depend on no observation: parameters of the actor by themselves."""
+    """Number of outputs, the last ones, that depend on no observation: they are parameters of the actor."""
     mask_size: int
-    """How many of them, the first, are logits of choices: what a mask has a number for."""
+    """Number of outputs, the first ones, that are logits: the length of a mask."""
     noise_size: int
-    """How many random numbers an action takes."""
+    """Random numbers that one action takes."""
     action_shape: tuple[int, ...]
     action_dtype: Any
 
@@ -60,7 +60,7 @@ class Distribution(Protocol):
         ...
 
     def to_env(self, actions: Array) -> Any:
-        """What `step` of a vector of environments takes for these actions `[N, *action_shape]`."""
+        """The actions `[N, *action_shape]` in the form that `step` of a vector environment takes."""
         ...
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
@@ -68,20 +68,20 @@ class Distribution(Protocol):
         ...
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, to the last bit, and the distributions' entropies in nats `[...]`."""
+        """The result of `log_prob`, to the last bit, and the entropies in nats `[...]`."""
         ...
 
 
 class Kind(ABC, Generic[SpaceT]):
-    """One space, as its kind sees it.
+    """What the library does with one space of a kind.
 
-    A kind that is no observation leaves out `write` and `checked`; one that is no action, `distribution`; one whose
-    actions cannot be masked, `mask_parts` and `flat_mask`.
+    A kind that cannot be an observation does not define `write` and `checked`. A kind that cannot be an action does not
+    define `distribution`. A kind whose actions cannot be masked does not define `mask_parts` and `flat_mask`.
 
     Args:
         space: the space.
-        path: where in the whole space it is, for messages: "" for the whole.
-        kind_of: the kind of any space, for those that are made of others.
+        path: where the space is within the whole space, for messages; "" for the whole space.
+        kind_of: returns the kind of any space; for spaces that contain others.
     """
 
     type_name: ClassVar[str]
@@ -89,11 +89,11 @@ class Kind(ABC, Generic[SpaceT]):
     of: ClassVar[type[gym.Space[Any]]]
     """The class of its spaces."""
     size: int = 0
-    """Numbers that an observation is in a row; bytes, of an image."""
+    """Length of an observation in a row: in numbers, or in bytes for an image."""
     image: ImageLayout | None = None
-    """How it is an image, if so."""
+    """The layout of the image; None if the space is not an image."""
     is_measured: ClassVar[bool] = False
-    """Whether its numbers are quantities, of which a mean and a deviation say something; those of a choice are not."""
+    """Whether the numbers are quantities, so that a mean and a deviation make sense; false for choices."""
 
     def __init__(self, space: SpaceT, path: str, kind_of: KindOf) -> None:
         self.space, self.path = space, path
@@ -102,63 +102,63 @@ class Kind(ABC, Generic[SpaceT]):
 
     @property
     def leaves(self) -> Sequence[Kind[Any]]:
-        """The parts that a row is made of: itself, but for a space of spaces."""
+        """The parts of a row: the kind itself, or the leaves of a space that contains others."""
         return [self]
 
     @property
     def by_key(self) -> dict[str, Kind[Any]]:
-        """The parts of a space of spaces, by key; none of any other."""
+        """The parts by key, if the space contains others; else empty."""
         return {}
 
     def values(self, observations: Any) -> Sequence[Any]:
-        """What an observation, or a batch of them, has for each of the leaves."""
+        """The value of each leaf in an observation, or in a batch of observations."""
         return [observations]
 
     def write(self, observations: Any, rows: Array) -> None:
-        """Write one observation into a row `[size]`, or a batch as gymnasium's vectors give it into rows `[N, size]`.
+        """Write an observation into a row `[size]`, or a batch in gymnasium's vector form into rows `[N, size]`.
 
         Raises:
-            BadValueError: where what is written would not tell it: a choice that the space has not.
+            BadValueError: if an observation is a choice that the space does not have.
         """
         raise UnsupportedSpaceError(self.space, self.path)
 
     def checked(self, observation: Any, *, bounds: bool = True) -> Any:
-        """An observation as its space has it, cast where nothing is lost by it.
+        """The observation in the type of its space, cast if that loses nothing.
 
         Args:
-            observation: a single one.
-            bounds: whether numbers are held to the bounds of their `Box`.
+            observation: one observation.
+            bounds: whether numbers must lie within the bounds of their `Box`.
 
         Raises:
-            BadValueError: where its shape, type or values are not those of the space.
+            BadValueError: if its shape, type or values do not fit the space.
         """
         raise UnsupportedSpaceError(self.space, self.path)
 
     def bounds(self) -> tuple[Array, Array]:
-        """What the numbers of a row lie between, `[size]` each."""
+        """The lower and the upper bounds of the numbers of a row, `[size]` each."""
         return np.zeros(self.size, np.float32), np.ones(self.size, np.float32)
 
     # As an action
 
     def distribution(self, *, squash: bool) -> Distribution:
-        """How its actions are drawn; `squash` is for numbers between bounds."""
+        """The distribution of the actions; `squash` squashes numbers between their bounds."""
         raise UnsupportedSpaceError(self.space, self.path)
 
     @property
     def each(self) -> Callable[[Any], Iterable[Any]]:
-        """What takes apart a batch, of actions or observations, as gymnasium's vectors have it."""
+        """A function that iterates over a batch, of actions or observations, in gymnasium's vector form."""
         return iter
 
     @property
     def mask_parts(self) -> Sequence[tuple[str, int]]:
-        """The choices that a mask has truths for: where each is, and among how many."""
+        """The choices that a mask covers: the path of each, and its number of options."""
         return []
 
     def flat_mask(self, mask: Any) -> Array:
-        """A mask, as `sample` of the space takes it, as float32: 1 for what is allowed; of all choices in turn.
+        """A mask for `space.sample(mask)` as one float32 array over all choices in turn: 1 for what is allowed.
 
         Raises:
-            BadValueError: where it is none of this space.
+            BadValueError: if it does not fit the space.
         """
         raise UnsupportedSpaceError(self.space, self.path)
 
@@ -166,9 +166,9 @@ class Kind(ABC, Generic[SpaceT]):
 
     @abstractmethod
     def to_json(self) -> Json:
-        """Its space as JSON can hold it, without the `type`."""
+        """The space as a JSON object, without `type`."""
 
     @classmethod
     @abstractmethod
     def from_json(cls, json: Json, from_json: FromJson) -> gym.Space[Any]:
-        """The space that `to_json` described; `from_json` reads one within it."""
+        """The space from the result of `to_json`; the function `from_json` reads spaces within it."""

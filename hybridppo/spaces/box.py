@@ -18,14 +18,14 @@ from hybridppo.spaces.rows import ImageLayout
 Array = NDArray[Any]
 
 MOST_NUMBERS = 2**26
-"""In an observation or action whose space is read from a file: more is damage, and would only fill the memory."""
+"""The largest space that is read from a file: a larger size is damage, and would only fill the memory."""
 A_LITTLE = 0.1
-"""Of the width of its bounds, by which a number may lie beyond them in a first observation: bounds are often written
-carelessly, and that it happens is warned of; more tells of a space that is another's."""
+"""How far a number of a first observation may lie out of its bounds, as a share of their width. Bounds are often
+careless, so a small excess is only a warning; a larger one means that the space does not belong to the observation."""
 
 
 class BoxKind(Kind[gym.spaces.Box]):
-    """Flattened to float32; images (`ImageLayout`) as the bytes that they are. Actions are drawn from normals."""
+    """Flattened to float32; images (`ImageLayout`) stay bytes. Actions are drawn from normal distributions."""
 
     type_name = "Box"
     of: ClassVar[type[gym.Space[Any]]] = gym.spaces.Box
@@ -51,8 +51,8 @@ class BoxKind(Kind[gym.spaces.Box]):
         array = reshaped(space, array, name)
         if np.issubdtype(space.dtype, np.integer) and np.any(array != np.trunc(array)):
             raise BadValueError(
-                f"{name} is of {array.dtype} and not whole, and its space is of {space.dtype}: give the space "
-                "the type of the observations"
+                f"{name} is of {array.dtype} and has numbers that are not whole, but its space is of {space.dtype}: "
+                "give the space the type of the observations"
             )
         if not bounds and self.image is None:
             return array
@@ -67,15 +67,15 @@ class BoxKind(Kind[gym.spaces.Box]):
         return array
 
     def bounds(self) -> tuple[Array, Array]:  # noqa: D102 - as in the base
-        with np.errstate(over="ignore"):  # what float32 cannot hold is no bound
+        with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
             low, high = (bound.ravel().astype(np.float32) for bound in (self.space.low, self.space.high))
         return low, high
 
     def distribution(self, *, squash: bool) -> DiagonalGaussian:
-        """Normals; squashed between the bounds where that is asked for.
+        """Normal distributions; with `squash`, squashed between the bounds.
 
         Raises:
-            UnsupportedSpaceError: for whole numbers, and for bounds that are infinite where actions are squashed.
+            UnsupportedSpaceError: for whole numbers, and with `squash` for infinite bounds.
         """
         low, high, dtype = self.space.low, self.space.high, self.space.dtype
         if not np.issubdtype(dtype, np.floating):
@@ -93,11 +93,11 @@ class BoxKind(Kind[gym.spaces.Box]):
 
     @property
     def each(self) -> Callable[[Any], Iterable[Any]]:
-        """Arrays, also if they have no axis: iteration makes numbers of those."""
+        """Gives arrays, also for actions without an axis, which plain iteration would make numbers."""
         return iter if self.space.shape else partial(map, np.asarray)
 
     def flat_mask(self, mask: Any) -> Array:
-        """Nothing: numbers cannot be forbidden, so their mask is None, as gymnasium has it."""
+        """An empty mask: numbers cannot be forbidden, so gymnasium's mask for them is None."""
         if mask is not None:
             raise BadValueError(f"its action mask{self.path} must be None, for a Box has no choices to allow")
         return np.zeros(0, np.float32)
@@ -108,7 +108,7 @@ class BoxKind(Kind[gym.spaces.Box]):
         return {"shape": list(self.space.shape), "dtype": str(np.dtype(self.space.dtype)), **bounds}
 
     def _bound(self, name: str) -> list[Any]:
-        """A bound of every number; of an image, whose are the same, one."""
+        """The bound of each number; only one number for an image whose bounds are all equal."""
         bound: Array = getattr(self.space, name).ravel()
         is_same = self.image is not None and bool((bound == bound[0]).all())
         return list(bound[:1].tolist() if is_same else bound.tolist())
@@ -129,16 +129,16 @@ class BoxKind(Kind[gym.spaces.Box]):
 
 
 def is_outside(array: Array, low: Array, high: Array, share: float = 0.0) -> Array:
-    """Where numbers lie outside of bounds, by more than rounding may take one beyond a bound.
+    """Where numbers lie outside of their bounds by more than rounding explains.
 
     Args:
         array: the numbers.
-        low: the least that each may be,
-        high: and the most; both may be infinite.
-        share: of the width between two bounds, by which numbers may lie beyond them.
+        low: lower bounds, possibly infinite.
+        high: upper bounds, possibly infinite.
+        share: of the width between two bounds; numbers may lie out of the bounds by so much.
     """
     a_little: Any = 0.0
-    if share:  # of each bound for itself, and with room beyond all numbers: the width of the largest bounds is none
+    if share:  # each bound is scaled by itself, in float64: high - low of the largest bounds would overflow
         both = np.isfinite(low) & np.isfinite(high)
         a_little = share * np.where(both, high, 0.0).astype(np.float64) - share * np.where(both, low, 0.0)
     slack = [

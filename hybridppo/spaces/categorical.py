@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 ROW_OF_A_VECTOR, FEW = 16, 512
-"""A row of as many numbers is worked on by vectors as it lies; and of so few, turning them costs more than it gains."""
+"""Rows of at least the first are vectorised as they lie; below the second, transposing costs more than it gains."""
 
 
 class Categorical:
     """`n` choices numbered from `start`, for `Discrete` spaces. Outputs are logits `[..., n]`.
 
     Args:
-        n: how many there are.
-        start: the number of the first.
-        dtype: of the space.
+        n: number of choices.
+        start: number of the first choice.
+        dtype: type of the space.
     """
 
     action_shape: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ class Categorical:
         return actions
 
     def to_env(self, actions: Array) -> Array:
-        """Count from the space's own first number, and give back its type."""
+        """Count from the space's `start`, in the type of the space."""
         found = actions + self.start if self.start else actions
         return found if found.dtype is self.dtype else found.astype(self.dtype)
 
@@ -65,7 +65,7 @@ class Categorical:
 
 
 class Run(NamedTuple):
-    """Neighbouring choices among equally many, which are made in one operation."""
+    """Neighbouring choices with equally many options, which one operation handles together."""
 
     num: int
     n: int
@@ -74,15 +74,15 @@ class Run(NamedTuple):
 
 
 class MultiCategorical:
-    """Several choices at once, each by itself: for `MultiDiscrete`, and for `MultiBinary`, whose have two options each.
+    """Several independent choices: for `MultiDiscrete`, and for `MultiBinary`, whose choices have two options each.
 
-    Outputs are the logits of all in turn, `[..., sum(sizes)]`. Two logits for a truth say no more than one would, but
-    so a mask forbids either of its values like any other choice.
+    Outputs are the logits of all choices in turn, `[..., sum(sizes)]`. A binary choice has two logits, although one
+    would do, so that a mask can forbid either value as it does for any other choice.
 
     Args:
-        start: the first number of each choice, in the shape of an action.
-        sizes: among how many each is, in the same shape.
-        dtype: of the space.
+        start: number of the first option of each choice, in the shape of an action.
+        sizes: number of options of each choice, in the same shape.
+        dtype: type of the space.
     """
 
     action_dtype = np.int64
@@ -113,7 +113,7 @@ class MultiCategorical:
         return actions
 
     def to_env(self, actions: Array) -> Array:
-        """Count from the space's own first numbers, and give back its shape and type."""
+        """Count from the space's `start`, in the shape and type of the space."""
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         return (shaped if self.start is None else shaped + self.start).astype(self.dtype, copy=False)
 
@@ -131,21 +131,21 @@ class MultiCategorical:
         return sum(log_probs[1:], log_probs[0]), sum(entropies[1:], entropies[0])
 
     def _tables(self, outputs: Tensor, actions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Log-probabilities of each run, `[..., count, n]`, and what was chosen, `[..., count]`."""
+        """For each run, the log-probabilities `[..., count, n]` and the chosen options `[..., count]`."""
         for count, n, logits, chosen in self.runs:
             table = outputs[..., logits].reshape(*outputs.shape[:-1], count, n)
             yield _log_softmax(table), actions[..., chosen]
 
 
 def _log_softmax(logits: Tensor) -> Tensor:
-    """`logits.log_softmax(-1)`. On a CPU, torch has many short rows several times as fast when they are columns."""
+    """`logits.log_softmax(-1)`. On a CPU, many short rows are several times as fast if they are transposed first."""
     if logits.is_cpu and logits.shape[-1] < ROW_OF_A_VECTOR and logits.numel() > FEW:
         return logits.movedim(-1, 0).contiguous().log_softmax(0).movedim(0, -1)
     return logits.log_softmax(-1)
 
 
 def _of_chosen(log_probs: Tensor, actions: Tensor) -> Tensor:
-    """Out of `[..., n]`, that of each action `[...]`."""
+    """Select from `[..., n]` the number of each action, `[...]`."""
     return log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 

@@ -1,4 +1,4 @@
-"""What a space admits as an observation, and which spaces are supported."""
+"""Checks of observations and masks against their space, and the error for spaces that are not supported."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 class UnsupportedSpaceError(Exception):
-    """A space, or a part of one, that cannot be what it is asked to be; `reason` may say what to do."""
+    """A space, or a part of one, that cannot be used as asked; `reason` may say what to do."""
 
     def __init__(self, space: gym.Space[Any], path: str = "", reason: str = "") -> None:
         super().__init__(space, path, reason)
@@ -21,10 +21,10 @@ class UnsupportedSpaceError(Exception):
 
 
 def finite_test(size: int, dtype: Any = np.float32) -> Callable[[Array], Any]:
-    """A sum `[size] -> number` that is finite where all numbers of the array are; taken at every step.
+    """A function `[size] -> number` whose result is finite if all numbers of the array are; called at every step.
 
-    The numbers are weighted, so that a sum of large ones stays finite. The weights are not zero, since zero times
-    infinity would warn. Of whole numbers, which are all finite, none is taken.
+    It sums weighted numbers, so that a sum of large numbers stays finite. The weights are not zero, since zero times
+    infinity would warn. For whole numbers, which are always finite, the function returns 0.
     """
     if not np.issubdtype(dtype, np.floating):
         return lambda array: 0
@@ -32,15 +32,15 @@ def finite_test(size: int, dtype: Any = np.float32) -> Callable[[Array], Any]:
 
 
 def can_be_scaled_to(low: Array, high: Array) -> bool:
-    """Whether actions of float32 can be scaled to these bounds."""
+    """Whether float32 actions can be scaled to these bounds."""
     return bool((np.maximum(np.abs(low), np.abs(high)) <= np.finfo(np.float32).max).all())
 
 
 def require_finite(name: str, values: Array) -> None:
-    """Refuse an array, or a number, that holds what is no finite number.
+    """Refuse an array, or a number, that is not finite.
 
     Raises:
-        BadValueError: naming the first.
+        BadValueError: naming the first number that is not finite.
     """
     values = np.asarray(values)
     bad = ~np.isfinite(values)
@@ -50,10 +50,10 @@ def require_finite(name: str, values: Array) -> None:
 
 
 def reshaped(space: gym.Space[Any], observation: Any, name: str = "its observation") -> Array:
-    """An observation as an array of the shape of its `Box`, where only dimensions of size 1 differ.
+    """An observation reshaped to the shape of its `Box`, if the two differ only by dimensions of size 1.
 
     Raises:
-        BadValueError: where others do.
+        BadValueError: if they differ otherwise.
     """
     array, shape = np.asarray(observation), space.shape or ()
     if array.shape != shape:
@@ -64,10 +64,10 @@ def reshaped(space: gym.Space[Any], observation: Any, name: str = "its observati
 
 
 def checked_whole(value: Any, shape: tuple[int, ...], name: str) -> Array:
-    """An array of whole numbers of this shape.
+    """The value as an array of whole numbers of this shape.
 
     Raises:
-        BadValueError: where it is none.
+        BadValueError: if it is something else.
     """
     array = as_numbers(name, value)
     if array.shape != shape:
@@ -78,7 +78,7 @@ def checked_whole(value: Any, shape: tuple[int, ...], name: str) -> Array:
 
 
 def write_one_hot(indices: Array, rows: Array) -> int | None:
-    """Write choices `[...]` one-hot into rows `[..., n]`; the flat place of the first that is none of `n`, if any."""
+    """Write choices `[...]` one-hot into rows `[..., n]`; return the flat index of the first invalid one, or None."""
     n = rows.shape[-1]
     bad = (indices < 0) | (indices >= n) | (indices != np.trunc(indices))
     if bad.any():
@@ -91,11 +91,11 @@ def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array
     """A mask of this shape as float32: 1 for what is allowed.
 
     Raises:
-        BadValueError: where it is of another shape, or not of numbers.
+        BadValueError: if it has another shape, or does not hold numbers.
     """
     try:
         array = np.asarray(mask)
-    except ValueError:  # of a ragged one
+    except ValueError:  # a ragged list
         array = np.array("")
     if array.shape != shape or array.dtype.kind not in "biuf":
         found = shown(mask) if array.dtype.kind not in "biuf" else array.tolist()
@@ -108,7 +108,7 @@ def as_truths(mask: Any, shape: tuple[int, ...], name: str, which: str) -> Array
 
 
 def as_numbers(name: str, value: Any) -> Array:
-    """An array of numbers or truths, refused where it is something else."""
+    """The value as an array of numbers or booleans; anything else is refused."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -119,7 +119,7 @@ def as_numbers(name: str, value: Any) -> Array:
 
 
 def as_scalar(name: str, array: Array) -> Any:
-    """The only number of an array."""
+    """The number of an array that has only one."""
     if array.size != 1:
         raise BadValueError(f"{name} must be one number, and is of shape {array.shape}")
     return array.item()

@@ -1,4 +1,4 @@
-"""`Discrete`, `MultiDiscrete` and `MultiBinary`: one choice, several of them, and truths."""
+"""`Discrete`, `MultiDiscrete` and `MultiBinary`: one choice, several choices, and binary choices."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
-    """One-hot in a row. A mask has a truth for each choice."""
+    """One-hot in a row. A mask has a boolean for each option."""
 
     type_name = "Discrete"
     of = gym.spaces.Discrete
@@ -28,7 +28,7 @@ class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
         self.size, self._start = int(space.n), int(space.start)
 
     def write(self, observations: Any, rows: Array) -> None:  # noqa: D102 - as in the base
-        if rows.ndim == 1:  # a single one is written at every step: this is five times as fast
+        if rows.ndim == 1:  # a single observation is written at every step: this is five times as fast
             number = observations
             if type(number) is not int:
                 number = self._whole(as_scalar(f"its observation{self.path}", np.asarray(observations)))
@@ -85,10 +85,10 @@ class DiscreteKind(Kind[gym.spaces.Discrete[Any]]):
 
 
 class _SeveralChoices(Kind[Any]):
-    """What the spaces of several choices have in common."""
+    """The common part of spaces with several choices."""
 
     _sizes: list[int]
-    """Among how many each choice is."""
+    """Number of options of each choice."""
 
     def checked(self, observation: Any, *, bounds: bool = True) -> Array:
         self.write(observation, np.empty(self.size, np.float32))
@@ -104,7 +104,7 @@ class _SeveralChoices(Kind[Any]):
 
 
 class MultiDiscreteKind(_SeveralChoices):
-    """One-hot in a row, one choice after the other. A mask is a tuple of truths for each, or all of them flat."""
+    """One-hot in a row, one choice after the other. A mask is a tuple with a mask for each choice, or flat."""
 
     type_name = "MultiDiscrete"
     of = gym.spaces.MultiDiscrete
@@ -134,7 +134,7 @@ class MultiDiscreteKind(_SeveralChoices):
         return MultiCategorical(self.space.nvec, self.space.start, self.space.dtype)
 
     def flat_mask(self, mask: Any) -> Array:
-        """`[sum(nvec)]`: of nested tuples as `sample` takes them, or of such an array; None allows everything."""
+        """`[sum(nvec)]`: from nested tuples as `sample` takes them, or from such an array; None allows everything."""
         if mask is None:
             return np.ones(self.size, np.float32)
         if isinstance(mask, np.ndarray) or (isinstance(mask, list) and all(np.ndim(part) == 0 for part in mask)):
@@ -167,7 +167,7 @@ class MultiDiscreteKind(_SeveralChoices):
 
 
 class MultiBinaryKind(_SeveralChoices):
-    """Each truth is a number in a row. A mask says of each that it must be 0 or 1, or, with 2, that either will do."""
+    """Each binary choice is one number in a row. A mask has 0 or 1 for a value that is required, and 2 for either."""
 
     type_name = "MultiBinary"
     of = gym.spaces.MultiBinary
@@ -189,7 +189,7 @@ class MultiBinaryKind(_SeveralChoices):
         return MultiCategorical(np.full(self.space.shape, 2), np.zeros(self.space.shape, np.int64), self.space.dtype)
 
     def flat_mask(self, mask: Any) -> Array:
-        """`[2 * size]`, of an array of 0, 1 and 2 in the shape of the space; None allows everything."""
+        """`[2 * size]`, from an array of 0, 1 and 2 in the shape of the space; None allows everything."""
         if mask is None:
             return np.ones(2 * self.size, np.float32)
         array = np.asarray(mask)
@@ -199,7 +199,7 @@ class MultiBinaryKind(_SeveralChoices):
                 f"its action mask{self.path} must be of shape {self.space.shape}, with 0 or 1 for what an action must "
                 f"be there and 2 for either, and is {shown}"
             )
-        # [size] -> [size, 2]: may it be 0, may it be 1
+        # [size] -> [size, 2]: whether 0 is allowed, whether 1 is allowed
         return np.stack((array != 1, array != 0), axis=-1).ravel().astype(np.float32)
 
     def to_json(self) -> Json:  # noqa: D102 - as in the base

@@ -1,4 +1,4 @@
-"""`Dict` and `Tuple`: spaces made of others."""
+"""`Dict` and `Tuple`: spaces that contain others."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 class CompositeKind(Kind[Any]):
-    """Parts, each by a key: what `Dict` and `Tuple` have in common. A mask is a container of masks, likewise."""
+    """The common part of `Dict` and `Tuple`: parts with keys. A mask is a container of one mask for each part."""
 
     type_name = ""
     container: type[Any] = object
@@ -27,8 +27,8 @@ class CompositeKind(Kind[Any]):
     def __init__(self, space: Any, path: str, kind_of: KindOf) -> None:
         super().__init__(space, path, kind_of)
         items = list(space.spaces.items() if isinstance(space.spaces, dict) else enumerate(space.spaces))
-        # Spaces are equal whatever the order of their keys: what is made of them must be, too.
-        with contextlib.suppress(TypeError):  # of keys that have no order
+        # Spaces with another order of keys are equal, so their rows must be, too.
+        with contextlib.suppress(TypeError):  # keys that cannot be sorted
             items.sort(key=lambda item: item[0])
         self._parts: dict[Any, Kind[Any]] = {key: kind_of(part, f"{path}[{key!r}]") for key, part in items}
         if not self._parts:
@@ -36,11 +36,11 @@ class CompositeKind(Kind[Any]):
         self._leaves = [leaf for part in self._parts.values() for leaf in part.leaves]
 
     def _joined(self, parts: Sequence[Any]) -> Any:
-        """A value of the space from those of its parts."""
+        """A value of the space, made from the values of its parts."""
         raise NotImplementedError
 
     def _items(self, value: Any, name: str) -> Iterator[tuple[Kind[Any], Any]]:
-        """The parts, with what a value has for each."""
+        """Each part with its value."""
         if not isinstance(value, self.container):
             raise BadValueError(
                 f"{name}{self.path} must be a {self.container.__name__}, as its space is a "
@@ -83,7 +83,7 @@ class CompositeKind(Kind[Any]):
         return [choice for part in self._parts.values() for choice in part.mask_parts]
 
     def flat_mask(self, mask: Any) -> Array:
-        """Those of the parts in turn; None allows everything."""
+        """The masks of the parts in turn; None allows everything."""
         if mask is None:
             return np.ones(sum(size for _, size in self.mask_parts), np.float32)
         return np.concatenate([part.flat_mask(value) for part, value in self._items(mask, "its action mask")])
@@ -127,10 +127,10 @@ class TupleKind(CompositeKind):
 
 
 def _key_to_json(key: Any) -> Any:
-    """A key as JSON can hold it: tuples are lists there.
+    """A key as JSON: a tuple becomes a list.
 
     Raises:
-        ConfigurationError: for a key of another kind.
+        ConfigurationError: for a key that JSON cannot hold.
     """
     if isinstance(key, tuple):
         return [_key_to_json(part) for part in key]

@@ -1,4 +1,4 @@
-"""Actions of a deterministic actor: squashed by tanh, with noise to explore. Free of torch where workers use it."""
+"""Actions of a deterministic actor: squashed by tanh, with exploration noise. Workers use this file without torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Array = NDArray[Any]
 class DeterministicActions:
     """`tanh` of an actor's outputs, for `Box` spaces of finite bounds: actions from -1 to 1, scaled to the bounds.
 
-    A row of noise is `[d + 1]`: what is added to the action, and last whether there is an action to add it to (1), or
-    the noise is all of it (0), as while nothing is learned yet. Sums are clipped to -1 and 1.
+    A row of noise is `[d + 1]`. Its last number multiplies the action: 1 adds the noise to the action, 0 makes the
+    noise the action, as during warm-up. Sums are clipped to -1 and 1.
 
     Args:
-        low: bounds of the space.
-        high: likewise.
-        dtype: of the space.
-        std: deviation of Gaussian noise.
+        low: lower bounds of the space.
+        high: upper bounds of the space.
+        dtype: type of the space.
+        std: standard deviation of Gaussian noise.
     """
 
     action_dtype = np.float32
@@ -44,14 +44,14 @@ class DeterministicActions:
         self.center = (0.5 * (high.astype(np.float64) + low.astype(np.float64))).astype(np.float32)
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Gaussian noise on the actor's own actions, `[*shape, d + 1]`."""
+        """Gaussian noise for the actor's actions, `[*shape, d + 1]`."""
         noise = np.ones((*shape, self.noise_size), np.float32)
         noise[..., :-1] = generator.standard_normal((*shape, self.size), dtype=np.float32)
         noise[..., :-1] *= np.float32(self.std)
         return noise
 
     def sample(self, outputs: Array, noise: Array) -> Array:
-        """`tanh(outputs)` and the noise, from -1 to 1."""
+        """`tanh(outputs)` plus noise, clipped to -1 and 1."""
         actions = np.tanh(outputs)
         actions *= noise[..., -1:]
         actions += noise[..., :-1]
@@ -59,41 +59,41 @@ class DeterministicActions:
         return bounded
 
     def mode(self, outputs: Array) -> Array:
-        """The actor's own actions."""
+        """The actor's actions without noise."""
         actions: Array = np.tanh(outputs)
         return actions
 
     def to_env(self, actions: Array) -> Array:
-        """Scale to the space's bounds, which rounding might leave by a bit, and give back its shape and type."""
+        """Scale to the space's bounds, clip what rounding moves beyond them, and restore shape and type."""
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         bounded: Array = np.clip(self.center + self.half_width * shaped, self.low, self.high)
         return bounded.astype(self.dtype, copy=False)
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Zeros: nobody learns from the density of these actions."""
+        """Zeros: no agent learns from the density of these actions."""
         return outputs.new_zeros(outputs.shape[:-1])
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Zeros, both."""
+        """Zeros."""
         zeros = self.log_prob(outputs, actions)
         return zeros, zeros
 
 
 class GaussianExploration(DeterministicActions):
-    """What a sampler draws actions by: uniform ones at first, then the actor's with noise drawn anew for each step.
+    """Exploration of a sampler: uniform actions during warm-up, then the actor's actions with noise drawn at each step.
 
-    It counts what it has drawn, so that a run that goes on draws what it would have drawn.
+    It counts the steps it has drawn noise for, so that a resumed run draws the same noise.
 
     Args:
-        actions: whose noise it is.
-        warmup: steps, of all environments together, with uniform actions.
+        actions: the actions to explore.
+        warmup: steps with uniform actions, of all environments together.
     """
 
     def __init__(self, actions: DeterministicActions, warmup: int) -> None:
         super().__init__(actions.low, actions.high, actions.dtype, std=actions.std)
         self.actions, self.output_size = actions, actions.output_size
         self.drawn = 0
-        """Steps, of all environments together, that noise was drawn for."""
+        """Steps that noise was drawn for, of all environments together."""
         self._warmup = warmup
 
     def sample(self, outputs: Array, noise: Array) -> Array:  # noqa: D102 - as for the actions
@@ -113,7 +113,7 @@ class GaussianExploration(DeterministicActions):
         return noise
 
     def _added(self, generator: np.random.Generator, num_steps: int, num_envs: int) -> Array:
-        """What is added to actions, `[T, N, d]`."""
+        """The noise that is added to actions, `[T, N, d]`."""
         normal = generator.standard_normal((num_steps, num_envs, self.size), dtype=np.float32)
         normal *= np.float32(self.std)
         return normal
@@ -126,7 +126,7 @@ class GaussianExploration(DeterministicActions):
         """Go on from a saved state.
 
         Raises:
-            ValueError: where it is none.
+            ValueError: if it is none.
         """
         drawn = state["drawn"]
         if type(drawn) is not int or drawn < 0:
@@ -135,9 +135,9 @@ class GaussianExploration(DeterministicActions):
 
 
 class OrnsteinUhlenbeckExploration(GaussianExploration):
-    """The same with noise that wanders: `x = (1 - theta) x + std * normal`, for each environment and number by itself.
+    """Exploration by Ornstein-Uhlenbeck noise, `x = (1 - theta) x + std * normal`, for each environment and dimension.
 
-    It goes on from block to block, and over the ends of episodes, which nobody knows when it is drawn.
+    The noise continues from block to block and across episode ends, which are not known when it is drawn.
 
     Source: Lillicrap et al., "Continuous control with deep reinforcement learning", 2016, section 3 (with a time step
     of 1).
@@ -165,7 +165,7 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
         """Go on from a saved state.
 
         Raises:
-            ValueError: where it is none.
+            ValueError: if it is none.
         """
         super().load_state(state)
         if state["last"] is None:
@@ -178,10 +178,10 @@ class OrnsteinUhlenbeckExploration(GaussianExploration):
 
 
 def deterministic_actions(space: gym.Space[Any], *, std: float) -> DeterministicActions:
-    """The actions of a deterministic actor in a space.
+    """The actions of a deterministic actor in `space`.
 
     Raises:
-        EnvError: where it is not a `Box` of floating-point numbers between finite bounds.
+        EnvError: if the space is not a `Box` of floating-point numbers with finite bounds.
     """
     wanted = "a deterministic actor (DDPG, TD3) needs a Box of floating-point numbers"
     if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
@@ -189,6 +189,6 @@ def deterministic_actions(space: gym.Space[Any], *, std: float) -> Deterministic
     if not can_be_scaled_to(space.low, space.high):
         raise EnvError(
             f"the action space {space} is not supported: {wanted} between finite bounds, which float32 can hold: "
-            "its actions are scaled to them. Give the space such (gymnasium.wrappers.RescaleAction), or use PPO"
+            "its actions are scaled to them. Use gymnasium.wrappers.RescaleAction, or PPO"
         )
     return DeterministicActions(space.low, space.high, space.dtype, std=std)

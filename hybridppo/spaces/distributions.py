@@ -1,12 +1,12 @@
 """Action distributions: everything that follows from the kind of an environment's action space.
 
 An actor maps observations `[..., obs]` to the distribution's parameters, its `outputs` `[..., output_size]`.
-Choosing actions happens on the host in NumPy, once per environment step, where the overhead of a torch
-operation would cost more than its work; probabilities and entropies are batched torch operations.
-No `torch.distributions` object is made: at these sizes it costs more than the network.
+Actions are drawn on the host in NumPy, once per environment step, because a torch operation has more overhead than
+work there. Probabilities and entropies are batched torch operations. No `torch.distributions` object is made: at these
+sizes it costs more than the network.
 
 The noise that makes actions random is drawn for a whole rollout at once and handed in, so that an action
-depends on nothing but the outputs and its own slice of the noise: not on the device, nor on who samples.
+depends on nothing but the outputs and its slice of the noise: not on the device, nor on the sampler.
 """
 
 from typing import Any
@@ -41,12 +41,12 @@ def distribution_for(
     """The distribution of actions in `space`.
 
     Args:
-        space: of the actions.
-        squash: whether numbers are squashed between the bounds of their `Box`, and not clipped.
-        exploration: where it depends on the state, which only the actions of a `Box` can.
+        space: the action space.
+        squash: squash numbers between the bounds of their `Box` instead of clipping them.
+        exploration: for state-dependent exploration, which needs a `Box`; None for none.
 
     Raises:
-        EnvError: for a space in which no actor can act, with those in which one can.
+        EnvError: for an unsupported space; the message names the supported ones.
     """
     try:
         found = kind_of(space).distribution(squash=squash)

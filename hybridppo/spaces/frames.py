@@ -1,4 +1,4 @@
-"""Stacks of the last observations of an episode: how frames lie in them. Free of torch, for worker processes."""
+"""Stacks of the last observations of an episode, and how frames lie in them. Workers use this file without torch."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """How `K` frames lie in the row of a stack, the oldest first: numbers one after the other, images by channels."""
+    """How `K` frames lie in the row of a stack, oldest first: vectors one after the other, images along channels."""
 
     num_frames: int
     """`K`."""
     size: int
-    """Numbers of a frame that is no image."""
+    """Length of a frame that is not an image."""
     image: ImageLayout | None = None
-    """A frame, where it is an image."""
+    """The layout of a frame that is an image; else None."""
 
     @property
     def frame_shape(self) -> tuple[int, ...]:
-        """Of a frame as it is stored."""
+        """The shape of a stored frame."""
         return (self.size,) if self.image is None else self.image.shape
 
     def newest(self, rows: Any) -> Any:
-        """The last frames of rows, `[..., *row]` to `[..., *frame]`, a view."""
+        """The newest frame of each row, `[..., *row]` to `[..., *frame]`; a view."""
         return self._frame(rows, self.num_frames - 1)
 
     def older(self, rows: Array) -> Array:
-        """The frames before, `[..., *row]` to `[K - 1, ..., *frame]`."""
+        """All frames but the newest, `[..., *row]` to `[K - 1, ..., *frame]`."""
         frames = [self._frame(rows, k) for k in range(self.num_frames - 1)]
         return np.stack(frames)
 
@@ -56,7 +56,7 @@ class FrameLayout:
         return rows[..., channels, :, :] if self.image.channels_first else rows[..., channels]
 
     def stacked(self, frames: Any) -> Any:
-        """Rows of frames, `[B, K, *frame]` to `[B, *row]`; of arrays or tensors."""
+        """Rows made from frames, `[B, K, *frame]` to `[B, *row]`; takes arrays or tensors."""
         if self.image is None:
             return frames.reshape(len(frames), -1)
         channels, height, width = self.num_frames * self.image.channels, self.image.height, self.image.width
@@ -67,17 +67,17 @@ class FrameLayout:
 
 
 class StackedFrames(gym.spaces.Box):
-    """The last `K` observations of an episode in one, the oldest first; at its start, the first one `K` times.
+    """The last `K` observations of an episode, oldest first; at its start, the first observation `K` times.
 
-    Of images `[height, width, channels]`, `[channels, height, width]` or `[height, width]`, channels are stacked (those
-    without any, as the first of three axes). All others get a first axis, `[K, *shape]`.
+    Images `[height, width, channels]` and `[channels, height, width]` are stacked along channels, and images
+    `[height, width]` along a new first axis. All other observations get a new first axis, `[K, *shape]`.
 
     Args:
-        frame: the space of an observation.
+        frame: the space of one observation.
         num_frames: `K`.
 
     Raises:
-        EnvError: where it is no `Box`.
+        EnvError: if the space is not a `Box`.
     """
 
     def __init__(self, frame: gym.Space[Any], num_frames: int) -> None:
@@ -90,18 +90,18 @@ class StackedFrames(gym.spaces.Box):
         image = _image_of(frame)
         self.frames = FrameLayout(num_frames, int(np.prod(frame.shape)), image)
         self.axis = 0 if image is None or image.channels_first else 2
-        """Along which a stack is one of frames."""
+        """The axis along which frames are stacked."""
         low, high = (self.stack([bound] * num_frames) for bound in (frame.low, frame.high))
         super().__init__(low, high, dtype=frame.dtype)
 
     def stack(self, observations: list[Array]) -> Array:
-        """A stack of so many observations, the oldest first."""
+        """A stack of `K` observations, oldest first."""
         if self.frames.image is None or self.frame.shape == self.frames.image.shape[1:]:
             return np.stack(observations)
         return np.concatenate(observations, axis=self.axis)
 
     def pushed(self, stack: Array, observation: Array) -> Array:
-        """Another stack, with an observation in place of the oldest."""
+        """A new stack without the oldest observation and with a new one."""
         oldest = stack.shape[self.axis] // self.num_frames
         others = stack[oldest:] if self.axis == 0 else stack[:, :, oldest:]
         newest = observation.reshape(
@@ -119,7 +119,7 @@ class StackedFrames(gym.spaces.Box):
 
 
 class StackedFramesKind(BoxKind):
-    """Rows as those of a `Box`, but that which axis has the channels follows from a frame."""
+    """Rows like those of a `Box`; the axis of the channels follows from a frame."""
 
     type_name = "StackedFrames"
     of: ClassVar[type[gym.Space[Any]]] = StackedFrames
@@ -145,12 +145,12 @@ class StackedFramesKind(BoxKind):
 
 
 def frames_of(space: gym.Space[Any]) -> FrameLayout | None:
-    """How frames lie in a row of a space's observations; None where they are no stacks."""
+    """How frames lie in a row of the space; None if it does not stack frames."""
     return space.frames if isinstance(space, StackedFrames) else None
 
 
 def num_frames_of(space: gym.Space[Any]) -> int:
-    """How many observations are in one of a space."""
+    """Number of frames in an observation of the space."""
     return space.num_frames if isinstance(space, StackedFrames) else 1
 
 

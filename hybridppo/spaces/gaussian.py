@@ -1,4 +1,4 @@
-"""Actions that are numbers: normals, clipped to the bounds of their space, or squashed between them."""
+"""Continuous actions: normal distributions, clipped to the bounds of the space or squashed between them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ Array = NDArray[Any]
 
 _LOG_SQRT_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 NODES, FURTHEST = 21, 5.0
-"""Points of the quadrature for the entropy of squashed actions, and how many deviations it reaches."""
+"""Number of points of the quadrature for the entropy of squashed actions, and its range in standard deviations."""
 
 
 class DiagonalGaussian:
-    """Independent normals, for `Box` spaces. Outputs are means and log standard deviations `[..., 2 * d]`.
+    """Independent normal distributions for `Box` spaces. Outputs are means and log standard deviations `[..., 2 * d]`.
 
-    The environment gets actions clipped to the bounds of its space (nothing is ever scaled by them, so
-    they may be infinite); probabilities belong to the actions as drawn, as in CleanRL and
-    stable-baselines3.
+    The environment gets actions clipped to its bounds. Actions are never scaled by the bounds, so these may be
+    infinite. Probabilities are those of the actions before clipping, as in CleanRL and stable-baselines3.
     """
 
     action_dtype = np.float32
@@ -51,7 +50,7 @@ class DiagonalGaussian:
         return outputs[..., : self.size]
 
     def to_env(self, actions: Array) -> Array:
-        """Clip to the space's bounds and give back its shape and type."""
+        """Clip to the space's bounds, in the shape and type of the space."""
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         return np.clip(shaped, self.low, self.high).astype(self.dtype, copy=False)
 
@@ -62,7 +61,7 @@ class DiagonalGaussian:
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Sums over the dimensions."""
         log_prob, log_scale = self._log_prob_and_scale(outputs, actions)
-        # H = 1/2 + log sqrt(2 pi) + log std, likewise
+        # H = 1/2 + log sqrt(2 pi) + log std, summed over dimensions
         return log_prob, log_scale + self.size * (0.5 + _LOG_SQRT_TWO_PI)
 
     def _log_prob_and_scale(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,41 +73,41 @@ class DiagonalGaussian:
 
 
 class SquashedGaussian(DiagonalGaussian):
-    """Normals `u`, of which the environment gets `low + (high - low) * (tanh(u) + 1) / 2`; the bounds are finite.
+    """Normals `u`; the environment gets `low + (high - low) * (tanh(u) + 1) / 2`. The bounds are finite.
 
-    Actions are stored as `u`, from which the log-probability of what the environment got is exact:
+    Actions are stored as `u`, so that the log-probability of the environment's action is exact:
     `log p(a) = log N(u) - sum log |da / du|`, with `da / du = (high - low) / 2 * (1 - tanh(u)^2)` (Haarnoja et al.,
-    "Soft Actor-Critic", 2018, appendix C). The entropy has no closed form: `H(a) = H(u) + E log |da / du|`, of which
-    the expectation is taken by the trapezoidal rule, so it is not random. It is off by less than 0.001 for standard
-    deviations up to 2, and 0.05 up to 6.
+    "Soft Actor-Critic", 2018, appendix C). The entropy has no closed form: `H(a) = H(u) + E log |da / du|`. The
+    trapezoidal rule gives the expectation, so it is not random. The error is below 0.001 for standard deviations up to
+    2, and below 0.05 up to 6.
     """
 
     def __init__(self, low: Array, high: Array, dtype: Any = np.float32) -> None:
         super().__init__(low, high, dtype)
         self.half_width = (0.5 * (high.astype(np.float64) - low.astype(np.float64))).astype(np.float32)
         self.center = (0.5 * (high.astype(np.float64) + low.astype(np.float64))).astype(np.float32)
-        # Where a bound is given twice, there is nothing to choose, and no logarithm of its width.
+        # If both bounds are equal, the width is 0 and has no logarithm; there is nothing to choose.
         widths = self.half_width[self.half_width > 0.0]
         self.log_half_widths = float(np.log(widths.astype(np.float64)).sum())
         self._quadrature_on: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what lies on devices: whoever is sent it may have none, and no torch."""
+        """Leaves out tensors on devices: a worker that receives this may have neither the device nor torch."""
         return {**vars(self), "_quadrature_on": {}}
 
     def to_env(self, actions: Array) -> Array:
-        """Squash between the space's bounds, which rounding might leave by a bit, and give back its shape and type."""
+        """Squash between the space's bounds, clip what rounding moves beyond them, and restore shape and type."""
         shaped = actions.reshape(actions.shape[:-1] + self.shape)
         scaled = self.center + self.half_width * np.tanh(shaped)
         bounded: Array = np.clip(scaled, self.low, self.high).astype(self.dtype, copy=False)
         return bounded
 
     def log_prob(self, outputs: Tensor, actions: Tensor) -> Tensor:
-        """That of the normals, and what squashing adds."""
+        """The log-probability of the normals, corrected for squashing."""
         return self._squashed(super().log_prob(outputs, actions), actions)
 
     def log_prob_and_entropy(self, outputs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Those of the normals, and what squashing adds."""
+        """The log-probability and entropy of the normals, corrected for squashing."""
         log_prob, entropy = super().log_prob_and_entropy(outputs, actions)
         points, weights = self._quadrature(outputs.device)
         mean, log_std = outputs[..., : self.size, None], outputs[..., self.size :, None]
@@ -120,7 +119,7 @@ class SquashedGaussian(DiagonalGaussian):
         return log_prob - _log_slope(actions).sum(-1) - self.log_half_widths
 
     def _quadrature(self, device: Any) -> tuple[Tensor, Tensor]:
-        """Sent to a device once: to send them for each step would have it wait, and cannot be recorded in a graph."""
+        """Copied to a device once: a copy at each step would make it wait, and a CUDA graph cannot record it."""
         import torch
 
         if device not in self._quadrature_on:
@@ -130,14 +129,14 @@ class SquashedGaussian(DiagonalGaussian):
 
 
 def _log_slope(numbers: Tensor) -> Tensor:
-    """`log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2 u))`, which never takes the logarithm of 0."""
+    """`log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2 u))`, a form that never takes the logarithm of 0."""
     from torch.nn.functional import softplus
 
     return 2.0 * (math.log(2.0) - numbers - softplus(-2.0 * numbers))
 
 
 def log_slope(numbers: Array) -> Array:
-    """The same in NumPy."""
+    """`_log_slope` in NumPy."""
     slopes: Array = np.float32(2.0) * (np.float32(math.log(2.0)) - numbers - np.logaddexp(np.float32(0), -2 * numbers))
     return slopes
 

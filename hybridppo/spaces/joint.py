@@ -1,4 +1,4 @@
-"""Actions made of several, each drawn from a distribution of its own."""
+"""Composite actions: each part is drawn from its own distribution."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Array = NDArray[Any]
 
 
 class Factor(NamedTuple):
-    """An independent part of an action, and where it is in the whole."""
+    """An independent part of an action, and its slices of the whole."""
 
     distribution: Distribution
     outputs: slice
-    """What the network gives for it."""
+    """Its outputs of the network."""
     free: slice
     """Its outputs that depend on no observation."""
     noise: slice
@@ -30,14 +30,14 @@ class Factor(NamedTuple):
 
 
 class JointDistribution:
-    """Independent parts: log-probabilities and entropies add.
+    """Independent parts, whose log-probabilities and entropies add.
 
-    Outputs are what the network gives for each part, those that a mask may forbid before the others; then what depends
-    on no observation. Actions are one flat row: whole numbers, or float32 where a part has such.
+    Outputs are the network's outputs for each part, maskable logits first, followed by the outputs that depend on no
+    observation. Actions are one flat row: whole numbers, or float32 if any part is float32.
 
     Args:
-        parts: of the action, which may be made of several themselves.
-        join: what the environment takes, from what it takes of each part.
+        parts: distributions of the parts, which may be joint distributions themselves.
+        join: makes the environment's action from the environment's actions of all parts.
     """
 
     def __init__(self, parts: Sequence[Distribution], join: Callable[[Sequence[Any]], Any]) -> None:
@@ -60,11 +60,11 @@ class JointDistribution:
         self.factors = [Factor(leaf, outputs[i], free[i], noise[i], actions[i]) for i, leaf in enumerate(leaves)]
 
     def draw_noise(self, generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """That of each part, `[*shape, noise]`."""
+        """The noise of all parts, `[*shape, noise]`."""
         return np.concatenate([f.distribution.draw_noise(generator, shape) for f in self.factors], axis=-1)
 
     def sample(self, outputs: Array, noise: Array) -> Array:
-        """Each part by its own slice of outputs and noise."""
+        """Draw each part from its slice of outputs and noise."""
         actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
         for f in self.factors:
             drawn = f.distribution.sample(_own(outputs, f, np.concatenate), noise[..., f.noise])
@@ -72,7 +72,7 @@ class JointDistribution:
         return actions
 
     def mode(self, outputs: Array) -> Array:
-        """Likewise."""
+        """The most probable action of each part."""
         actions = np.empty((*outputs.shape[:-1], *self.action_shape), self.action_dtype)
         for f in self.factors:
             best = f.distribution.mode(_own(outputs, f, np.concatenate))
@@ -80,7 +80,7 @@ class JointDistribution:
         return actions
 
     def to_env(self, actions: Array) -> Any:
-        """A container of what the parts take, as gymnasium's vectors have it: of arrays, `[N, ...]` each."""
+        """A container of arrays `[N, ...]`, as gymnasium's vector environments take it."""
         parts, start = [], 0
         for part in self.parts:
             width = int(np.prod(part.action_shape))
@@ -110,7 +110,7 @@ class JointDistribution:
 
 
 def leaves_of(distribution: Distribution) -> list[Distribution]:
-    """The independent parts of a distribution, in the order of its actions; itself where it is none of parts."""
+    """The independent parts of a distribution in the order of its actions; itself if it has no parts."""
     if isinstance(distribution, JointDistribution):
         return [factor.distribution for factor in distribution.factors]
     return [distribution]
@@ -123,7 +123,7 @@ def _own(outputs: Any, factor: Factor, concatenate: Any) -> Any:
 
 
 def typed(actions: Tensor, distribution: Distribution) -> Tensor:
-    """Actions in the type that a part has."""
+    """Actions in the type of a part."""
     return actions.long() if np.issubdtype(distribution.action_dtype, np.integer) else actions.float()
 
 

@@ -1,4 +1,4 @@
-"""Observations as networks take them: rows of float32, or of bytes where there are images among them."""
+"""Observations as rows that networks take: float32, or bytes if there are images."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,37 +24,37 @@ REMEDY = (
 
 
 MOST_KNOWN = 256
-"""Of so many choices, rows are kept."""
+"""Up to so many options, the encoded rows are kept."""
 
 
 class ObservationEncoder:
-    """Observations of a space as rows: `Box` flattened, choices one-hot, as float32; an image alone as it is.
+    """Encodes observations as rows of float32: `Box` flattened, choices one-hot. A single image stays as it is.
 
-    Where images stand beside other things, a row is bytes: the numbers, of four bytes each, then the images.
+    If there are images beside other parts, a row is bytes: the numbers, of four bytes each, then the images.
 
     Raises:
-        EnvError: for spaces that are not supported.
+        EnvError: for unsupported spaces.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
         self.parts: list[tuple[Kind[Any], slice]] = []
-        """What a row is made of, and where each part lies: among its numbers, or, of images, among its bytes."""
+        """The parts of a row and their slices: of the numbers, or of the bytes for images."""
         try:
             self._kind = kind_of(space)
             self.layout = space.layout if isinstance(space, HoldsRows) else self._layout_of(self._kind)
-            """What a row is made of."""
+            """The layout of a row."""
         except UnsupportedSpaceError as error:
             raise unsupported("observation", space, error, REMEDY) from None
         self.image = self.layout.images[0] if self.layout.is_one_image else None
-        """How they are images, if they are nothing else."""
+        """The layout of the image, if an observation is a single image; else None."""
         self.frames = frames_of(space)
-        """How frames lie in a row, where an observation is a stack of the last ones."""
+        """How frames lie in a row, if observations are stacks of frames; else None."""
         self.dtype, self.shape = self.layout.dtype, self.layout.shape
         self.size = size_of(self.shape)
-        """Numbers, or bytes, in a row."""
+        """Length of a row, in numbers or bytes."""
         self.is_array = isinstance(space, gym.spaces.Box)
-        """Whether an observation is an array whose numbers are those of the row."""
+        """Whether an observation is an array with the numbers of its row."""
         self._known: dict[int, Array] = {}
         if isinstance(space, gym.spaces.Discrete) and space.n <= MOST_KNOWN:
             numbers = range(int(space.start), int(space.start + space.n))
@@ -62,14 +62,14 @@ class ObservationEncoder:
         self._is_leaf = self.is_array or self._kind.leaves[0] is self._kind
         self._takes_as_it_is = self.is_array and self.shape == space.shape
         self.names, self.bounds = (space.names, space.bounds) if isinstance(space, HoldsRows) else self._numbers()
-        """Of each number of a row: where it is in an observation, and what it lies between."""
+        """For each number of a row, its place in an observation; and the lower and upper bounds of all."""
         self.measured: Array = space.measured if isinstance(space, HoldsRows) else self._measured()
-        """Of each number of a row, whether it is a quantity; those of choices and masks are not."""
+        """For each number of a row, whether it is a quantity; choices and masks are not."""
 
     @property
     def by_key(self) -> dict[str, RowPart]:
-        """Of a `Dict` or `Tuple`, by key, what of a row belongs to each part, in the order of a row; else nothing."""
-        inner = getattr(self.space, "observation", None)  # of a space with a mask
+        """For a `Dict` or `Tuple`, the slices of each part by key, in the order of a row; else empty."""
+        inner = getattr(self.space, "observation", None)  # if the space has a mask
         kind = self._kind if inner is None else kind_of(inner)
         found: dict[str, RowPart] = {}
         number = image = 0
@@ -113,16 +113,16 @@ class ObservationEncoder:
         return layout
 
     def __call__(self, observations: Any) -> Array:
-        """A batch as gymnasium's vectors give it, `[N, *space]` or a container of such -> `[N, *shape]`, of `dtype`.
+        """Encode a batch in gymnasium's vector form, `[N, *space]` or a container of such, as rows `[N, *shape]`.
 
         Raises:
-            BadValueError: for a choice that a space has not.
+            BadValueError: for a choice that the space does not have.
         """
         if self._takes_as_it_is and observations.dtype is self.dtype:
             return observations  # type: ignore[no-any-return]
         if self.is_array:
             array = np.asarray(observations).reshape(len(observations), *self.shape)
-            if array.dtype == np.bool_ and self.image is not None:  # truths are dark or bright, as MinAtar's
+            if array.dtype == np.bool_ and self.image is not None:  # booleans become black or white, as for MinAtar
                 return array * np.uint8(255)
             return array.astype(self.dtype, copy=False)
         values = self._kind.values(observations)
@@ -131,10 +131,10 @@ class ObservationEncoder:
         return rows
 
     def one(self, observation: Any) -> Array:
-        """A single observation as a row `[*shape]` of its own.
+        """Encode one observation as a new row `[*shape]`.
 
         Raises:
-            BadValueError: where it is not of the space's shape, or a choice that the space has not.
+            BadValueError: if its shape is wrong, or it is a choice that the space does not have.
         """
         row = np.empty(self.shape, self.dtype)
         if self._is_leaf:
@@ -144,21 +144,21 @@ class ObservationEncoder:
         return row
 
     def one_to_copy(self, observation: Any) -> Array:
-        """The same, but a row that is not its own: to be copied, and never written to. A few choices have theirs."""
+        """Like `one`, but the row may be shared: copy it, never write to it. Rows of few options are kept."""
         try:
             return self._known[observation]
         except (KeyError, TypeError):
             return self.one(observation)
 
     def row_maker(self) -> Callable[[Any], Array]:
-        """The faster of the two for rows that are copied."""
+        """The faster of `one` and `one_to_copy`, for rows that are copied."""
         return self.one_to_copy if self._known else self.one
 
     def values(self, observations: Any) -> Sequence[Any]:
-        """What an observation, or a batch of them, has for each of the `parts`.
+        """The value of each of the `parts` in an observation, or in a batch of observations.
 
         Raises:
-            BadValueError: where it is no container of them.
+            BadValueError: if the container does not fit the space.
         """
         return self._kind.values(observations)
 
@@ -168,15 +168,15 @@ class ObservationEncoder:
             leaf.write(value, (numbers if leaf.image is None else rows)[..., part])
 
     def checked(self, observation: Any, *, bounds: bool = True) -> Any:
-        """A single observation as its space has it, cast where nothing is lost by it; within its bounds, if so asked.
+        """One observation in the type of its space, cast if that loses nothing; `bounds` also checks the bounds.
 
         Raises:
-            BadValueError: where its shape, type or values are not those of the space.
+            BadValueError: if its shape, type or values do not fit the space.
         """
         return self._kind.checked(observation, bounds=bounds)
 
     def check_shapes(self, observations: Any, num_envs: int) -> None:
-        """Refuse a batch that is not of the shape of its space.
+        """Refuse a batch whose shapes do not fit the space.
 
         Raises:
             BadValueError: naming the part.
@@ -184,16 +184,14 @@ class ObservationEncoder:
         for leaf, value in zip(self._kind.leaves, self._kind.values(observations), strict=True):
             found, expected = np.shape(value), (num_envs, *(leaf.space.shape or ()))
             if found != expected:
-                raise BadValueError(
-                    f"the observations{leaf.path} of {num_envs} environments must be of shape {expected}, not {found}"
-                )
+                raise BadValueError(f"the {num_envs} observations{leaf.path} must be of shape {expected}, not {found}")
 
     def each(self, observations: Any) -> list[Any]:
-        """The single ones of a batch."""
+        """The observations of a batch, one by one."""
         return list(self._kind.each(observations))
 
     def finite_test(self, num_rows: int) -> Callable[[Array], Any]:
-        """A number that is finite where all numbers of `num_rows` rows are, passed as one flat array."""
+        """A function of `num_rows` rows as one flat array, whose result is finite if all their numbers are."""
         layout = self.layout
         if not layout.images or layout.num_numbers == 0:
             return finite_test(num_rows * self.size, self.dtype)
@@ -201,7 +199,7 @@ class ObservationEncoder:
         return lambda flat: weighted_sum(layout.numbers(flat.reshape(num_rows, -1)).ravel())
 
     def require_finite(self, name: str, row: Array) -> None:
-        """Refuse a row that holds what is no finite number.
+        """Refuse a row with a number that is not finite.
 
         Raises:
             BadValueError: naming the part and the number.
@@ -212,18 +210,18 @@ class ObservationEncoder:
             raise BadValueError(f"{name}{self.names[at]} is {numbers[at]}")
 
     def warning_of_bounds(self, rows: Array) -> str | None:
-        """Which numbers of rows `[..., *shape]` lie furthest outside of the bounds of their space, if any do."""
+        """A warning that names the numbers of rows `[..., *shape]` furthest out of bounds; None if all are within."""
         low, high = self.bounds
         if not rows.size or not (np.isfinite(low).any() or np.isfinite(high).any()):
             return None
         numbers = self.layout.numbers(rows)
-        # Over time first, where a processor compares many at once; of few numbers in a row it compares one by one.
+        # Reduce over time first, which is vectorised; reducing over few numbers of a row is not.
         least, most = numbers.min(0), numbers.max(0)
         each = -1, self.layout.num_numbers
         return self.warning_of_extremes(np.stack((least.reshape(each).min(0), most.reshape(each).max(0))))
 
     def warning_of_extremes(self, extremes: Array) -> str | None:
-        """Likewise, of the least and the most that each number has been, `[2, numbers]`."""
+        """The same warning, from the minimum and maximum of each number, `[2, numbers]`."""
         low, high = self.bounds
         outside = is_outside(extremes, low, high)
         if not outside.any():

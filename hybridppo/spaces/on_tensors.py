@@ -1,6 +1,6 @@
-"""What a space means for torch tensors: rows of observations, noise, and actions, without leaving their device.
+"""Rows of observations, noise and actions as torch tensors that stay on their device.
 
-The counterpart of `observations.py` and of the NumPy halves of distributions, for environments that are tensors.
+For environments of tensors, this replaces `observations.py` and the NumPy parts of the distributions.
 """
 
 from collections.abc import Callable
@@ -23,28 +23,28 @@ ROUNDS = 10
 
 
 class TensorEncoder:
-    """Batches of observations as rows `[N, *row]`, like those of `ObservationEncoder`, on their own device.
+    """Encodes batches of observations as rows `[N, *row]` on their device, like `ObservationEncoder`.
 
-    A choice that its space has not becomes numbers that are none (nan), which show when rows are looked at.
+    A choice that the space does not have becomes nan, which the check of rows finds later.
 
     Args:
-        encode: of the space.
+        encode: the encoder of the space.
         num_envs: `N`.
-        device: that observations must lie on.
+        device: the device that observations must be on.
     """
 
     def __init__(self, encode: ObservationEncoder, num_envs: int, device: torch.device) -> None:
         self._encode, self._num_envs, self._device = encode, num_envs, device
         self.dtype = torch.uint8 if encode.layout.images else torch.float32
-        """Of a row."""
+        """Type of a row."""
         self._shapes = {id(leaf): (num_envs, *(leaf.space.shape or ())) for leaf, _ in encode.parts}
         self._writes_one = len(encode.parts) == 1 and encode.parts[0][0].image is None
 
     def __call__(self, observations: Any, name: str = "the observations") -> Tensor:
-        """A batch, a tensor or a container of tensors, as rows; its memory may be that of the batch.
+        """Encode a batch, a tensor or a container of tensors, as rows, which may share the memory of the batch.
 
         Raises:
-            BadValueError: for what is no tensor of the space's shape and of a fitting type on the device.
+            BadValueError: if a part is not a tensor of the right shape and type on the device.
         """
         encode = self._encode
         values = encode.values(observations)
@@ -59,10 +59,10 @@ class TensorEncoder:
         return torch.cat((rows.view(torch.uint8), *images), 1)
 
     def _part(self, leaf: Kind[Any], value: Any, name: str) -> Tensor:
-        """What a part is in a row: `[N, size]` of float32, or an image as it is."""
+        """Encode one part: float32 `[N, size]`, or an unchanged image."""
         tensor = on_device(f"{name}{leaf.path}", value, self._shapes[id(leaf)], self._device)
         if leaf.image is not None:
-            if tensor.dtype == torch.bool:  # truths are dark or bright, as for other environments
+            if tensor.dtype == torch.bool:  # booleans become black or white, as for other environments
                 return tensor.to(torch.uint8) * 255
             if tensor.dtype != torch.uint8:
                 raise BadValueError(f"{name}{leaf.path} are an image, and must be torch.uint8, not {tensor.dtype}")
@@ -74,19 +74,19 @@ class TensorEncoder:
         return tensor.reshape(self._num_envs, -1).to(torch.float32)
 
     def numbers(self, rows: Tensor) -> Tensor:
-        """The numbers of rows `[..., *row]`, of which each must be finite: `[..., num_numbers]`."""
+        """The numbers of rows `[..., *row]`, all of which must be finite: `[..., num_numbers]`."""
         layout = self._encode.layout
         if not layout.images:
             return rows
         if not layout.num_numbers:
             leading = rows.shape[: -len(layout.shape)]
             return rows.new_empty((*leading, 0), dtype=torch.float32)
-        # A copy: bytes are float32 only where each row begins at a multiple of four of them.
+        # A copy: bytes can be viewed as float32 only if each row begins at a multiple of four bytes.
         return rows[..., : layout.end_of_numbers].clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def _one_hot(space: Any, choices: Tensor) -> Tensor:
-    """`[N, choices]` as ones and zeros, `[N, size]`; nan for a choice that is none."""
+    """Choices `[N, choices]` one-hot, `[N, size]`; nan for an invalid choice."""
     is_single = isinstance(space, gym.spaces.Discrete)
     sizes = [int(space.n)] if is_single else space.nvec.ravel().tolist()
     starts = [int(space.start)] if is_single else space.start.ravel().tolist()
@@ -98,10 +98,10 @@ def _one_hot(space: Any, choices: Tensor) -> Tensor:
 
 
 def on_device(name: str, value: Any, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """A tensor of that shape on that device.
+    """The value, which must be a tensor of this shape on this device.
 
     Raises:
-        BadValueError: where it is none.
+        BadValueError: if it is not.
     """
     if not isinstance(value, Tensor):
         raise BadValueError(f"{name} must be a torch tensor on {device}, not a {type(value).__name__}")
@@ -113,25 +113,25 @@ def on_device(name: str, value: Any, shape: tuple[int, ...], device: torch.devic
 
 
 class TensorActions:
-    """Actions drawn on the device of an actor's outputs: what `Distribution` does in NumPy.
+    """Draws actions on the device of an actor's outputs, as `Distribution` does in NumPy.
 
     Args:
-        distribution: of the action space.
-        device: of the outputs.
+        distribution: the action distribution.
+        device: the device of the outputs.
 
     Raises:
-        EnvError: for a distribution that is not drawn from on tensors.
+        EnvError: for a distribution that has no form for tensors.
     """
 
     def __init__(self, distribution: Distribution, device: torch.device) -> None:
         self._distribution = distribution
         self.dtype = torch.int64 if np.issubdtype(distribution.action_dtype, np.integer) else torch.float32
-        """Of an action as it is stored."""
+        """Shape of a stored action."""
         leaves = leaves_of(distribution)
         self._draws = [_draw_of(leaf) for leaf in leaves]
         self._noise_sizes = [leaf.noise_size for leaf in leaves]
         self.num_words = distribution.noise_size * (2 if _normal in self._draws else 1)
-        """Random words that the noise of an action takes."""
+        """Random words for the noise of one action."""
         self._bounds: dict[int, tuple[Tensor, ...]] = {}
         self._starts: dict[int, Tensor] = {}
         for leaf in leaves:
@@ -139,22 +139,22 @@ class TensorActions:
                 self._starts[id(leaf)] = torch.as_tensor(leaf.start, device=device)
             if isinstance(leaf, DiagonalGaussian):
                 squashing = (leaf.center, leaf.half_width) if isinstance(leaf, SquashedGaussian) else ()
-                with np.errstate(over="ignore"):  # what float32 cannot hold is no bound
+                with np.errstate(over="ignore"):  # a bound that float32 cannot hold becomes infinite
                     found = [np.asarray(array, np.float32) for array in (leaf.low, leaf.high, *squashing)]
                 self._bounds[id(leaf)] = tuple(torch.as_tensor(array, device=device) for array in found)
 
     def noise(self, words: Tensor) -> Tensor:
-        """The noise of actions, `[..., noise_size]`, from random words of 32 bits, `[..., num_words]` of int64."""
-        # The middles of 2^23 equal parts of the interval from 0 to 1: float32 has them exactly, and neither end.
+        """The noise of actions, `[..., noise_size]`, from random 32-bit words, `[..., num_words]` of int64."""
+        # The midpoints of 2^23 equal parts of [0, 1]: float32 holds them exactly, and they exclude 0 and 1.
         uniforms = ((words >> 9).to(torch.float32) + 0.5) * 2.0**-23
         size = self._distribution.noise_size
-        halves = uniforms[..., :size], uniforms[..., -size:]  # the same, where one word is enough
+        halves = uniforms[..., :size], uniforms[..., -size:]  # one word is enough
         parts = zip(*(torch.split(half, self._noise_sizes, -1) for half in halves), strict=True)
         drawn = [draw(first, second) for draw, (first, second) in zip(self._draws, parts, strict=True)]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn, -1)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> Tensor:
-        """Random actions `[N, *action_shape]`, as `Distribution.sample` has them."""
+        """Random actions `[N, *action_shape]`, as from `Distribution.sample`."""
         return self._sampled(self._distribution, outputs, noise)
 
     def _sampled(self, distribution: Distribution, outputs: Tensor, noise: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class TensorActions:
         return torch.cat(drawn, -1)
 
     def to_env(self, actions: Tensor) -> Any:
-        """What environments take for actions `[N, *action_shape]`, as `Distribution.to_env` has it."""
+        """The actions `[N, *action_shape]` in the environments' form, as from `Distribution.to_env`."""
         return self._taken(self._distribution, actions)
 
     def _taken(self, distribution: Distribution, actions: Tensor) -> Any:
@@ -208,34 +208,34 @@ class TensorActions:
 
 
 def _draw_of(distribution: Distribution) -> Callable[[Tensor, Tensor], Tensor]:
-    # By their very types: one derived from them may draw otherwise.
+    # By exact type: a subclass may draw its actions differently.
     if type(distribution) in (Categorical, MultiCategorical):
         return _gumbel
     if type(distribution) in (DiagonalGaussian, SquashedGaussian):
         return _normal
-    raise EnvError(f"actions of a {type(distribution).__name__} are not drawn on tensors: train PPO (PPOConfig)")
+    raise EnvError(f"actions of a {type(distribution).__name__} cannot be drawn on tensors: train PPO (PPOConfig)")
 
 
 def _gumbel(first: Tensor, second: Tensor) -> Tensor:
-    """Standard Gumbel noise from one uniform number each."""
+    """Standard Gumbel noise, each from one uniform number."""
     return -(-first.log()).log()
 
 
 def _normal(first: Tensor, second: Tensor) -> Tensor:
-    """Standard normal noise from two uniform numbers each (Box and Muller, 1958)."""
+    """Standard normal noise, each from two uniform numbers (Box and Muller, 1958)."""
     return (-2.0 * first.log()).sqrt() * (2.0 * torch.pi * second).cos()
 
 
 def philox(key: tuple[int, int], a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Four words of 32 bits from counters of four, as int64 tensors of one shape or that broadcast to one.
+    """Four 32-bit words from four counters, as int64 tensors that broadcast to one shape.
 
-    A word follows from a key and four numbers that say what it is for, and from nothing else: not from the device, nor
-    from how many words are made at once. Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+    A word depends only on the key and on its four counters: not on the device, nor on the number of words made at once.
+    Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
     2011), the same as in `hybridppo/compiled/random_numbers.py`.
     """
     low, high = key
     for _ in range(ROUNDS):
-        # The product of two words may exceed what 64 bits with a sign hold: it wraps, and the masks take its bits.
+        # The product of two words may overflow int64: it wraps around, and the masks take its bits.
         left, right = a * 0xD2511F53, c * 0xCD9E8D57
         a, c = ((right >> 32) & MASK) ^ b ^ low, ((left >> 32) & MASK) ^ d ^ high
         b, d = right & MASK, left & MASK
@@ -248,14 +248,16 @@ def words(
 ) -> Tensor:
     """A block of random words, `[num_steps, num_envs, num_words]` of int64, each from 0 to `2**32 - 1`.
 
+    A word does not depend on the size of the block.
+
     Args:
         key: two words.
-        block: the number of the block.
-        num_steps: rows; a row's words do not depend on how many there are.
-        num_envs: columns, likewise.
-        num_words: in each; likewise.
+        block: number of the block.
+        num_steps: number of rows.
+        num_envs: number of columns.
+        num_words: words for each row and column.
         device: where they are made.
-        first: the number of the first column.
+        first: number of the first column.
     """
 
     def count(size: int, start: int = 0) -> Tensor:
@@ -263,5 +265,5 @@ def words(
 
     steps, envs, groups = count(num_steps)[:, None, None], count(num_envs, first)[:, None], count(-(-num_words // 4))
     four = philox(key, groups, envs, steps, torch.full_like(groups, block & MASK))
-    # Four of [T, N, groups], which the rounds have made of all counters -> [T, N, 4 * groups]
+    # four words of [T, N, groups] -> [T, N, 4 * groups]
     return torch.stack(four, -1).flatten(-2)[..., :num_words]

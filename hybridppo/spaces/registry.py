@@ -1,4 +1,4 @@
-"""The kinds of spaces that there are. A further kind is a file of its own, and its name here."""
+"""The list of all kinds of spaces. A new kind is a new file, and its name here."""
 
 from collections.abc import Callable, Iterable
 from operator import itemgetter
@@ -23,14 +23,14 @@ KINDS: list[type[Kind[Any]]] = [
     DictKind,
     TupleKind,
 ]
-"""The first that has a space's class takes it."""
+"""The first kind whose class fits a space takes it."""
 
 
 def kind_of(space: gym.Space[Any], path: str = "") -> Kind[Any]:
     """The kind of a space.
 
     Raises:
-        UnsupportedSpaceError: where there is none.
+        UnsupportedSpaceError: if no kind fits.
     """
     for kind in KINDS:
         if isinstance(space, kind.of):
@@ -39,7 +39,7 @@ def kind_of(space: gym.Space[Any], path: str = "") -> Kind[Any]:
 
 
 def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, remedy: str) -> EnvError:
-    """What is said of a space that cannot be supported: which part of it, and what can be."""
+    """The error for an unsupported space: names the unsupported part, and the remedy."""
     which = f"the {role} space {error.space}"
     if error.path:
         which += f", which is at {error.path} of {space},"
@@ -47,14 +47,14 @@ def unsupported(role: str, space: gym.Space[Any], error: UnsupportedSpaceError, 
 
 
 def each_of(space: gym.Space[Any]) -> Callable[[Any], Iterable[Any]]:
-    """What takes apart a batch of actions as gymnasium's vectors have it."""
+    """A function that iterates over a batch of actions in gymnasium's vector form."""
     try:
         return kind_of(space).each
-    except UnsupportedSpaceError:  # which is said where an agent is made for it
+    except UnsupportedSpaceError:  # reported when an agent is made for the space
         return iter
 
 
 def first_of(space: gym.Space[Any]) -> Callable[[Any], Any]:
-    """What takes the first of such a batch."""
+    """A function that returns the first action of such a batch."""
     each = each_of(space)
     return itemgetter(0) if each is iter else lambda batch: next(iter(each(batch)))

@@ -1,6 +1,6 @@
-"""How a row of an observation lies in memory: numbers of float32, then the bytes of images.
+"""The layout of an observation's row in memory: float32 numbers, then the bytes of images.
 
-Also which convolutions suit an image. Free of torch, for worker processes.
+Also the convolutions that suit an image. Workers use this file without torch.
 """
 
 import itertools
@@ -19,14 +19,14 @@ Array = NDArray[Any]
 
 _FLOAT32, _UINT8 = np.dtype(np.float32), np.dtype(np.uint8)
 _NUMBER = 4
-"""Bytes of a number."""
+"""Bytes of a float32 number."""
 CriticObserves = Literal["own", "all", "state"]
 OWN = "own"
-"""The part of an observation that is the agent's own, if critics see more."""
+"""Key of the part that the actor sees, if critics see more."""
 SMALLEST = 3
-"""Pixels that a side must have, for a convolution to see more than one at a time."""
+"""The smallest side of an image, in pixels, that a convolution takes."""
 LARGE = 36
-"""From so many pixels a side on, three convolutions leave something to look at."""
+"""The smallest side of an image, in pixels, for three convolutions."""
 
 
 class Convolution(NamedTuple):
@@ -54,12 +54,12 @@ class ImageLayout:
 
     @classmethod
     def of(cls, space: gym.Space[Any], path: str = "") -> "ImageLayout | None":
-        """That of a space's observations; None where they are no images.
+        """The layout of a space's images; None if its observations are not images.
 
-        Images are what three dimensions of bytes are. Their channels are the first or the last, whichever has fewer.
+        An image has three dimensions of bytes. Its channels are the first or the last dimension, whichever is smaller.
 
         Raises:
-            UnsupportedSpaceError: where they are too small for a convolution.
+            UnsupportedSpaceError: if the images are too small for a convolution.
         """
         if not (isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) == 3):
             return None
@@ -72,34 +72,34 @@ class ImageLayout:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """As it is in an observation."""
+        """Shape in an observation."""
         if self.channels_first:
             return self.channels, self.height, self.width
         return self.height, self.width, self.channels
 
     @property
     def num_bytes(self) -> int:
-        """Of an image."""
+        """Bytes of an image."""
         return math.prod(self.shape)
 
     @property
     def convolutions(self) -> tuple[Convolution, ...]:
-        """The layers, first to last."""
+        """The convolutions, first to last."""
         return FOR_LARGE if min(self.height, self.width) >= LARGE else FOR_SMALL
 
     @property
     def sizes(self) -> list[tuple[int, int, int]]:
-        """Height, width and channels of the image, and of what each convolution makes of the one before."""
+        """Height, width and channels of the image, and of the output of each convolution."""
         return layer_sizes(self, self.convolutions)
 
     @property
     def num_features(self) -> int:
-        """Numbers that the last convolution gives."""
+        """Length of the last convolution's output."""
         return math.prod(self.sizes[-1])
 
 
 def layer_sizes(image: ImageLayout, convolutions: Sequence[Convolution]) -> list[tuple[int, int, int]]:
-    """Height, width and channels of an image, and of what each convolution makes of the one before."""
+    """Height, width and channels of an image, and of the output of each convolution."""
     sizes = [(image.height, image.width, image.channels)]
     for filters, kernel, stride in convolutions:
         height, width, _ = sizes[-1]
@@ -109,48 +109,48 @@ def layer_sizes(image: ImageLayout, convolutions: Sequence[Convolution]) -> list
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What a row is: `num_numbers` of float32, and images after them.
+    """The layout of a row: `num_numbers` float32 numbers, then images.
 
-    Without images it is an array of float32. One image alone stays as it is, `[*image]` of bytes. Numbers beside
-    images are stored as their four bytes, so that the images stay bytes.
+    Without images, a row is a float32 array. A single image stays a byte array `[*image]`. Beside images, numbers are
+    stored as four bytes each, so that the whole row is bytes.
     """
 
     num_numbers: int
     images: tuple[ImageLayout, ...] = ()
     is_one_image: bool = False
-    """Whether it is an image as it is."""
+    """Whether a row is a single image."""
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of a row."""
+        """Type of a row."""
         return _UINT8 if self.images else _FLOAT32
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a row."""
+        """Shape of a row."""
         if self.is_one_image:
             return self.images[0].shape
         return (self.num_bytes,) if self.images else (self.num_numbers,)
 
     @property
     def num_bytes(self) -> int:
-        """Of a row."""
+        """Bytes of a row."""
         return _NUMBER * self.num_numbers + sum(image.num_bytes for image in self.images)
 
     @property
     def end_of_numbers(self) -> int:
-        """Where in a row of bytes the numbers end, and the first image begins."""
+        """Where the numbers end and the first image begins, in bytes."""
         return _NUMBER * self.num_numbers
 
     @property
     def image_slices(self) -> list[slice]:
-        """Where in a row of bytes each image is."""
+        """The slice of each image, in bytes."""
         ends = np.cumsum([self.end_of_numbers, *(image.num_bytes for image in self.images)]).tolist()
         return [slice(start, end) for start, end in itertools.pairwise(ends)]
 
     @property
     def num_features(self) -> int:
-        """What is left of a row for a multilayer perceptron: its numbers, and what convolutions make of images."""
+        """Length of the input of the multilayer perceptron: the numbers, and the outputs of the convolutions."""
         return self.num_numbers + sum(image.num_features for image in self.images)
 
     def numbers(self, rows: Array) -> Array:
@@ -162,32 +162,32 @@ class RowLayout:
         return rows[..., : self.end_of_numbers].view(np.float32)
 
     def with_numbers(self, more: int) -> "RowLayout":
-        """The layout of such rows with more numbers after those they have."""
+        """The layout with `more` numbers after the present ones."""
         return RowLayout(self.num_numbers + more, self.images)
 
 
 class RowPart(NamedTuple):
-    """What belongs to one part of an observation."""
+    """The slices of a row that belong to one part of an observation."""
 
     numbers: slice
-    """Among the numbers of a row."""
+    """Of the numbers."""
     images: slice
-    """Among its images."""
+    """Of the images."""
 
 
 @runtime_checkable
 class HoldsRows(Protocol):
-    """A space whose observations are rows already."""
+    """A space whose observations are already rows."""
 
     layout: RowLayout
     names: Sequence[str]
-    """Of each number of a row, for messages."""
+    """A name for each number of a row, for messages."""
     bounds: tuple[Array, Array]
-    """What each lies between."""
+    """Lower and upper bounds of the numbers."""
     measured: Array
-    """Whether each is a quantity, and no part of a choice."""
+    """Whether each number is a quantity; false for choices."""
 
 
 def size_of(shape: tuple[int, ...]) -> int:
-    """How many numbers an array of that shape has."""
+    """Number of elements of an array of this shape."""
     return math.prod(shape)

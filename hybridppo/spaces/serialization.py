@@ -1,4 +1,4 @@
-"""Spaces as JSON can hold them."""
+"""Spaces as JSON."""
 
 from typing import Any
 
@@ -15,21 +15,21 @@ __all__ = ["MOST_NUMBERS", "are_same", "space_from_json", "space_to_json"]
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
-    """A space of a kind that there is, or a `MaskedObservation`, as JSON can hold it."""
+    """A supported space, or a `MaskedObservation`, as a JSON object."""
     if isinstance(space, MaskedObservation):
         observation = space_to_json(space.observation)
-        if isinstance(space.action, gym.spaces.Discrete):  # of which only the number matters
+        if isinstance(space.action, gym.spaces.Discrete):  # only its number of actions matters
             return {"type": "MaskedObservation", "observation": observation, "num_actions": space.num_actions}
         return {"type": "MaskedObservation", "observation": observation, "action": space_to_json(space.action)}
     if isinstance(space, SpacesOfAgents):
         each = [[name, space_to_json(own)] for name, own in space.spaces.items()]
         return {"type": "SpacesOfAgents", "spaces": each}
-    kind = kind_of(space)  # others were refused when the agent was made
+    kind = kind_of(space)  # other spaces were refused when the agent was made
     return {"type": kind.type_name, **kind.to_json()}
 
 
 def are_same(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
-    """Whether two spaces have the same members, also if gymnasium tells them apart: `MultiBinary(3)` and of `[3]`."""
+    """Whether two spaces have the same members, even if they are not equal: `MultiBinary(3)` and `MultiBinary([3])`."""
     try:
         return one == other or space_to_json(one) == space_to_json(other)
     except UnsupportedSpaceError:
@@ -37,10 +37,10 @@ def are_same(one: gym.Space[Any], other: gym.Space[Any]) -> bool:
 
 
 def space_from_json(space: dict[str, Any]) -> gym.Space[Any]:
-    """The space that `space_to_json` described.
+    """The space from the result of `space_to_json`.
 
     Raises:
-        ConfigurationError: where there is no such kind, or the space is too large to be true.
+        ConfigurationError: if the type is unknown, or the space is implausibly large.
     """
     if space["type"] == "MaskedObservation":
         action = space_from_json(space["action"]) if "action" in space else space["num_actions"]

@@ -1,1 +1,1 @@
-"""What the library needs of the machine: devices, BLAS, threads, signals, seeds."""
+"""The machine: devices, BLAS, threads, signals, seeds."""

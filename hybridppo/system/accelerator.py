@@ -1,12 +1,12 @@
-"""What torch offers only where there is a GPU: streams, events, graphs, page-locked memory, figures of memory.
+"""The functions of torch that only GPUs have: streams, events, graphs, page-locked memory, memory statistics.
 
     accelerator = accelerator_of(torch.device("cuda:1"))
     with accelerator.selected():
         stream = accelerator.stream()
 
-Nothing else in the library names `torch.cuda`, so that a test can put something else in its place (`KINDS`). Thin on
-purpose: a method of `Cuda` is one call of torch's, for one device, with that device selected where torch would ask the
-current one. `Host` is the CPU, where nothing is asynchronous and there is nothing to wait for.
+No other file names `torch.cuda`, so that a test can replace it (`KINDS`). The file is thin on purpose: a method of
+`Cuda` is one call of torch for one device, which is selected if torch would use the current one. `Host` is the CPU,
+where nothing is asynchronous.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,35 +20,35 @@ from torch import Tensor
 
 
 class Accelerator(Protocol):
-    """One device, as far as it differs from the CPU. Streams, events and graphs are torch's own objects."""
+    """One device, as far as it differs from the CPU. Streams, events and graphs are torch's objects."""
 
     is_asynchronous: bool
-    """Whether the device has queues, which the host may have to wait for."""
+    """Whether the device has queues that the host may have to wait for."""
     alignment: int
-    """At multiples of how many numbers of float32 the tensors of one buffer should begin."""
+    """Tensors of one buffer should begin at multiples of so many float32 numbers."""
 
     def selected(self) -> AbstractContextManager[Any]:
-        """Within it, it is the current device, which torch takes where none is named."""
+        """A context in which it is the current device, which torch uses by default."""
         ...
 
     def stream(self) -> Any:
-        """A queue of its own, beside the current one."""
+        """A new queue, beside the current one."""
         ...
 
     def current_stream(self) -> Any:
-        """The queue that this thread's operations go to."""
+        """The queue of this thread's operations."""
         ...
 
     def using(self, stream: Any) -> AbstractContextManager[Any]:
-        """Within it, this thread's operations go to the stream."""
+        """A context in which this thread's operations go to the stream."""
         ...
 
     def timing_event(self) -> Any:
-        """An event that remembers when the device came to it."""
+        """An event that records when the device reached it."""
         ...
 
     def wait(self) -> None:
-        """Wait until the device has done what is in this thread's current stream."""
+        """Wait until the device has finished this thread's current stream."""
         ...
 
     def graph(self) -> Any:
@@ -60,23 +60,23 @@ class Accelerator(Protocol):
         ...
 
     def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:
-        """Within it, what this thread gives the device is not done, but recorded."""
+        """A context in which this thread's operations on the device are recorded instead of run."""
         ...
 
     def page_locked(self, tensor: Tensor) -> Tensor:
-        """A copy in memory that the system may not move, from and to which copies need not be waited for."""
+        """A copy in page-locked memory; copies from and to it need no wait."""
         ...
 
     def is_page_locked(self, tensor: Tensor) -> bool:
-        """Whether a tensor of the host lies in such memory."""
+        """Whether a tensor of the host is in page-locked memory."""
         ...
 
     def lock_pages(self, address: int, num_bytes: int) -> int:
-        """Lock memory that is there already; the number of an error, or 0."""
+        """Lock existing memory; return an error number, or 0."""
         ...
 
     def unlock_pages(self, address: int) -> int:
-        """Unlock it; the number of an error, or 0."""
+        """Unlock memory; return an error number, or 0."""
         ...
 
     def memory_allocated(self) -> int:
@@ -84,19 +84,19 @@ class Accelerator(Protocol):
         ...
 
     def memory_free(self) -> int | None:
-        """Bytes of the device's memory that nobody occupies; None where nobody says."""
+        """Free bytes of the device's memory; None if they are unknown."""
         ...
 
     def telling_of_waits(self) -> AbstractContextManager[Any]:
-        """Within it, whatever of torch's operations makes the host wait for the device warns of it."""
+        """A context in which torch warns of each operation that makes the host wait for the device."""
         ...
 
     def supports_bf16(self) -> bool:
-        """Whether it is made for products in bfloat16."""
+        """Whether the hardware supports bfloat16 products."""
         ...
 
     def supports_tf32(self) -> bool:
-        """Whether it is made for products in TF32."""
+        """Whether the hardware supports TF32 products."""
         ...
 
 
@@ -165,7 +165,7 @@ class Host:
 
 
 class Other(Host):
-    """A device of another kind, of which no more is known than that torch can wait for it."""
+    """A device of another kind; torch can wait for it, and nothing else is known."""
 
     def wait(self) -> None:  # noqa: D102
         torch.get_device_module(self._device).synchronize()
@@ -178,7 +178,7 @@ class Cuda:
     """A CUDA device, by `torch.cuda`."""
 
     is_asynchronous = True
-    alignment = 4  # 16 bytes: what cuBLAS asks of a matrix that tensor cores are to multiply
+    alignment = 4  # 16 bytes: cuBLAS needs this alignment to use tensor cores
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -208,7 +208,7 @@ class Cuda:
         return torch.cuda.graph_pool_handle()
 
     def recording(self, graph: Any, *, pool: Any, stream: Any) -> AbstractContextManager[Any]:  # noqa: D102
-        # "global", the default, forbids other threads what a sampler may do meanwhile: allocate, lock pages, wait.
+        # "global", the default, forbids other threads to allocate, lock pages or wait, as a sampler may do meanwhile.
         return torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local")
 
     def page_locked(self, tensor: Tensor) -> Tensor:  # noqa: D102
@@ -230,7 +230,7 @@ class Cuda:
         return torch.cuda.memory_allocated(self._device)
 
     def memory_free(self) -> int | None:  # noqa: D102
-        # What torch keeps for tensors to come counts as taken with the driver.
+        # The driver counts torch's cached memory as taken.
         kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
         return int(torch.cuda.mem_get_info(self._device)[0]) + kept
 
@@ -252,19 +252,19 @@ class Cuda:
 
 
 KINDS: dict[str, Callable[[torch.device], Accelerator]] = {"cpu": Host, "cuda": Cuda}
-"""What stands for the devices of a type; `Other` where there is nothing."""
+"""The class for each device type; `Other` for types that are not listed."""
 
 
 def accelerator_of(device: torch.device) -> Accelerator:
-    """What the device offers beyond the CPU."""
+    """The `Accelerator` of a device."""
     return KINDS.get(device.type, Other)(device)
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """The array on a device, by a copy that nobody waits for; on the CPU, itself.
+    """Send an array to a device without waiting for the copy; on the CPU, the array itself.
 
-    It is copied to page-locked memory first, so it may be written again at once. torch keeps that memory until the copy
-    is over, whoever lets go of it before.
+    It is copied to page-locked memory first, so the array can be overwritten at once. torch keeps that memory until the
+    copy is over.
     """
     accelerator = accelerator_of(device)
     if not accelerator.is_asynchronous:
@@ -274,22 +274,22 @@ def sent(array: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def num_cuda_devices() -> int:
-    """How many CUDA devices torch sees. Asking does not wake CUDA: a process that is awake cannot be forked."""
+    """Number of CUDA devices. The call does not initialise CUDA: a process that has done so cannot be forked."""
     return torch.cuda.device_count()
 
 
 def is_cuda_awake() -> bool:
-    """Whether this process has used CUDA already, which takes a second or more the first time."""
+    """Whether this process has initialised CUDA, which takes a second or more."""
     return torch.cuda.is_initialized()  # type: ignore[no-untyped-call, no-any-return]
 
 
 def current_cuda_index() -> int:
-    """Which CUDA device "cuda" means. Asking does not wake CUDA: a process that has not used it is at the first."""
+    """Index of the device "cuda". The call does not initialise CUDA: before that, the index is 0."""
     return torch.cuda.current_device() if is_cuda_awake() else 0
 
 
 def described_cuda_devices() -> list[dict[str, Any]]:
-    """Name, memory and generation of each CUDA device, for whoever reports figures."""
+    """Name, memory and compute capability of each CUDA device, for reports."""
     found = []
     for index in range(num_cuda_devices()):
         properties = torch.cuda.get_device_properties(index)

@@ -1,8 +1,8 @@
-"""Which kernels NumPy multiplies matrices with, and the better choice where its library knows the processor too little.
+"""NumPy's kernels for matrix products, and a better choice for processors that OpenBLAS does not know.
 
-OpenBLAS, which comes with NumPy, chooses kernels by the processor's model. Of a newer one by AMD it may take those of
-before AVX-512, which are half as fast. What a processor can do is in its flags, so the choice here follows from these
-alone: the same on every start. It is made by a variable that OpenBLAS reads when NumPy is loaded.
+OpenBLAS, which comes with NumPy, chooses kernels by the processor's model. On newer AMD processors it may choose
+kernels without AVX-512, which are half as fast. The choice here follows from the processor's flags alone, so it is the
+same on every start. It sets a variable that OpenBLAS reads when NumPy is loaded.
 """
 
 import os
@@ -11,21 +11,21 @@ import sys
 from pathlib import Path
 
 VARIABLE = "OPENBLAS_CORETYPE"
-"""What OpenBLAS reads; set by the user, it is left alone."""
+"""The variable that OpenBLAS reads; a user's value is not changed."""
 AVX_512 = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
-"""What OpenBLAS's kernels of this name need."""
+"""Processor flags that OpenBLAS's kernels of this name need."""
 KERNELS_OF_AVX_512 = "SkylakeX"
 HAVE_AVX_512 = frozenset({"SkylakeX", "Cooperlake", "Sapphirerapids"})
-"""Kernels that use it."""
+"""Kernels that use AVX-512."""
 BEFORE_AVX_512 = frozenset({"Haswell", "Zen"})
-"""Kernels that every processor has that has AVX-512."""
+"""Kernels that run on every processor with AVX-512."""
 
 
 def choose_kernels() -> None:
-    """Let NumPy take the better kernels, here and in processes that are started from here.
+    """Let NumPy use the better kernels, in this process and in its child processes.
 
-    To be called before NumPy is loaded, and without effect after: what is loaded stays, and what a child process loads
-    must be the same, for its bits to be.
+    Call it before NumPy is loaded; later it has no effect, because child processes must use the same kernels for the
+    same bits.
     """
     if VARIABLE in os.environ or "numpy" in sys.modules:
         return
@@ -35,14 +35,14 @@ def choose_kernels() -> None:
 
 
 def kernels_for(processor: str) -> str | None:
-    """The kernels to ask for; None where OpenBLAS's own choice is left alone.
+    """The kernels to ask for; None to keep OpenBLAS's choice.
 
-    It is on Intel's processors, which it knows, and wherever nothing is known.
+    The choice is kept on Intel's processors, which OpenBLAS knows, and on unknown ones.
 
     Args:
         processor: the text of `/proc/cpuinfo`, or "".
     """
-    # The first processor stands for all.
+    # all processors are assumed to equal the first
     pairs = (line.partition(":") for line in processor.partition("\n\n")[0].splitlines())
     said = {name.strip(): value.strip() for name, _, value in pairs}
     is_amd = said.get("vendor_id") == "AuthenticAMD"
@@ -50,7 +50,7 @@ def kernels_for(processor: str) -> str | None:
 
 
 def kernels_taken() -> str:
-    """The names of the kernels that are loaded, as OpenBLAS has them; "" where there are none that it names."""
+    """OpenBLAS's name of the loaded kernels; "" if it has none."""
     from threadpoolctl import threadpool_info
 
     names = {library.get("architecture") for library in threadpool_info() if library["internal_api"] == "openblas"}
@@ -58,17 +58,17 @@ def kernels_taken() -> str:
 
 
 def has_both(taken: str, others: str) -> bool:
-    """Whether a processor for which kernels were taken is known to have what others need; else they may end it."""
+    """Whether a processor that runs the kernels `taken` can also run `others`; else these might crash the process."""
     return taken in HAVE_AVX_512 and others in BEFORE_AVX_512
 
 
 def advice() -> str:
-    """What to do where this process has loaded kernels below what the processor can; "" where it has not."""
+    """Advice if this process has loaded slower kernels than the processor can run; else ""."""
     return advice_for(kernels_taken(), _processor(), os.environ.get(VARIABLE))
 
 
 def advice_for(taken: str, processor: str, asked_for: str | None) -> str:
-    """As `advice`, of the kernels taken, the text of `/proc/cpuinfo` and what was asked for."""
+    """`advice` for the kernels taken, the text of `/proc/cpuinfo`, and the user's choice."""
     better = kernels_for(processor)
     if better is None or not taken or set(taken.split(", ")) & HAVE_AVX_512:
         return ""

@@ -1,11 +1,11 @@
-"""Figures as people read them."""
+"""Numbers as text for people."""
 
 import math
 from collections.abc import Sequence
 
 
 def shown_seconds(seconds: float) -> str:
-    """In microseconds, milliseconds or seconds, by three digits."""
+    """Seconds as text in microseconds, milliseconds or seconds, with three digits."""
     if seconds == 0.0:
         return "0 s"
     for unit, scale in (("us", 1e6), ("ms", 1e3)):
@@ -15,12 +15,12 @@ def shown_seconds(seconds: float) -> str:
 
 
 def shown_return(mean: float) -> str:
-    """The mean return of episodes, where there were any."""
+    """The mean return of episodes as text, if there were any."""
     return f"return {mean:.1f}" if math.isfinite(mean) else "no whole episode"
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown whose columns have equal widths, so that a terminal shows it as well.
+    """A Markdown table with aligned columns, which is also readable in a terminal.
 
     The first column is aligned to the left, the others to the right.
     """

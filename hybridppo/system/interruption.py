@@ -1,4 +1,4 @@
-"""Signals as requests to end: whoever works stops at the next good moment, and what there is is saved."""
+"""Signals as requests to stop: work stops at the next safe point, and its state is saved."""
 
 import contextlib
 import logging
@@ -19,28 +19,27 @@ _MESSAGE_WITHOUT_SAVING = "interrupted: ending this step, with no run directory 
 
 
 SECONDS_TO_COME = 10.0
-"""How long a process that is being started may still take after a stop was requested."""
+"""Seconds that a starting process may still take after a stop was requested."""
 
 _entered: "list[Interruption]" = []
-"""Those that handle signals now."""
+"""The interruptions that handle signals now."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error
-    """Raised where work was broken off because a stop was requested, as if it had not begun or to be gone on with."""
+    """Raised if work was broken off because a stop was requested; the work can be resumed or repeated."""
 
 
 class Interruption:
-    """While entered, the first of the signals sets `requested`; after it, SIGINT is Python's own again.
+    """A context in which the first signal sets `requested`; a second SIGINT then stops Python at once.
 
-    SIGTERM, SIGHUP (of a terminal that is closed) and SIGUSR1 (which schedulers send before they take a machine away)
-    are left alone if the program has handlers of its own for them, or ignores them, as under nohup. Once requested,
-    further ones change nothing: the run is being saved. Outside the main thread, where Python allows no handlers, it
-    does nothing.
+    SIGTERM, SIGHUP (a closed terminal) and SIGUSR1 (a scheduler's notice) are not handled if the program has its own
+    handlers for them or ignores them, as under nohup. After the first signal, further ones change nothing, because the
+    run is being saved. Outside the main thread, Python allows no handlers, and the context does nothing.
 
-    A `Stopped` that leaves it becomes a `KeyboardInterrupt`: the stop came before there was anything to save.
+    A `Stopped` that leaves the context becomes a `KeyboardInterrupt`: there was nothing to save yet.
 
     Args:
-        saves: whether what there is will be saved; the message says so.
+        saves: whether the state will be saved; the message says so.
     """
 
     def __init__(self, saves: bool = True) -> None:
@@ -51,7 +50,7 @@ class Interruption:
         self.requested_at = 0.0
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Call a function when a stop is requested, in the signal's handler; at once where it has been."""
+        """Call a function when a stop is requested, in the signal's handler; at once if it already was."""
         self._told.append(function)
         if self.requested:
             function()
@@ -76,7 +75,7 @@ class Interruption:
             function()
         try:
             logger.warning(self._message)
-        except RuntimeError:  # the signal came in the middle of a write to the very stream that the warning goes to
+        except RuntimeError:  # the signal interrupted a write to the stream of the warning
             os.write(2, f"{self._message}\n".encode())
 
     def __exit__(
@@ -84,20 +83,20 @@ class Interruption:
     ) -> None:
         while self._previous:
             signal.signal(*self._previous.popitem())
-        self._told.clear()  # which would keep alive whom they belong to
+        self._told.clear()  # they would keep their objects alive
         if self in _entered:
             _entered.remove(self)
-        if isinstance(error, Stopped):  # before there was anything to save
+        if isinstance(error, Stopped):  # there was nothing to save yet
             raise KeyboardInterrupt(str(error)) from None
 
 
 def give_up_if_stopped(whom: str) -> None:
-    """End the wait for a process that is being started: called again and again by whoever waits.
+    """End the wait for a starting process after a stop was requested; called repeatedly during the wait.
 
-    It concerns the main thread alone, where signals are handled.
+    It has an effect only in the main thread, where signals are handled.
 
     Args:
-        whom: is waited for.
+        whom: the process, for the message.
 
     Raises:
         Stopped: if a stop was requested, and `SECONDS_TO_COME` have passed since.
@@ -110,14 +109,14 @@ def give_up_if_stopped(whom: str) -> None:
 
 
 class Stoppable(Protocol):
-    """An agent that asks before each minibatch whether to stop."""
+    """An agent that checks before each minibatch whether to stop."""
 
     should_stop: Callable[[], bool]
 
 
 @contextlib.contextmanager
 def stoppable(agent: Stoppable, interruption: Interruption) -> Iterator[None]:
-    """Within it, the agent stops if a stop is requested. Afterwards it knows nothing of who trained it."""
+    """A context in which the agent stops if a stop is requested."""
     before = agent.should_stop
     agent.should_stop = lambda: interruption.requested
     try:
@@ -127,14 +126,14 @@ def stoppable(agent: Stoppable, interruption: Interruption) -> Iterator[None]:
 
 
 def requests_to_end() -> list[signal.Signals]:
-    """The signals, besides Ctrl-C's, that ask a process to end: Windows has no SIGHUP and no SIGUSR1."""
+    """The signals besides SIGINT that ask a process to stop; Windows has no SIGHUP and no SIGUSR1."""
     return [getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
 def let_go_of_closed_terminals() -> None:
-    """Write to nowhere what would go to a terminal that is closed, where each write would be an error."""
+    """Redirect output away from a closed terminal, to which each write would be an error."""
     for stream in (1, 2):
-        with contextlib.suppress(OSError):  # of a stream that is closed
+        with contextlib.suppress(OSError):  # the stream is closed
             if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, stream)
@@ -142,10 +141,10 @@ def let_go_of_closed_terminals() -> None:
 
 
 def flushed(end: str = "") -> bool:
-    """Write what is left for the standard output, and `end`; to nowhere, if whoever reads it has gone, as `head` does.
+    """Flush the standard output, and write `end`; discard both if the reader has gone, as `head` does.
 
     Returns:
-        Whether somebody reads it, if there was anything to write.
+        Whether there is a reader, if there was anything to write.
     """
     try:
         sys.stdout.write(end)
@@ -165,9 +164,9 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def as_keyboard_interrupts() -> Iterator[None]:
-    """Within it, SIGTERM, SIGHUP and SIGUSR1 raise `KeyboardInterrupt`, as Ctrl-C does: what is open gets closed.
+    """A context in which SIGTERM, SIGHUP and SIGUSR1 raise `KeyboardInterrupt`, as Ctrl-C does.
 
-    Those that are ignored stay ignored. Outside the main thread it does nothing.
+    Ignored signals stay ignored. Outside the main thread, the context does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

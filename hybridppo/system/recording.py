@@ -1,4 +1,4 @@
-"""What a device is to do again and again, recorded as CUDA graphs.
+"""Repeated operations of a device, recorded as CUDA graphs.
 
 Source: the recipe of torch's documentation for capturing a whole training step ("CUDA semantics", "CUDA Graphs").
 """
@@ -11,17 +11,17 @@ from torch import Tensor
 from hybridppo.system.accelerator import Accelerator
 
 WARMUPS = 3
-"""Runs before one is recorded, in which what is made at first calls is made."""
+"""Runs before a recording, because first calls allocate memory."""
 Record = Callable[[Callable[[], None]], Callable[[], object]]
-"""Makes a function, which works on tensors at fixed addresses, into one that does the same again, faster."""
+"""Turns a function of tensors at fixed addresses into a faster function that replays it."""
 Recording = TypeVar("Recording")
 
 
 class GraphRecorder:
     """Records CUDA graphs in one stream, on one device, in one pool of memory: they are replayed one after another.
 
-    Warm-ups have the stream of the recordings, for what is made at first calls is made for a stream (the workspaces of
-    cuBLAS, 32 MiB each on Hopper), and must not be recorded.
+    Warm-up runs use the stream of the recordings, because first calls allocate memory for a stream (the workspaces of
+    cuBLAS, 32 MiB each on Hopper), which must not be recorded.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -30,9 +30,9 @@ class GraphRecorder:
             self._stream, self._pool = accelerator.stream(), accelerator.graph_pool()
 
     def __call__(self, function: Callable[[], None]) -> Callable[[], object]:
-        """Run the function some times, and record it."""
+        """Run the function a few times, then record it."""
         accelerator, stream = self._accelerator, self._stream
-        with accelerator.selected():  # or torch would record on the first device, where nothing happens
+        with accelerator.selected():  # else torch would record on the first device
             stream.wait_stream(accelerator.current_stream())
             with accelerator.using(stream):
                 for _ in range(WARMUPS):
@@ -51,15 +51,15 @@ def tried(
     check: Callable[[], None],
     changed: Sequence[Tensor],
 ) -> Recording:
-    """What is recorded, after a replay that was looked at; both are undone.
+    """Record, check one replay, and undo the changes of both; return the recording.
 
-    A graph that was recorded on another device or stream than it was meant for is empty, and replays in silence.
+    A graph recorded on the wrong device or stream is empty, and its replay does nothing without an error.
 
     Args:
-        record: it.
-        replay: what was recorded.
-        check: raises where the replay has not done what it should.
-        changed: all that it changes and later work depends on.
+        record: makes the recording.
+        replay: replays a recording.
+        check: raises an error if the replay did not do its work.
+        changed: all tensors that a replay changes and that later work depends on.
     """
     before = [tensor.clone() for tensor in changed]
 

@@ -1,4 +1,4 @@
-"""Random numbers have owners, and each owner a seed of its own."""
+"""Seeds: each owner of random numbers has its own."""
 
 import random
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def seed_of(seed: int, owner: str) -> int:
-    """The seed of an owner, from that of the run: far apart also where seeds are neighbours."""
+    """The seed of an owner, from the seed of the run; neighbouring seeds give unrelated ones."""
     return int(np.random.SeedSequence([seed, *owner.encode()]).generate_state(1)[0] >> 1)
 
 

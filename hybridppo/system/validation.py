@@ -19,8 +19,8 @@ def whole(state: Mapping[str, Any], name: str, minimum: int = 0) -> int:
     """A whole number of at least `minimum`, of 64 bits.
 
     Raises:
-        KeyError: where there is none of that name.
-        ValueError: where it is something else.
+        KeyError: if there is none of that name.
+        ValueError: if it is something else.
     """
     value = state[name]
     if type(value) is not int or not minimum <= value < 2**63:
@@ -32,7 +32,7 @@ def real(value: Any, name: str) -> float:
     """A number that is finite.
 
     Raises:
-        ValueError: where it is something else.
+        ValueError: if it is something else.
     """
     if type(value) not in (int, float) or not abs(value) <= 1.7e308 or not math.isfinite(value):
         raise ValueError(f"{name} is no finite number")
@@ -43,8 +43,8 @@ def reals(state: Mapping[str, Any], name: str, *, length: int | None = None) -> 
     """A list of numbers that are finite, of a given length.
 
     Raises:
-        KeyError: where there is none of that name.
-        ValueError: where it is something else.
+        KeyError: if there is none of that name.
+        ValueError: if it is something else.
     """
     values = state[name]
     if not isinstance(values, list) or (length is not None and len(values) != length):

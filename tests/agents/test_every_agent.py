@@ -289,6 +289,18 @@ def test_other_values_are_another_action(name: str) -> None:
     assert len({float(agent.act(np.zeros(3, np.float32), deterministic=False)[0]) for _ in range(8)}) > 1
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_batch_of_observations_is_a_batch_of_actions(name: str) -> None:
+    agent = reference(name)[0].agent
+    batch = np.random.default_rng(0).uniform(-1, 1, (6, 3)).astype(np.float32)
+    actions, state = agent.act(batch, state=None, batch=True)
+    assert state is None
+    np.testing.assert_allclose(actions, [agent.act(observation) for observation in batch], atol=1e-5)
+    drawn = agent.act(batch, deterministic=False, batch=True)
+    assert drawn.shape == (6, 1)
+    assert not np.array_equal(drawn, agent.act(batch, deterministic=False, batch=True))
+
+
 # What goes wrong
 
 

@@ -131,6 +131,8 @@ def test_a_run_goes_on_exactly_and_its_agents_act_evaluate_and_are_exported(tmp_
     assert {name: np.shape(action) for name, action in actions.items()} == {
         "sign_0": (), "pointer_0": (2,), "sign_1": (), "pointer_1": (2,),
     }  # fmt: skip
+    batches = agent.act({name: np.stack([own] * 2) for name, own in Unlike().reset(3)[0].items()}, batch=True)
+    assert {name: np.shape(batch)[0] for name, batch in batches.items()} == dict.fromkeys(actions, 2)
     found = hybridppo.evaluate(tmp_path / "run", env=Unlike, episodes=4, progress=False)
     each = hybridppo.evaluate_policies(agent.agents, Unlike, episodes=4, deterministic=True)
     assert len(found.returns) == 16

@@ -266,7 +266,7 @@ def test_restart_drops_the_partial_episode_and_counts_it(caplog: pytest.LogCaptu
     assert rollout.terminated[5].tolist() == [False, True, False]
     assert "environment 1 " in caplog.text
     assert "the motor is stuck" in caplog.text
-    assert "It is restarted" in caplog.text
+    assert "The environment is restarted" in caplog.text
     # The new one's first episode begins in row 6, and ends 5 steps later: row 2 of the third rollout.
     rollout = sampler.collect(actor)
     assert len(rollout.valid_rows) == 24
@@ -722,7 +722,7 @@ def test_wrong_observation(observation: Any, words: str, step: int) -> None:
 
 def test_wrong_observation_dtype_where_casting_would_lose_something() -> None:
     source = partial(FaultyEnv, at(0, 1, with_observation(np.array([1.5, 2.0]))), good=(1, 2))
-    with pytest.raises(EnvError, match="its observation is of float64 and not whole, and its space is of int64"):
+    with pytest.raises(EnvError, match="its observation is of float64 and has numbers that are not whole, but its space is of int64"):
         collect(make_environments(partial(source, observation_space=Box(-9, 9, (2,), np.int64)), 2))
 
 
@@ -749,7 +749,7 @@ def test_wrong_reward(reward: Any, words: str) -> None:
 
 
 def test_wrong_number_of_values() -> None:
-    with pytest.raises(EnvError, match="its step returned a tuple of 4, and not the five of gymnasium"):
+    with pytest.raises(EnvError, match="its step returned a tuple of 4 instead of the five values of gymnasium"):
         collect(make_environments(partial(FaultyEnv, at(1, 1, lambda result: result[:4])), 2))
     with pytest.raises(EnvError, match="its reset did not return two values"):
         collect(make_environments(partial(FaultyEnv, at(1, 0, lambda result: result[0])), 2))
@@ -793,7 +793,7 @@ def test_whole_observations_of_a_discrete_space_are_cast() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda o, r, *rest: (o[:, :1], r, *rest), r"of 3 environments must be of shape \(3, 2\), not \(3, 1\)"),
+        (lambda o, r, *rest: (o[:, :1], r, *rest), r"the 3 observations must be of shape \(3, 2\), not \(3, 1\)"),
         (
             lambda o, r, *rest: (o + 2.0, r, *rest),
             r"environment 0 of the vector: its observation\[0\] is 2.25",

@@ -322,7 +322,8 @@ class _AgentsCheck(_Check):
         return present
 
     def _masks(self, env: Any) -> list[Any]:
-        return [(env.infos.get(agent) or {}).get("action_mask") for agent in env.agents]
+        told = [(env.infos.get(agent) or {}).get("action_mask") for agent in env.agents]
+        return [info if mask is None else mask for info, mask in zip(told, env.masks, strict=True)]
 
     def _sample_actions(self, env: Any) -> list[Any]:
         masks = self._masks(env)

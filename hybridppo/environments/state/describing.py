@@ -78,7 +78,7 @@ def digests(environment: object, shared: Shared | None = None) -> Digests:
     """What `describe` compares with, to be taken when the environment has been reset for the first time.
 
     Raises:
-        EnvStateError: where it cannot be saved.
+        EnvStateError: if it cannot be saved.
     """
     return Walk(environment, shared).digests()
 
@@ -92,7 +92,7 @@ def describe(environment: object, began: Digests | None = None, shared: Shared |
         shared: by all environments that are described together; None for one by itself.
 
     Raises:
-        EnvStateError: where it cannot be saved, naming the attribute and its type.
+        EnvStateError: if it cannot be saved, naming the attribute and its type.
     """
     walk = Walk(environment, shared)
     described: dict[str, Any] = walk.since(began if began is not None else {})

@@ -36,7 +36,7 @@ def restore(environment: object, described: dict[str, Any], shared: Shared | Non
         shared: by all environments that are restored together; None for one by itself.
 
     Raises:
-        EnvStateError: where it does not fit this environment.
+        EnvStateError: if it does not fit this environment.
     """
     # Reads everything before anything is changed.
     restorer = Restorer(environment, described, shared if shared is not None else Shared())

@@ -1,7 +1,7 @@
 """Multilayer perceptrons in NumPy: the same arithmetic as `networks.MLP` to rounding, without torch's dispatcher.
 
-For small networks on a CPU most of torch's time is overhead, and its tanh is slow on some machines. Arrays may be views
-of torch's own parameters. This file does not import torch, so that worker processes need not.
+For small networks on a CPU, most of torch's time is overhead, and its tanh is slow on some machines. Arrays may be
+views of torch's parameters. Workers use this file without torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,26 +19,26 @@ NumpyActivation = Literal["tanh", "relu"]
 CHUNK = 8
 
 FORBIDDEN = -1e8
-"""The logit of an action that a mask does not allow: its probability is 0 then, and so is every gradient by it."""
+"""The logit of a forbidden action: its probability and its gradient are 0."""
 
 
 class NumpyActor:
-    """An MLP actor as a sampler sees it: host arrays in, host arrays out.
+    """An MLP actor for a sampler: host arrays in, host arrays out.
 
-    Its parameters are copied when it is made (a rollout does not change them), each weight with its bias as a last
-    column, against which the layer's input has a last row of ones: one product instead of a product and a sum.
+    It copies its parameters, since a rollout does not change them. Each weight has its bias as a last column, and each
+    layer's input a last row of ones: one product instead of a product and a sum.
 
-    What comes out for an observation does not depend on how many others are passed with it. Within, observations are
-    columns, in chunks of `CHUNK`, because how a BLAS rounds may depend on the shape of a product; all in one product
-    where this machine's BLAS is found to round that alike.
+    The outputs for an observation do not depend on the number of observations. A BLAS may round differently for other
+    shapes of a product, so observations pass as columns in chunks of `CHUNK`; if this machine's BLAS is found to round
+    alike, all pass in one product.
 
     Args:
         parameters: weights `[outputs, inputs]` and biases `[outputs]` in turn, first layer to last, in torch's order;
             before them the log standard deviations `[d]` of a Gaussian actor.
-        activation: of every hidden layer.
-        version: of these parameters.
-        mask_size: how many inputs say which of the first outputs are allowed.
-        mask_end: after which input those end; None where they are the last.
+        activation: activation of every hidden layer.
+        version: version of the parameters.
+        mask_size: number of inputs that are a mask of the first outputs.
+        mask_end: index after the last input of the mask; None if the mask is last.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class NumpyActor:
         weights, biases = parameters[is_gaussian::2], parameters[is_gaussian + 1 :: 2]
         # [outputs, inputs] and [outputs] -> [inputs + 1, outputs]
         layers = [_with_bias(weight, bias) for weight, bias in zip(weights, biases, strict=True)]
-        # Seen as [outputs, inputs + 1], and stored as they are: so OpenBLAS rounds products of any width alike.
+        # Used as [outputs, inputs + 1] without a copy: OpenBLAS then rounds products of any width alike.
         self._layers, self._head = [layer.T for layer in layers[:-1]], layers[-1]
         self._multiply: Callable[..., Array] = np.matmul
         self._activate = np.tanh if activation == "tanh" else _relu
         self.has_mask, self._mask_size = mask_size > 0, mask_size
-        """Whether inputs say which outputs are allowed."""
+        """Whether the inputs have a mask."""
         num_inputs = weights[0].shape[1]
         end = num_inputs if mask_end is None else mask_end
         self._mask = slice(end - mask_size, end)
@@ -84,21 +84,21 @@ class NumpyActor:
 
     @property
     def features(self) -> Array:
-        """Of the last call, `[N, L]`: what the last hidden layer gave."""
+        """The last hidden layer's outputs of the last call, `[N, L]`."""
         last = self._last.reshape(-1, self._last.shape[-1])
         return last[: self._num_rows, :-1]
 
     def _allocate(self, num_rows: int) -> None:
-        """Arrays for `num_rows` observations, in the widest products that give the same bits."""
+        """Allocate arrays for `num_rows` observations, in the widest products that give the same bits."""
         num_columns = -(-num_rows // CHUNK) * CHUNK
         sizes = (*(layer.shape[1] - 1 for layer in self._layers), len(self._head) - 1, self._head.shape[1])
         self._lay_out(num_rows, num_columns if _rounds_alike(sizes, num_columns) else CHUNK)
 
     def _lay_out(self, num_rows: int, width: int) -> None:
-        """Products of `width` columns: a layer's inputs are `[chunks, inputs + 1, width]`, the last row all 1."""
+        """Lay out products of `width` columns: layers take `[chunks, inputs + 1, width]`, with a last row of ones."""
         self._num_rows = num_rows
         num_chunks = -(-num_rows // width)
-        # For a single chunk np.dot does the same with less overhead.
+        # For a single chunk, np.dot has less overhead.
         leading, self._multiply = ((), np.dot) if num_chunks == 1 else ((num_chunks,), np.matmul)
         sizes = [layer.shape[1] for layer in self._layers] + [len(self._head)]
         inputs = [np.ones((*leading, size, width), np.float32) for size in sizes]
@@ -107,7 +107,7 @@ class NumpyActor:
         self._last = inputs[-1].swapaxes(-1, -2)
         self._products = np.empty((*leading, width, self._head.shape[1]), np.float32)
         self._means = self._products.reshape(num_chunks * width, -1)[:num_rows]
-        # Written row by row where there is room for whole chunks, and seen by the first layer as columns.
+        # Written row by row, with room for whole chunks; the first layer sees columns.
         rows = np.zeros((num_chunks * width, sizes[0]), np.float32)
         rows[:, -1] = 1.0
         self._observations = rows[:, :-1]
@@ -127,9 +127,9 @@ def _with_bias(weight: Array, bias: Array) -> Array:
 
 @cache
 def _rounds_alike(sizes: tuple[int, ...], num_columns: int) -> bool:
-    """Whether an MLP of these sizes gives the same bits for so many observations at once as for `CHUNK` at a time.
+    """Whether an MLP of these sizes gives the same bits for `num_columns` observations at once as for `CHUNK`.
 
-    It depends on the BLAS and on shapes, not on values: random ones tell, once for each shape.
+    This depends on the BLAS and on shapes, not on values, so it is tried with random values, once for each shape.
     """
     if num_columns == CHUNK:
         return True

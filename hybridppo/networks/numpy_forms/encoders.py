@@ -1,4 +1,4 @@
-"""Parts of an observation through layers of their own, in NumPy: the arithmetic of `EncodedNetwork` to rounding."""
+"""`EncodedNetwork` in NumPy: separate layers for each part of an observation; the same arithmetic to rounding."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,40 +14,40 @@ Array = NDArray[Any]
 
 
 class EncodedForm(NamedTuple):
-    """Which parts there are."""
+    """Describes the parts of an observation."""
 
     layout: RowLayout
-    """What a row is."""
+    """Layout of a row."""
     parts: tuple[tuple[RowPart, int], ...]
-    """Those that are seen, each with the number of layers that it has to itself."""
+    """The parts that are seen, each with its number of layers."""
     end: int
-    """After which of a row's numbers those of all parts end."""
+    """Index after the last of a row's numbers that belong to a part."""
 
     @property
     def num_arrays(self) -> int:
-        """How many parameters convolutions and layers have."""
+        """Number of parameter arrays of convolutions and layers."""
         return self.num_convolution_arrays + sum(2 * num_layers for _, num_layers in self.parts)
 
     @property
     def num_convolution_arrays(self) -> int:
-        """Those of the convolutions alone."""
+        """Number of parameter arrays of the convolutions."""
         return num_convolution_arrays(self.layout.images[number] for number in self.images)
 
     @property
     def images(self) -> list[int]:
-        """The numbers of the images that are seen."""
+        """Indices of the images that are seen."""
         return [number for part, _ in self.parts for number in range(part.images.start, part.images.stop)]
 
 
 class NumpyEncoded:
-    """What is left of a row where each part is encoded by itself: all parts joined, then what no part has (a mask).
+    """Encodes each part of a row by itself: the features of all parts, followed by the rest of the row (a mask).
 
-    What comes out for an observation does not depend on how many others are passed with it, as of `NumpyActor`.
+    The features of an observation do not depend on the number of observations, as for `NumpyActor`.
 
     Args:
-        form: of the parts.
+        form: describes the parts.
         parameters: of the convolutions, image by image, then of the layers, part by part. Copied.
-        activation: of every layer.
+        activation: activation of every layer.
     """
 
     def __init__(self, form: EncodedForm, parameters: Sequence[Array], activation: NumpyActivation) -> None:
@@ -58,7 +58,7 @@ class NumpyEncoded:
         self._parts: list[tuple[slice, slice, NumpyActor | None]] = []
         for part, num_layers in form.parts:
             encoder, end = None, start + 2 * num_layers
-            if num_layers:  # an actor of which nobody asks the head
+            if num_layers:  # a NumpyActor whose last layer is not used
                 head = np.zeros((1, len(parameters[end - 1])), np.float32), np.zeros(1, np.float32)
                 encoder = NumpyActor([*parameters[start:end], *head], activation)
             self._parts.append((part.numbers, slice(ends[part.images.start], ends[part.images.stop]), encoder))

@@ -1,4 +1,4 @@
-"""Actors whose exploration depends on the state, in NumPy: the arithmetic of `StateDependentActor` to rounding."""
+"""`StateDependentActor` in NumPy: the same arithmetic to rounding."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,13 +12,13 @@ Array = NDArray[Any]
 
 
 class ActorWithFeatures(Protocol):
-    """An actor that shows what its last hidden layer gave."""
+    """An actor that gives access to the outputs of its last hidden layer."""
 
     version: int
 
     @property
     def features(self) -> Array:
-        """Of the last call, `[N, L]`."""
+        """The last hidden layer's outputs of the last call, `[N, L]`."""
         ...
 
     def __call__(self, observations: Array) -> Array:
@@ -27,15 +27,15 @@ class ActorWithFeatures(Protocol):
 
 
 class NumpyExploringActor:
-    """Means and log standard deviations, and the perturbation by a matrix of noise.
+    """Means and log standard deviations, and the perturbation by a noise matrix.
 
-    What comes out for an observation does not depend on how many others are passed with it: sums over features are of
-    one row each, in NumPy's own order, which follows from their number alone.
+    The outputs for an observation do not depend on the number of observations: each sum over features is of one row, in
+    an order that follows from the number of features alone.
 
     Args:
-        actor: of the means, and of the features that exploration sees.
-        log_std: of the entries of a matrix, `[d, L]`; copied.
-        parameters: all that this was made of.
+        actor: gives the means and the features.
+        log_std: log standard deviations of the entries of a matrix, `[d, L]`; copied.
+        parameters: all parameter arrays.
     """
 
     def __init__(self, actor: ActorWithFeatures, log_std: Array, parameters: Sequence[Array]) -> None:
@@ -45,11 +45,11 @@ class NumpyExploringActor:
         self._variance: Array = self._scale * self._scale
         self._matrices: Array | None = None
         self.perturbation: Array = np.zeros((0, len(log_std)), np.float32)
-        """`[N, d]`, what exploration has added in the last call; reused by the next."""
+        """The noise that the last call added, `[N, d]`; reused by the next call."""
         self._outputs = np.zeros((0, 2 * len(log_std)), np.float32)
 
     def explore(self, noise: Array) -> None:
-        """Take standard normals `[N, d * L]` as the noise of the calls from now on."""
+        """Use standard normal noise `[N, d * L]` for the next calls."""
         self._matrices = noise.reshape(len(noise), *self._scale.shape) * self._scale
 
     def __call__(self, observations: Array) -> Array:

@@ -1,6 +1,6 @@
-"""What NumPy needs to know of an actor, beside its parameters, to stand in for it.
+"""Describes an actor, apart from its parameters, so that it can be made in NumPy.
 
-Free of torch, for worker processes.
+Workers use this file without torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,21 +22,21 @@ from hybridppo.spaces.rows import RowLayout
 Array = NDArray[Any]
 Agents = Sequence[Sequence[int]]
 Sizes = Sequence[tuple[int, int]]
-"""Of each policy, how many numbers of a row it takes, and how many outputs it gives."""
+"""For each policy, the numbers of a row that it takes, and the number of its outputs."""
 
 
 def most_outputs(sizes: Sizes) -> int:
-    """The outputs of the policy that gives most."""
+    """The largest number of outputs of a policy."""
     return max(outputs for _, outputs in sizes)
 
 
 class NumpyFeaturesActor:
-    """An MLP after what is made of rows, as a sampler sees them: host arrays in, host arrays out.
+    """An actor of two parts: features of rows, then an MLP. Host arrays in, host arrays out.
 
     Args:
-        before: makes the inputs of the MLP of rows.
-        mlp: what follows.
-        parameters: all that this was made of.
+        before: makes the inputs of the MLP from rows.
+        mlp: the MLP.
+        parameters: all parameter arrays.
     """
 
     def __init__(self, before: NumpyFeatures | NumpyEncoded, mlp: NumpyActor, parameters: Sequence[Array]) -> None:
@@ -49,18 +49,18 @@ class NumpyFeaturesActor:
 
     @property
     def features(self) -> Array:
-        """As `NumpyActor.features`."""
+        """Like `NumpyActor.features`."""
         return self._mlp.features
 
 
 class NumpyPoliciesActor:
-    """What `networks.of_policies.PoliciesActor` is: the actors of several policies as one.
+    """`networks.of_policies.PoliciesActor` in NumPy: the actors of several policies as one.
 
     Args:
-        actors: of the policies.
-        agents: of each policy, which of the `A` agents of an environment are its own.
-        sizes: as there.
-        parameters: all that these were made of.
+        actors: the actor of each policy.
+        agents: for each policy, which of the `A` agents of an environment are its own.
+        sizes: as for `PoliciesActor`.
+        parameters: all parameter arrays.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class NumpyPoliciesActor:
         self._num_agents = sum(map(len, agents))
 
     def __call__(self, observations: Array) -> Array:
-        """`[N, *row] -> [N, outputs]`, where row `i` is of agent `i % A`."""
+        """`[N, *row] -> [N, outputs]`; row `i` belongs to agent `i % A`."""
         rows = observations.reshape(-1, self._num_agents, *observations.shape[1:])
         outputs: Array | None = None
         for number, (actor, own) in enumerate(zip(self.actors, self.agents, strict=True)):
@@ -88,7 +88,7 @@ class NumpyPoliciesActor:
                 width = found.shape[-1] if self._sizes is None else most_outputs(self._sizes)
                 outputs = np.zeros((len(rows), self._num_agents, width), np.float32)
             outputs[:, own, : found.shape[-1]] = found.reshape(len(rows), len(own), -1)
-        assert outputs is not None  # there is a policy at least
+        assert outputs is not None  # there is at least one policy
         return outputs.reshape(len(observations), -1)
 
 
@@ -97,25 +97,25 @@ OwnActor = NumpyActor | NumpyFeaturesActor | NumpyRecurrentActor | NumpyExplorin
 
 @dataclass(frozen=True)
 class NumpyForm:
-    """Which actor the parameters are of."""
+    """Describes the actor that parameters belong to."""
 
     activation: NumpyActivation
-    """Of every hidden layer."""
+    """Activation of every hidden layer."""
     mask_size: int = 0
-    """How many of the last numbers of a row say which of the first outputs are allowed."""
+    """Length of the mask, the last numbers of a row."""
     layout: RowLayout | None = None
-    """What a row is, where something is made of it before the hidden layers: of its images, or of each part."""
+    """Layout of a row, if convolutions or encoders precede the hidden layers; else None."""
     encoded: EncodedForm | None = None
-    """Its parts, where they have layers of their own."""
+    """The parts of a row, if they have separate layers; else None."""
     cell: CellForm | None = None
-    """The memory before it, if it has one."""
+    """The recurrent cell, if the actor has one; else None."""
     normalizes: RowLayout | None = None
-    """What a row is, where it is normalised first."""
+    """Layout of a row, if rows are normalised first; else None."""
     explores: bool = False
-    """Whether its exploration depends on the state: its first parameter is of the noise."""
+    """Whether exploration depends on the state: the first parameter then belongs to the noise."""
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> OwnActor | NormalizingActor:
-        """The actor, with its arrays as `networks.forms.arrays_of` gives them."""
+        """The actor, from its arrays in the order of `networks.forms.arrays_of`."""
         if self.normalizes is not None:
             *own, mean, variance = parameters
             return NormalizingActor(self._actor(own, version), parameters, self.normalizes, mean, variance)
@@ -142,10 +142,11 @@ class NumpyForm:
         return NumpyRecurrentActor(cell, parameters[start:end], network, parameters, self.mask_size, before, mask_end)
 
     def _before(self, parameters: Sequence[Array]) -> tuple[NumpyFeatures | NumpyEncoded | None, int, int | None]:
-        """What is made of rows first, of the first of these parameters.
+        """The layers before the MLP, made from the first of these parameters.
 
         Returns:
-            It, or None; the number of its parameters; and after which of what it gives a mask ends, None for the last.
+            The layers, or None; the number of their parameter arrays; and the index after the mask in their output,
+            None if the mask is last.
         """
         if self.encoded is not None:
             end = self.encoded.num_arrays
@@ -158,16 +159,16 @@ class NumpyForm:
 
 @dataclass(frozen=True)
 class PoliciesForm:
-    """The forms of several policies' actors, which act as one."""
+    """Describes the actors of several policies, which act as one."""
 
     forms: tuple[NumpyForm, ...]
     num_arrays: tuple[int, ...]
-    """Of each, how many of the parameters are its own."""
+    """Number of parameter arrays of each actor."""
     agents: Agents
     sizes: Sizes | None = None
 
     def actor(self, parameters: Sequence[Array], version: int = 0) -> NumpyPoliciesActor:
-        """As `NumpyForm.actor`."""
+        """Like `NumpyForm.actor`."""
         ends = list(accumulate(self.num_arrays))
         parts = [parameters[end - count : end] for end, count in zip(ends, self.num_arrays, strict=True)]
         actors = [form.actor(part, version) for form, part in zip(self.forms, parts, strict=True)]

@@ -12,13 +12,13 @@ Array = NDArray[Any]
 
 
 class HiddenLayers:
-    """The hidden layers of `S` networks of equal sizes, all at once.
+    """The hidden layers of `S` networks of equal sizes, computed together.
 
     Args:
         weights: one `[S, outputs, inputs]` per layer.
         biases: one `[S, 1, outputs]` per layer.
-        activation: of every layer.
-        matmul: for the products between hidden layers, where the work is; like `numpy.matmul`.
+        activation: activation of every layer.
+        matmul: used for products between hidden layers, which are most of the work; like `numpy.matmul`.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class HiddenLayers:
     def forward(self, inputs: Array) -> list[Array]:
         """Activations `[S, B, outputs]` of every layer for `inputs` `[B, inputs]`; reused by the next call.
 
-        Each network may have inputs of its own, `[S, B, inputs]`.
+        Each network may have different inputs, `[S, B, inputs]`.
         """
         activations = self._reused("activations", inputs.shape[-2])
         previous = inputs
@@ -55,7 +55,7 @@ class HiddenLayers:
         return activations
 
     def gradient_buffer(self, size: int) -> Array:
-        """`[S, size, outputs]`: where the caller writes the gradient of the last activations for `backward`."""
+        """The buffer `[S, size, outputs]` into which the caller writes the gradient of the last activations."""
         return self._reused("gradients", size)[-1]
 
     def backward(
@@ -66,10 +66,10 @@ class HiddenLayers:
         bias_gradients: list[Array],
         input_gradients: Array | None = None,
     ) -> None:
-        """Fill the gradients of weights and biases, from that of the last activations in `gradient_buffer`.
+        """Fill the gradients of weights and biases from the gradient of the last activations in `gradient_buffer`.
 
-        The activations are used up: each becomes its own derivative once nothing else needs it. The gradients of the
-        inputs, `[S, B, inputs]`, are filled as well where they are asked for.
+        The activations are overwritten by their derivatives. `input_gradients`, `[S, B, inputs]`, is filled if it is
+        given.
         """
         size = inputs.shape[-2]
         gradients = self._reused("gradients", size)
@@ -87,14 +87,14 @@ class HiddenLayers:
             before = activations[layer - 1] if layer > 0 else inputs
             matmul = self._products[layer]
             matmul(gradient.swapaxes(-1, -2), before, out=weight_gradients[layer])
-            np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch, as BLAS does it
+            np.matmul(ones, gradient, out=bias_gradients[layer])  # the sum over the batch as a product: faster
             if layer > 0:
                 matmul(gradient, self._weights[layer], out=gradients[layer - 1])
             elif input_gradients is not None:
                 matmul(gradient, self._weights[layer], out=input_gradients)
 
     def _reused(self, purpose: str, size: int) -> list[Array]:
-        """Arrays `[S, size, outputs]`, one per layer, in memory kept from call to call."""
+        """Arrays `[S, size, outputs]`, one per layer, in memory that is kept between calls."""
         views = self._views.get((purpose, size))
         if views is None:
             stack = self._weights[0].shape[0]
@@ -107,7 +107,7 @@ class HiddenLayers:
                 array[: stack * size * width].reshape(stack, size, width)
                 for array, width in zip(memory, widths, strict=True)
             ]
-            if len(self._views) > 32:  # sizes vary where environments spend rows on resets: keep no more than these
+            if len(self._views) > 32:  # sizes vary if environments spend rows on resets: keep only so many
                 self._views.clear()
             self._views[purpose, size] = views
         return views

@@ -1,7 +1,7 @@
 """Convolutions in NumPy: the same arithmetic as in `ImageNetwork` and `JoinedNetwork` to rounding, without torch.
 
-For the same two reasons as `NumpyActor`: worker processes need not load torch, and what comes out for an image does not
-depend on how many others there are, because each passes through the convolutions by itself.
+As for `NumpyActor`, workers need no torch, and the outputs for an image do not depend on the number of images, because
+each passes through the convolutions by itself.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,21 +18,21 @@ Array = NDArray[Any]
 
 
 def num_convolution_arrays(images: Iterable[ImageLayout]) -> int:
-    """How many parameters the convolutions of some images have."""
+    """Number of parameter arrays of the convolutions of these images."""
     return sum(2 * len(image.convolutions) for image in images)
 
 
 class NumpyFeatures:
-    """What is left of a row with images: its numbers, and what convolutions, each with its ReLU, make of each image.
+    """The features of a row with images: its numbers, and the outputs of convolutions with ReLU for each image.
 
-    A convolution is a product: each patch that its filters look at is copied to a row, which is multiplied with all
-    filters at once. The patches of one image stay in the cache.
+    A convolution is a product: each patch is copied to a row, which is multiplied with all filters at once. The patches
+    of one image stay in the cache.
 
     Args:
-        layout: what a row is: an image, or numbers and images.
+        layout: the layout of a row: an image, or numbers and images.
         parameters: weights `[filters, channels, kernel, kernel]` and biases `[filters]` of the convolutions, image by
-            image. Copied when it is made.
-        seen: the numbers of the images that there are convolutions of; None for all.
+            image. Copied.
+        seen: indices of the images that have convolutions; None for all.
     """
 
     def __init__(self, layout: RowLayout, parameters: Sequence[Array], seen: Collection[int] | None = None) -> None:
@@ -79,12 +79,12 @@ def _layers(image: ImageLayout, parameters: Sequence[Array]) -> "list[_Layer]":
             pairwise(image.sizes), image.convolutions, parameters[::2], parameters[1::2], strict=True
         )
     ]
-    layers[0].weight /= np.float32(255.0)  # so that bytes need not be divided
+    layers[0].weight /= np.float32(255.0)  # scale the weights instead of the bytes
     return layers
 
 
 class _Layer:
-    """One convolution and its ReLU, of an image of `size` (height, width, channels)."""
+    """One convolution with ReLU, for an image of `size` (height, width, channels)."""
 
     def __init__(
         self, size: tuple[int, int, int], next_size: tuple[int, int, int], stride: int, weight: Array, bias: Array

@@ -1,4 +1,4 @@
-"""Observations normalised before a NumPy actor: the same arithmetic as `ObservationNormalizer` to rounding."""
+"""A NumPy actor of normalised observations: the same arithmetic as `ObservationNormalizer` to rounding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,20 +11,20 @@ from hybridppo.spaces.rows import RowLayout
 Array = NDArray[Any]
 
 LIMIT = 10.0
-"""Where what is normalised is clipped."""
+"""Normalised numbers are clipped to +- this."""
 EPSILON = 1e-8
-"""Added to a variance, which may be 0."""
+"""Added to a variance, because it may be 0."""
 
 
 class NormalizingActor:
-    """An actor of normalised observations, with moments that are copied when it is made.
+    """Normalises observations for an actor. The moments are copied.
 
     Args:
-        actor: takes them; any of those in this room.
-        parameters: all that the actor and this were made of.
-        layout: what a row is.
-        mean: of each number of a row.
-        variance: likewise.
+        actor: takes normalised observations; any actor of this room.
+        parameters: all parameter arrays, and the moments.
+        layout: the layout of a row.
+        mean: mean of each number of a row.
+        variance: variance of each number of a row.
     """
 
     def __init__(
@@ -32,21 +32,21 @@ class NormalizingActor:
     ) -> None:
         self.parameters, self.version = parameters, int(actor.version)
         self.inner: Any = actor
-        """What takes normalised observations."""
+        """The actor of normalised observations."""
         self._layout = layout
-        times = layout.num_numbers // len(mean)  # where rows are stacks of frames, each is normalised alike
+        times = layout.num_numbers // len(mean)  # if rows are stacks of frames, all frames are normalised alike
         self._mean = np.tile(mean, times)
         self._scale: Array = np.tile(np.float32(1.0) / np.sqrt(variance + np.float32(EPSILON)), times)
         self._rows = np.empty((0, *layout.shape), layout.dtype)
 
     @property
     def moments(self) -> Array:
-        """`[2, *row]`, what is taken from the numbers of an observation, and by what they are multiplied then."""
+        """`[2, *row]`: what is subtracted from the numbers of an observation, and the factor afterwards."""
         return np.stack((self._mean, self._scale)).astype(np.float32, copy=False)
 
     @property
     def state(self) -> Array:
-        """The actor's, where it has a memory."""
+        """The recurrent actor's state."""
         state: Array = self.inner.state
         return state
 
@@ -55,16 +55,16 @@ class NormalizingActor:
         self.inner.state = state
 
     def forget(self, envs: Array) -> None:
-        """Likewise."""
+        """The recurrent actor's `forget`."""
         self.inner.forget(envs)
 
     def explore(self, noise: Array) -> None:
-        """Likewise, where its exploration depends on the state."""
+        """The exploring actor's `explore`."""
         self.inner.explore(noise)
 
     @property
     def perturbation(self) -> Array:
-        """Likewise."""
+        """The exploring actor's `perturbation`."""
         perturbation: Array = self.inner.perturbation
         return perturbation
 

@@ -2,10 +2,12 @@
 
     hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.onnx")
     hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.npz")
+    hybridppo.export("runs/CartPole-v1-20260101-120000-seed0", "policy.pt2")
 
-ONNX needs the extra `onnx`; NumPy's form needs no further package. A file describes its inputs and outputs as JSON
-(names, order, shapes and types of the parts of an observation and an action): in the metadata of ONNX under
-`hybridppo`, and in `Policy.about` of NumPy's form.
+ONNX needs the extra `onnx`; the form for NumPy (`.npz`) and that for torch and C++ (`.pt2`) need no further package. A
+file describes its inputs and outputs as JSON (names, order, shapes, types and bounds of the parts of an observation and
+an action): in the metadata of ONNX under `hybridppo`, in the extra file `hybridppo.json` of `.pt2`, and in
+`Policy.about` of NumPy's form.
 """
 
 import contextlib
@@ -15,6 +17,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Generator, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -42,7 +45,7 @@ from hybridppo.runs.settings import Settings
 from hybridppo.spaces.registry import first_of
 from hybridppo.system.validation import require_whole
 from hybridppo.tools.export import numpy_policy
-from hybridppo.tools.export.policies import TorchPolicy, arrays_of
+from hybridppo.tools.export.policies import Player, TorchPolicy, arrays_of
 
 Array = NDArray[Any]
 Call = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
@@ -51,6 +54,8 @@ Experiences = Generator[tuple[Any, Any, bool], Any, None]
 """Yields observation, mask, and whether an episode begins; receives the action."""
 
 _MODULE = Path(numpy_policy.__file__)
+ABOUT_FILE = "hybridppo.json"
+"""The extra file of a `.pt2` that describes its inputs and outputs."""
 STEPS_DRAWN = 20
 """Length of an episode whose observations are sampled from their space."""
 TOLERANCE = 1e-4
@@ -73,7 +78,7 @@ def export(
     file: str | Path,
     *,
     checkpoint: WhichCheckpoint = "latest",
-    check_steps: int = 200,
+    check_steps: int = 1000,
     env: EnvSource | None = None,
     agent: type[PPO] | None = None,
     networks: Networks | None = None,
@@ -83,8 +88,9 @@ def export(
 
     Args:
         run_dir: of the run.
-        file: `.onnx`, or `.npz` for NumPy, beside which its module is written, `numpy_policy.py`. A file that is there
-            already is replaced by the new one, once that is whole; another `numpy_policy.py` is not.
+        file: `.onnx`; `.pt2` for torch and C++ (`torch.export`); or `.npz` for NumPy, beside which its module is
+            written, `numpy_policy.py`. A file that is there already is replaced by the new one, once that is whole;
+            another `numpy_policy.py` is not.
         checkpoint: as for `hybridppo.load`, like `agent` and `networks`.
         check_steps: on how many observations the file is compared with the agent; 0 for none. They are drawn from the
             observation space if the run's environment was made by a function that is not given again, or is one of
@@ -99,23 +105,19 @@ def export(
         TrainingError: if the file does not give what the agent gives; nothing is written then.
     """
     path = Path(file)
-    kinds: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy}
-    if path.suffix.lower() not in kinds:
-        raise ConfigurationError(f"the file must end with {' or '.join(kinds)}, got {path.name!r}")
+    suffix = path.suffix.lower()
+    if suffix not in _WRITERS:
+        raise ConfigurationError(f"the file must end with one of {', '.join(_WRITERS)}, got {path.name!r}")
     check_steps = require_whole("check_steps", check_steps, 0)
     player = _policy_of(load(run_dir, checkpoint, agent=agent, networks=networks), policy)
-    if not isinstance(player, PPO):
-        raise ConfigurationError(
-            f"{type(player).__name__} cannot be exported, only PPO's policies can: `agent.save(file)` keeps any agent"
-        )
     exported = TorchPolicy(player).eval()
-    module = path.parent / "numpy_policy.py" if path.suffix.lower() == ".npz" else None
+    module = path.parent / "numpy_policy.py" if suffix == ".npz" else None
     if module is not None:
         _require_ours(module)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
-        written = Path(folder) / f"policy{path.suffix.lower()}"
-        call = kinds[path.suffix.lower()](exported, written)
+        written = Path(folder) / f"policy{suffix}"
+        call = _WRITERS[suffix](exported, written)
         difference = 0.0
         if check_steps:
             with contextlib.closing(_experiences(run_dir, env, player, exported)) as experiences:
@@ -126,16 +128,16 @@ def export(
     return Exported(path, check_steps, difference)
 
 
-def _policy_of(agent: AnyAgent, policy: str | None) -> AnyAgent:
+def _policy_of(agent: AnyAgent, policy: str | None) -> Player:
     """The agent of one policy.
 
     Raises:
         ConfigurationError: if there is none of that name, or there are several and none is named.
     """
     agents = agents_by_policy(agent)
-    if policy is None and len(agents) == 1:
-        return agent
-    found: AnyAgent | None = agents.get(policy or "")
+    found: Player | None = (
+        next(iter(agents.values())) if policy is None and len(agents) == 1 else agents.get(policy or "")
+    )
     if found is None:
         asked = "name one" if policy is None else f"there is no {policy!r}"
         raise ConfigurationError(f"the run has the policies {', '.join(agents)}: {asked} (policy=..., --policy)")
@@ -166,29 +168,44 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
     import onnx
     import onnxruntime
 
-    batch = torch.export.Dim("batch")
-    inputs = policy.example(2)
-    with _only_errors_logged(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter, about itself
+    with _only_errors_logged():
         torch.onnx.export(
-            policy,
-            (inputs,),
-            path,
+            _traced(policy),
+            f=path,
             input_names=policy.input_names,
             output_names=policy.output_names,
-            dynamic_shapes=(tuple({0: batch} for _ in inputs),),
             dynamo=True,
             external_data=False,
             verbose=False,
         )
     model = onnx.load(path)
-    onnx.helper.set_model_props(model, {"hybridppo": json.dumps(policy.about(), allow_nan=False)})
+    onnx.helper.set_model_props(model, {"hybridppo": _as_json(policy.about())})
     onnx.save(model, path)
     session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    return _call(policy, lambda arrays: session.run(None, dict(zip(policy.input_names, arrays, strict=True))))
+
+
+def _as_torch(policy: TorchPolicy, path: Path) -> Call:
+    with _only_errors_logged():
+        torch.export.save(_traced(policy), path, extra_files={ABOUT_FILE: _as_json(policy.about())})
+        module = torch.export.load(path).module()
+    return _call(policy, lambda arrays: [output.numpy() for output in module(tuple(map(torch.from_numpy, arrays)))])
+
+
+def _traced(policy: TorchPolicy) -> torch.export.ExportedProgram:
+    """The policy as a graph, for batches of any size."""
+    alone = deepcopy(policy).requires_grad_(False)
+    for tensor in (*alone.parameters(), *alone.buffers()):
+        tensor.data = tensor.data.clone()  # a storage of its own: an agent's parameters share one, critic included
+    inputs, batch = policy.example(2), torch.export.Dim("batch")
+    return torch.export.export(alone, (inputs,), dynamic_shapes=(tuple({0: batch} for _ in inputs),))
+
+
+def _call(policy: TorchPolicy, run: Callable[[list[Array]], Any]) -> Call:
+    """Acts on one observation by what computes outputs from inputs, both in order, with a batch of one."""
 
     def call(observation: Any, action_mask: Any, state: Any) -> tuple[Any, Any, Any]:
-        arrays = policy.inputs(observation, action_mask, state)
-        found: Any = session.run(None, dict(zip(policy.input_names, arrays, strict=True)))
+        found = run(policy.inputs(observation, action_mask, state))
         num_parts = len(policy.actions)
         action = [part[0] for part in found[:num_parts]]
         return action, found[num_parts][0], found[-1] if policy.state_size else None
@@ -196,9 +213,13 @@ def _as_onnx(policy: TorchPolicy, path: Path) -> Call:
     return call
 
 
+def _as_json(about: dict[str, Any]) -> str:
+    return json.dumps(about, allow_nan=False)
+
+
 def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
     about, arrays = arrays_of(policy)
-    text = json.dumps({"format": numpy_policy.FORMAT, **about}, allow_nan=False).encode()
+    text = _as_json({"format": numpy_policy.FORMAT, **about}).encode()
     np.savez(path, about=np.frombuffer(text, np.uint8), **arrays)  # type: ignore[arg-type]
     reader = numpy_policy.Policy(path)
 
@@ -212,18 +233,24 @@ def _as_numpy(policy: TorchPolicy, path: Path) -> Call:
     return call
 
 
+_WRITERS: dict[str, Callable[[TorchPolicy, Path], Call]] = {".onnx": _as_onnx, ".npz": _as_numpy, ".pt2": _as_torch}
+"""What writes a policy to a file, and acts by the file, by the end of its name."""
+
+
 @contextlib.contextmanager
 def _only_errors_logged() -> Iterator[None]:
-    """Let no logger log warnings, as the exporter does about itself."""
+    """Drop warnings and what is logged below an error: the exporters warn about themselves."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.disable(before)
 
 
-def _experiences(run_dir: str | Path, env: EnvSource | None, agent: PPO, policy: TorchPolicy) -> Experiences:
+def _experiences(run_dir: str | Path, env: EnvSource | None, agent: Player, policy: TorchPolicy) -> Experiences:
     """Observations of the run's environment, if a single one can be made; else samples of the spaces."""
     settings = Settings.read(RunDirectory.open(run_dir)) if Path(run_dir).is_dir() else None
     if env is None and (settings is None or not settings.env_is_registered):
@@ -249,7 +276,7 @@ def _experiences(run_dir: str | Path, env: EnvSource | None, agent: PPO, policy:
 
 
 def _from_environment(
-    env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: PPO, policy: TorchPolicy
+    env: "gym.Env[Any, Any]", restart: Callable[[], Any] | None, agent: Player, policy: TorchPolicy
 ) -> Experiences:
     """Episodes of an environment, which is closed at the end. If it fails, `restart` makes another one."""
     try:
@@ -276,7 +303,7 @@ def _from_environment(
         env.close()
 
 
-def _sampled(policy: TorchPolicy, agent: PPO) -> Experiences:
+def _sampled(policy: TorchPolicy, agent: Player) -> Experiences:
     """Samples of the observation space, and random masks that allow some actions."""
     policy.space.seed(0)
     generator = np.random.default_rng(0)
@@ -302,7 +329,7 @@ def _random_mask(space: "gym.Space[Any]", generator: np.random.Generator) -> Any
     return np.concatenate(masks)
 
 
-def _compare(agent: PPO, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
+def _compare(agent: Player, policy: TorchPolicy, call: Call, experiences: Experiences, steps: int) -> float:
     """Act by `agent.act`, and compare with the file; the largest difference of outputs."""
     difference = 0.0
     state: Any = None

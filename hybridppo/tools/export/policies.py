@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hybridppo._version import __version__
 from hybridppo.agents import PPO
+from hybridppo.agents.ddpg.ddpg import DDPG
 from hybridppo.errors import ConfigurationError
 from hybridppo.networks.actors import GaussianActor, MaskedActor, StateDependentActor
 from hybridppo.networks.encoders import EncodedNetwork
@@ -21,6 +22,7 @@ from hybridppo.networks.recurrent import RecurrentNetwork
 from hybridppo.networks.trunks import HeadedNetwork
 from hybridppo.spaces.base import Distribution, Kind
 from hybridppo.spaces.categorical import Categorical, MultiCategorical
+from hybridppo.spaces.deterministic import DeterministicActions
 from hybridppo.spaces.gaussian import DiagonalGaussian, SquashedGaussian
 from hybridppo.spaces.joint import Factor, JointDistribution
 from hybridppo.spaces.masks import MaskedObservation
@@ -30,6 +32,10 @@ from hybridppo.spaces.serialization import space_to_json
 from hybridppo.spaces.state_dependent import StateDependentGaussian
 
 Array = NDArray[Any]
+Player = PPO | DDPG
+"""An agent with one policy; TD3 is a DDPG."""
+_NUMBERS, _SQUASHED = (DiagonalGaussian, DeterministicActions), (SquashedGaussian, DeterministicActions)
+"""Distributions of actions that are numbers, and those whose means are squashed by tanh."""
 
 
 class TorchPolicy(nn.Module):
@@ -43,17 +49,21 @@ class TorchPolicy(nn.Module):
         ConfigurationError: for actions that cannot be exported.
     """
 
-    def __init__(self, agent: PPO) -> None:
+    def __init__(self, agent: Player) -> None:
         super().__init__()
-        self._keys, seen = agent.config.actor_keys, agent.config.actor_parts
-        self.actor = agent.actor if seen is None else _of_own_parts(agent, seen)
+        self._keys: Sequence[str] | None = None
+        self.actor: nn.Module = agent.actor
+        self.space: gym.Space[Any] = agent.observation_space
+        if isinstance(agent, PPO):
+            self._keys, self.space = agent.config.actor_keys, agent.given_space
+            if agent.config.actor_parts is not None:
+                self.actor = _of_own_parts(agent, agent.config.actor_parts)
         found = agent.distribution
         # The most probable action is the same, however others are drawn.
         self.distribution = found.normal if isinstance(found, StateDependentGaussian) else found
         space = agent.observation_space
         self._masked = space if isinstance(space, MaskedObservation) else None
         self.mask_size = 0 if self._masked is None else self._masked.num_actions
-        self.space = agent.given_space
         if self._keys is not None:
             self.space = _with_own_parts(self.space, self._keys)
         self.encode = ObservationEncoder(self.space)
@@ -84,7 +94,7 @@ class TorchPolicy(nn.Module):
         """The parts of an action, what the network gives, and the next state of a memory."""
         for number, (leaf, factor) in enumerate(self.actions):
             part = factor.distribution
-            if not isinstance(part, (Categorical, MultiCategorical, DiagonalGaussian)):
+            if not isinstance(part, (Categorical, MultiCategorical, *_NUMBERS)):
                 raise ConfigurationError(f"a policy of actions in {leaf.space} cannot be exported")
             for name, array in _bounds_of(part).items():
                 with np.errstate(over="ignore"):  # beyond float32, a bound is as good as none
@@ -149,10 +159,10 @@ class TorchPolicy(nn.Module):
             best = [choice.argmax(-1) for choice in torch.split(own, part.sizes, dim=-1)]
             chosen = torch.stack(best, dim=-1).reshape(own.shape[0], *part.shape)
             return chosen if part.start is None else chosen + torch.as_tensor(part.start)
-        assert isinstance(part, DiagonalGaussian)
+        assert isinstance(part, _NUMBERS)
         bounds = {name: getattr(self, f"{name}_{number}") for name in ("low", "high")}
         mean = own.reshape(own.shape[0], *part.shape)
-        if isinstance(part, SquashedGaussian):
+        if isinstance(part, _SQUASHED):
             mean = getattr(self, f"center_{number}") + getattr(self, f"half_width_{number}") * mean.tanh()
         return torch.minimum(torch.maximum(mean, bounds["low"]), bounds["high"])
 
@@ -165,8 +175,12 @@ class TorchPolicy(nn.Module):
             place = {} if is_input else {"start": at.start, "stop": at.stop}
             observation.append({"name": leaf.path, "input": own, **place, "space": space_to_json(leaf.space)})
         choices = kind_of(self.action_space).mask_parts if self.mask_size else []
+        examples = zip(self.input_names, self.example(1), strict=True)
+        inputs = [{"name": name, "shape": list(x.shape[1:]), "dtype": str(x.dtype)[6:]} for name, x in examples]
         return {
             "hybridppo": __version__,
+            "inputs": inputs,
+            "outputs": self.output_names,
             "observation": observation,
             "action_mask": [{"name": name, "size": size} for name, size in choices],
             "action_space": space_to_json(self.action_space),
@@ -177,8 +191,8 @@ class TorchPolicy(nn.Module):
         part: Any = factor.distribution
         place = {"start": factor.outputs.start, "stop": factor.outputs.stop}
         found = {"name": leaf.path, "output": f"action{leaf.path}", **place, "space": space_to_json(leaf.space)}
-        if isinstance(part, DiagonalGaussian):
-            return {**found, "kind": "numbers", "squashed": isinstance(part, SquashedGaussian)}
+        if isinstance(part, _NUMBERS):
+            return {**found, "kind": "numbers", "squashed": isinstance(part, _SQUASHED)}
         sizes = [part.mask_size] if isinstance(part, Categorical) else part.sizes
         start = np.broadcast_to(0 if part.start is None else part.start, leaf.space.shape)
         return {**found, "kind": "choices", "sizes": sizes, "first": start.ravel().tolist()}
@@ -227,7 +241,7 @@ def arrays_of(policy: TorchPolicy) -> tuple[dict[str, Any], dict[str, Array]]:
         else:
             raise ConfigurationError(
                 f"NumPy's form of a policy has no {type(layer).__name__}: only perceptrons, with a memory or without; "
-                "export it as .onnx"
+                "export it as .onnx or .pt2"
             )
     about |= {"observation_size": policy.encode.size, "mask_size": policy.mask_size}
     for number, (_, factor) in enumerate(policy.actions):

@@ -158,7 +158,7 @@ def test_agents_act_on_their_own_observation_alone(tmp_path: Path) -> None:
     assert [loaded.act(i, action_mask=np.ones(4, np.int8)) for i in range(4)] == [
         agent.act(i, action_mask=np.ones(4, np.int8)) for i in range(4)
     ]
-    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz").steps_checked == 200
+    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.npz").steps_checked == 1000
 
 
 def test_with_a_memory(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def test_an_agent_acts_on_what_it_sees_and_needs_no_more() -> None:
     agent = train().agent
     seen, _ = Asymmetric().reset(seed=3)
     assert agent.act({"policy": seen["policy"]}) == agent.act(seen) == agent.act({**seen, "another": 1})
+    each = [agent.act({"policy": row}) for row in np.eye(4, dtype=np.float32)]
+    assert agent.act({"policy": np.eye(4, dtype=np.float32)}, batch=True).tolist() == each
     with pytest.raises(
         EnvError, match=r"acts on the parts policy of an observation \(actor_keys\), and .* no 'policy'"
     ):
@@ -179,7 +181,7 @@ def test_it_is_overlapped() -> None:
 def test_the_policy_is_taken_away_without_what_it_does_not_see(name: str, tmp_path: Path) -> None:
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
-    found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make)
+    found = hybridppo.export(tmp_path / "run", tmp_path / "policy.npz", env=make, check_steps=200)
     assert found.steps_checked == 200
     from hybridppo.tools.export.numpy_policy import Policy
 
@@ -193,7 +195,7 @@ def test_onnx_has_what_the_actor_sees(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     make, options, changes = KINDS[name]
     train(make, replace(SMALL, **changes), run_dir=tmp_path / "run", **options)
-    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make).steps_checked == 200
+    assert hybridppo.export(tmp_path / "run", tmp_path / "policy.onnx", env=make, check_steps=50).steps_checked == 50
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_networks_of_ones_own_choose_themselves() -> None:
     def networks(observation_space: Any, action_space: Any, config: Any, generator: Any) -> Any:
         return torch.nn.Linear(7, 4), torch.nn.Linear(7, 1)
 
-    with pytest.raises(ConfigurationError, match="take what they see of observations themselves, got actor_keys"):
+    with pytest.raises(ConfigurationError, match="actor_keys.* is for the library's networks"):
         train(networks=networks)
 
 

@@ -443,7 +443,7 @@ def test_networks_of_ones_own_have_none() -> None:
     def networks(*_: Any) -> Any:
         return nn.Linear(4, 2), nn.Linear(4, 1)
 
-    with pytest.raises(ConfigurationError, match="networks of one's own have no memory, got recurrent='lstm'"):
+    with pytest.raises(ConfigurationError, match="recurrent='lstm' is for the library's networks"):
         train(networks=networks)
 
 

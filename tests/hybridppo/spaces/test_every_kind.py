@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from ppo_settings import ppo_config
 from selection import only_by_default
 from space_kinds import KINDS, KindOfSpace
 
 import hybridppo
-from hybridppo import Migrating, Mirrored, PPOConfig, SingleDevice
+from hybridppo import EnvError, Migrating, Mirrored, PPOConfig, SingleDevice
 from hybridppo.agents.ppo.loop import Backend
 from hybridppo.agents.ppo.numpy_backend import NumpyBackend
 from hybridppo.agents.ppo.recurrent_steps import RecurrentSteps
+from hybridppo.spaces.masks import MaskedObservation
+from hybridppo.spaces.registry import each_of
 from hybridppo.spaces.serialization import space_from_json, space_to_json
 
 SMALL = ppo_config(num_envs=4, num_steps=12, num_epochs=2, num_minibatches=2, hidden_sizes=(16, 16))
@@ -127,6 +130,73 @@ def test_stopped_and_resumed_it_goes_on_exactly_and_its_agent_acts_once_loaded(
             action, state = agent.act(observation, deterministic, info.get("action_mask"), state)
             assert env.action_space.contains(action)
             observation, _, _, _, info = env.step(action)
+
+
+def agent_of(name: str, masks: bool) -> hybridppo.PPO:
+    """A fresh agent."""
+    env = KINDS[name].make()
+    space = MaskedObservation(env.observation_space, env.action_space) if masks else env.observation_space
+    return hybridppo.PPO(space, env.action_space, replace(SMALL, **KINDS[name].config), seed=2)
+
+
+def assert_alike(value: Any, other: Any) -> None:
+    """Two actions, or states, are equal up to rounding, whatever they are made of."""
+    if isinstance(value, dict):
+        assert value.keys() == other.keys()
+        value, other = tuple(value.values()), tuple(other.values())
+    if isinstance(value, tuple):
+        for part, own in zip(value, other, strict=True):
+            assert_alike(part, own)
+    elif value is not None:
+        np.testing.assert_allclose(value, other, atol=1e-5)
+        assert np.asarray(value).dtype == np.asarray(other).dtype
+
+
+@every_kind
+def test_it_acts_on_a_batch_as_on_each_observation(name: str, masks: bool) -> None:
+    agent, env, number = agent_of(name, masks), source_of(KINDS[name], masks)(), 5
+    given = [env.reset(seed=seed) for seed in range(number)]
+    states: list[Any] = [None] * number
+    state = None
+    for _ in range(2):
+        empty = create_empty_array(env.observation_space, number)
+        batch = concatenate(env.observation_space, [observation for observation, _ in given], empty)
+        masks_of = [info["action_mask"] for _, info in given] if masks else None
+        actions, state = agent.act(batch, action_mask=masks_of, state=state, batch=True)
+        pairs = [
+            agent.act(observation, action_mask=info.get("action_mask"), state=own)
+            for (observation, info), own in zip(given, states, strict=True)
+        ]
+        states = [own for _, own in pairs]
+        each = list(iterate(batch_space(env.action_space, number), actions))
+        assert len(each) == number
+        for action, (expected, _) in zip(each, pairs, strict=True):
+            assert_alike(action, expected)
+        assert_alike(state, None if agent.memory is None else np.stack(states))
+    drawn, _ = agent.act(batch, False, masks_of, state, batch=True)
+    assert all(env.action_space.contains(action) for action in each_of(env.action_space)(drawn))
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    agent, seen = agent_of("image and vector", False), KINDS["image and vector"].make().reset(seed=0)[0]
+    with pytest.raises(EnvError, match=r"the 5 observations\['camera'\] must be of shape \(5, 5, 6, 1\)"):
+        agent.act({**seen, "lamps": np.zeros((2, 2), np.int8)}, batch=True)
+    box = agent_of("box", False)
+    with pytest.raises(
+        EnvError, match=r"a batch of observations must be of shape \('N', 1, 2\), and is of shape \(1, 2\)"
+    ):
+        box.act(np.zeros((1, 2), np.float32), batch=True)
+    with pytest.raises(EnvError, match=r"of shape \(1, 2\), and is of shape \(3, 1, 2\) \(batch=True is for several\)"):
+        box.act(np.zeros((3, 1, 2), np.float32))
+    masked, one = agent_of("discrete", True), np.ones(4, np.int8)
+    with pytest.raises(EnvError, match=r"the 2 observations must be of shape \(2,\), not \(3,\)"):
+        masked.act(np.array([0, 1, -1]), action_mask=[one, one], batch=True)
+    with pytest.raises(EnvError, match=r"allows at least one, got array\(\[0"):
+        masked.act(np.array([0, 1]), action_mask=[one, 0 * one], batch=True)
+    remembering = agent_of("image and vector, with a memory", False)
+    empty = create_empty_array(remembering.observation_space, 3)
+    with pytest.raises(EnvError, match=r"an array \(3, 64\) of float32"):
+        remembering.act(empty, state=np.zeros(64, np.float32), batch=True)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -156,8 +156,8 @@ def test_other_distributions_are_refused() -> None:
     class Otherwise(DiagonalGaussian):
         """Who knows how it draws."""
 
-    with pytest.raises(EnvError, match="actions of a Otherwise are not drawn on tensors"):
+    with pytest.raises(EnvError, match="actions of a Otherwise cannot be drawn on tensors"):
         TensorActions(Otherwise(-np.ones(1), np.ones(1)), CPU)
     distribution = DeterministicActions.__new__(DeterministicActions)
-    with pytest.raises(EnvError, match="actions of a DeterministicActions are not drawn on tensors: train PPO"):
+    with pytest.raises(EnvError, match="actions of a DeterministicActions cannot be drawn on tensors: train PPO"):
         TensorActions(distribution, CPU)

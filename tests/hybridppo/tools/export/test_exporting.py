@@ -11,12 +11,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from ppo_settings import ppo_config
 from processes import run_python
+from selection import only_by_default
+from space_kinds import KINDS
 
 import hybridppo
 from hybridppo import ConfigurationError, TrainingError
+from hybridppo.agents.registry import agent_class
 from hybridppo.commands.main import main
 from hybridppo.environments.torch_cartpole import TorchCartPole
 from hybridppo.errors import pip_install
@@ -110,6 +114,83 @@ def test_numpy_gives_what_the_agent_gives(name: str, tmp_path: Path) -> None:
     assert exported.steps_checked == 60
     assert exported.largest_difference < 1e-4
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["numpy_policy.py", "policy.npz"]
+
+
+SUFFIXES = {".npz": [], ".pt2": [pytest.mark.slow], ".onnx": [pytest.mark.extras]}
+"""The forms of a policy, and the marks of their tests. A further form joins by a line."""
+OF_EVERY_KIND = [
+    pytest.param(name, suffix, marks=marks, id=f"{name}, {suffix}")
+    for name in KINDS
+    for suffix, marks in SUFFIXES.items()
+]
+BY_DEFAULT = (
+    *(f"{name}, .npz" for name in KINDS), *(f"{name}, .onnx" for name in KINDS if "image" not in name),
+)  # fmt: skip
+
+
+def agent_of(name: str) -> hybridppo.PPO:
+    """An agent of a kind of space, with parameters at random, so that its actions differ."""
+    kind = KINDS[name]
+    env = kind.make()
+    observations = MaskedObservation(env.observation_space, env.action_space) if kind.has_masks else None
+    config = ppo_config(**{**SMALL, "hidden_sizes": (8, 8), "normalize_observations": True, **kind.config})
+    agent = hybridppo.PPO(observations or env.observation_space, env.action_space, config, seed=1)
+    with torch.no_grad():
+        noise = torch.randn(agent.parameters.values.shape, generator=torch.Generator().manual_seed(2))
+        agent.parameters.values.mul_(3.0).add_(0.3 * noise)
+    return agent
+
+
+@pytest.mark.parametrize(("name", "suffix"), only_by_default(BY_DEFAULT, OF_EVERY_KIND))
+def test_a_policy_of_every_kind_of_space_is_exported(name: str, suffix: str, tmp_path: Path) -> None:
+    if suffix == ".onnx":
+        pytest.importorskip("onnxscript")
+    agent, path = agent_of(name), tmp_path / f"policy{suffix}"
+    agent.save(tmp_path / "agent.safetensors")
+    if suffix == ".npz" and ("image" in name or "encoded" in name):
+        with pytest.raises(ConfigurationError, match=r"export it as \.onnx or \.pt2"):
+            hybridppo.export(tmp_path / "agent.safetensors", path, check_steps=0)
+        return
+    exported = hybridppo.export(tmp_path / "agent.safetensors", path, check_steps=30)
+    assert exported.largest_difference < 1e-4
+    assert path.is_file()
+
+
+@pytest.mark.parametrize("suffix", [pytest.param(suffix, marks=marks) for suffix, marks in SUFFIXES.items()])
+@pytest.mark.parametrize("config", [hybridppo.DDPGConfig(hidden_sizes=(8,)), hybridppo.TD3Config(hidden_sizes=(8,))])
+def test_policies_of_off_policy_agents_are_exported(config: Any, suffix: str, tmp_path: Path) -> None:
+    if suffix == ".onnx":
+        pytest.importorskip("onnxscript")
+    observations = Dict(a=Discrete(3, start=2), b=VECTOR)
+    agent = agent_class(config)(observations, Box(-2.0, 3.0, (2, 1), np.float64), config)
+    with torch.no_grad():
+        agent.parameters.values.mul_(5.0)
+    agent.save(tmp_path / "agent.safetensors")
+    exported = hybridppo.export(tmp_path / "agent.safetensors", tmp_path / f"policy{suffix}", check_steps=30)
+    assert exported.largest_difference < 1e-4
+
+
+@pytest.mark.slow
+def test_torch_alone_reads_what_it_takes_and_gives(tmp_path: Path) -> None:
+    """Neither gymnasium nor this library is needed, nor is anything in the file but the actor."""
+    agent = agent_of("tuple")
+    agent.save(tmp_path / "agent.safetensors")
+    assert hybridppo.export(tmp_path / "agent.safetensors", tmp_path / "policy.pt2").steps_checked == 1000
+    code = """
+import json, sys, torch
+about = {"hybridppo.json": ""}
+program = torch.export.load(sys.argv[1], extra_files=about)
+about = json.loads(about["hybridppo.json"])
+assert [part["name"] for part in about["inputs"]] == ["observation", "action_mask"], about
+assert about["outputs"] == ["action[0]", "action[1]", "outputs"], about
+inputs = [torch.ones(5, *part["shape"], dtype=getattr(torch, part["dtype"])) for part in about["inputs"]]
+number, choice, outputs = program.module()(tuple(inputs))
+assert number.shape == (5, 1) and choice.tolist() == [choice[0].item()] * 5 and 1 <= choice[0] <= 3
+assert not {"gymnasium", "hybridppo"} & sys.modules.keys()
+print(sum(tensor.numel() for tensor in program.state_dict.values()))
+"""
+    found = run_python("-c", code, tmp_path / "policy.pt2", check=True, warm=False)
+    assert int(found.stdout) < sum(tensor.numel() for tensor in (*agent.actor.parameters(), *agent.actor.buffers())) + 9
 
 
 @pytest.mark.extras
@@ -283,12 +364,12 @@ def test_a_file_that_gives_something_else_is_not_written(tmp_path: Path, monkeyp
 
 def test_what_has_no_form_is_refused(tmp_path: Path) -> None:
     trained(tmp_path / "images", IMAGES)
-    with pytest.raises(ConfigurationError, match=r"export it as \.onnx"):
+    with pytest.raises(ConfigurationError, match=r"export it as \.onnx or"):
         hybridppo.export(tmp_path / "images", tmp_path / "a.npz", check_steps=0)
     trained(tmp_path / "mixed", MIXED)
-    with pytest.raises(ConfigurationError, match=r"export it as \.onnx"):
+    with pytest.raises(ConfigurationError, match=r"export it as \.onnx or"):
         hybridppo.export(tmp_path / "mixed", tmp_path / "a.npz", check_steps=0)
-    with pytest.raises(ConfigurationError, match=r"\.onnx or \.npz"):
+    with pytest.raises(ConfigurationError, match=r"must end with one of \.onnx, \.npz, \.pt2, got 'a\.pt'"):
         hybridppo.export(tmp_path / "images", tmp_path / "a.pt")
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/many_agents_learned.py
     python benchmarks/many_agents_learned.py --tasks "hidden goal" --seeds 3 --jobs 1
+    python benchmarks/many_agents_learned.py --speed
 
 - `simple_spread`: three agents share a policy; critics see what their agent does, what all do, or the state.
 - `simple_tag`: three taggers and a runner learn, a policy each, and play against a chaser that always heads for the
@@ -11,6 +12,7 @@
 
 The first two learn in `particles.py`, whose transitions are MPE2's, and are evaluated in MPE2's own. Each run is kept
 as soon as it has ended, and none is made again. Tables have the interquartile mean over seeds and a bootstrap interval.
+`--speed` trains in MPE2's own `simple_spread` with each critic by turns, and writes `critic_observes_speed.json`.
 """
 
 import json
@@ -21,23 +23,26 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import machine
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from missing_runs import Run, kept_runs, parser_of, run_missing
 from numpy.typing import NDArray
 from particles import Particles
+from turns import in_words, ratios
 
 import hybridppo
 from hybridppo import PPO, PPOConfig
 from hybridppo.tools.views.curves import bootstrap_interval, interquartile_mean
 
 Array = NDArray[Any]
-WINDOW, SOLVED = 3, -25.0
+WINDOW, SOLVED = 4, 6.0
 EPISODES = 200
+NEAR = 0.25
 
 
 class HiddenGoal(gym.Env[Any, Any]):
-    """A walk in a square, whose reward is minus the distance to a goal that only `goal` shows.
+    """A walk in a square, with a reward of 1 for each step that ends near a goal, which only `goal` shows.
 
     In some steps `policy` has the direction of the goal with noise, beside the place; in the others zeros.
     """
@@ -57,7 +62,7 @@ class HiddenGoal(gym.Env[Any, Any]):
         """Stay, or move along an axis."""
         self._place = np.clip(self._place + MOVES[action] * self._stride, -1.0, 1.0)
         self._time += 1
-        reward = -float(np.linalg.norm(self._goal - self._place))
+        reward = float(np.linalg.norm(self._goal - self._place) < NEAR)
         return self._observation(), reward, False, self._time >= self._steps, {}
 
     def _observation(self) -> dict[str, Array]:
@@ -81,9 +86,10 @@ episodes of each environment."""
 TAG: dict[str, Any] = {**SPREAD, "num_envs": 32, "num_steps": 50}
 HIDDEN: dict[str, Any] = {
     "num_envs": 16, "num_steps": 80, "learning_rate": 1e-3, "recurrent": "gru", "sequence_length": 40, "num_epochs": 4,
-    "num_minibatches": 4, "gamma": 0.98, "entropy_coef": 0.01, "hidden_sizes": (64,), "actor_keys": ("policy",),
+    "num_minibatches": 4, "gamma": 0.98, "gae_lambda": 0.8, "entropy_coef": 0.01, "hidden_sizes": (64,),
+    "actor_keys": ("policy",),
 }  # fmt: skip
-STEPS = {"simple_spread": 2_000_000, "simple_tag": 2_000_000, "hidden goal": 120_000}
+STEPS = {"simple_spread": 2_000_000, "simple_tag": 2_000_000, "hidden goal": 150_000}
 VARIANTS: dict[str, tuple[str, ...]] = {
     "simple_spread": ("own", "all", "state"),
     "simple_tag": ("a policy each",),
@@ -129,12 +135,12 @@ def train(run: Run) -> Run:
     curve = Curve(ends_at=SOLVED if task == "hidden goal" else None)
     start, start_of_work = time.perf_counter(), time.process_time()
     result: Any = hybridppo.train(
-        env, total_steps=STEPS[task], seed=seed, config=config, placement="cpu", progress=False,
+        env, total_steps=run["total_steps"], seed=seed, config=config, placement="cpu", progress=False,
         callbacks=[curve],
     )  # fmt: skip
     seconds = {"seconds": time.perf_counter() - start, "seconds_of_work": time.process_time() - start_of_work}
     configs = {name: of.to_json() for name, of in config.items()} if isinstance(config, dict) else config.to_json()
-    about = {**run, "total_steps": STEPS[task], **seconds, "commit": _commit(), "config": configs}
+    about = {**run, **seconds, "commit": _commit(), "config": configs}
     if task == "simple_spread":
         return {**about, **_evaluated_spread(result.agent), "curve": curve.thinned(40)}
     if task == "simple_tag":
@@ -201,14 +207,11 @@ def _middle(values: list[float]) -> str:
 def as_markdown(runs: list[Run]) -> str:
     """A table for each task."""
     lines = []
-    for task, variants in VARIANTS.items():
-        of_task = {
-            variant: [run for run in runs if (run["task"], run["variant"]) == (task, variant)] for variant in variants
-        }
+    for task, steps in sorted({(run["task"], run["total_steps"]) for run in runs}):
+        alike = [run for run in runs if (run["task"], run["total_steps"]) == (task, steps)]
+        of_task = {variant: [run for run in alike if run["variant"] == variant] for variant in VARIANTS[task]}
         of_task = {variant: found for variant, found in of_task.items() if found}
-        if not of_task:
-            continue
-        lines += [f"{task}, {STEPS[task]:,} steps", ""]
+        lines += [f"{task}, {steps:,} steps", ""]
         if task == "simple_spread":
             lines += ["| critics see | most probable actions | sampled actions |", "|---|---|---|"]
             lines += [
@@ -227,27 +230,62 @@ def as_markdown(runs: list[Run]) -> str:
         else:
             lines += ["| | steps until solved | by seed |", "|---|---|---|"]
             for variant, found in of_task.items():
-                steps = [run["solved_after"] or run["total_steps"] for run in found]
-                lines.append(f"| {variant} | {_middle(steps)} | {', '.join(f'{each:,}' for each in steps)} |")
+                needed = [run["solved_after"] or run["total_steps"] for run in found]
+                lines.append(f"| {variant} | {_middle(needed)} | {', '.join(f'{each:,}' for each in needed)} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def speed(rounds: int = 3, total_steps: int = 14_400) -> None:
+    """Steps per second by what critics observe, by turns in this process; the first iteration is left out."""
+    from mpe2 import simple_spread_v3
+
+    turns: list[dict[str, dict[str, float]]] = []
+    for number in range(rounds):
+        found = {}
+        variants = VARIANTS["simple_spread"]
+        for variant in variants if number % 2 == 0 else reversed(variants):
+            marks: list[tuple[float, float, int]] = []
+            hybridppo.train(
+                simple_spread_v3.parallel_env, total_steps=total_steps, seed=0, placement="cpu", progress=False,
+                config=PPOConfig(**SPREAD, critic_observes=variant),  # type: ignore[arg-type]
+                on_iteration=lambda metrics, marks=marks: marks.append(
+                    (time.perf_counter(), time.process_time(), metrics["env_steps"])
+                ),
+            )  # fmt: skip
+            (wall, work, first), (wall_end, work_end, last) = marks[0], marks[-1]
+            steps = last - first
+            found[variant] = {"steps_per_second": steps / (wall_end - wall), "of_work": steps / (work_end - work)}
+        turns.append(found)
+    summary = {
+        variant: {key: ratios(turns, variant, "own", key) for key in ("steps_per_second", "of_work")}
+        for variant in VARIANTS["simple_spread"][1:]
+    }
+    for variant, of in summary.items():
+        print(f"{variant}: {in_words(of['steps_per_second'])} times own's speed, {in_words(of['of_work'])} by work")
+    machine.save("critic_observes_speed", {"commit": _commit(), "summary": summary, "rounds": turns})
 
 
 def main() -> int:
     """Train what is missing, and print the tables."""
     parser = parser_of(__doc__, "many_agents_learned")
     parser.add_argument("--tasks", default=",".join(STEPS))
+    parser.add_argument("--steps", type=int, help="of each run (default: what a task takes)")
+    parser.add_argument("--speed", action="store_true", help="measure speeds alone")
     arguments = parser.parse_args()
+    if arguments.speed:
+        speed()
+        return 0
     if arguments.one:
         print(json.dumps([train(json.loads(arguments.one))]))
         return 0
     wanted = [
-        {"task": task, "variant": variant, "seed": seed}
+        {"task": task, "variant": variant, "seed": seed, "total_steps": arguments.steps or STEPS[task]}
         for task in arguments.tasks.split(",")
         for seed in range(arguments.seeds)
         for variant in VARIANTS[task]
     ]
-    names = ("task", "variant", "seed")
+    names = ("task", "variant", "seed", "total_steps")
     kept = {tuple(run[name] for name in names) for run in kept_runs(arguments.output)}
     runs = run_missing(
         __file__,

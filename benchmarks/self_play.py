@@ -30,15 +30,21 @@ from hybridppo import PPOConfig, SelfPlay
 Board = NDArray[Any]
 Player = Callable[[Any, Any, np.random.Generator], int]
 """From an observation, its mask and a generator to an action."""
-STEPS = {"tictactoe": 1_000_000, "connect_four": 5_000_000, "rock paper scissors": 200_000}
+STEPS = {"tictactoe": 600_000, "connect_four": 2_000_000, "rock paper scissors": 200_000}
 CONFIGS: dict[str, dict[str, Any]] = {
-    "tictactoe": {"num_envs": 32, "num_steps": 128, "hidden_sizes": (128, 128), "num_epochs": 5, "entropy_coef": 0.05},
-    "connect_four": {"num_envs": 32, "num_steps": 128, "hidden_sizes": (256, 256), "num_epochs": 4},
+    "tictactoe": {
+        "num_envs": 16, "num_steps": 64, "num_epochs": 8, "num_minibatches": 16, "learning_rate": 7e-4,
+        "normalize_rewards": False, "entropy_coef": 0.15, "schedules": "entropy_coef=linear",
+    },
+    "connect_four": {
+        "num_envs": 32, "num_steps": 64, "num_epochs": 5, "num_minibatches": 16, "learning_rate": 6e-4,
+        "normalize_rewards": False, "normalize_observations": False, "entropy_coef": 0.1,
+        "schedules": "entropy_coef=linear", "hidden_sizes": (256, 128), "activation": "relu",
+    },
     "rock paper scissors": {"num_envs": 32, "num_steps": 75, "num_epochs": 4, "entropy_coef": 0.05},
-}
-SELF_PLAY: dict[str, dict[str, Any]] = {
-    "tictactoe": {"opponents": "uniform"}, "connect_four": {"opponents": "prioritised"}, "rock paper scissors": {},
 }  # fmt: skip
+"""Advantages are normalised: with a small `entropy_coef`, a player whose every move loses comes to give the one that
+would save it a probability of nothing, and never plays it again."""
 LAST = 20
 """Snapshots of rock paper scissors that are played as one."""
 GAMES = 1_000
@@ -156,7 +162,7 @@ def learn(run: Run) -> Run:
     }
     make, steps = makes[name], STEPS[name]
     config = PPOConfig(**{"anneal_learning_rate": True, **CONFIGS[name]})
-    own = {"snapshot_every": max(1, steps // 50), "pool": 20, "latest": 0.5, **SELF_PLAY[name]}
+    own = {"snapshot_every": max(1, steps // 75), "pool": 30, "latest": 0.5, "opponents": "uniform"}
     with tempfile.TemporaryDirectory() as folder:
         start, start_of_work = time.perf_counter(), time.process_time()
         result = hybridppo.train(

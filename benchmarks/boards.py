@@ -1,4 +1,4 @@
-"""PettingZoo's tic-tac-toe and connect four with the same transitions, many times faster: to learn settings in.
+"""PettingZoo's tic-tac-toe and connect four with the same transitions, many times faster.
 
     python benchmarks/boards.py
 

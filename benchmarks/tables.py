@@ -26,6 +26,7 @@ import fixed_work
 import import_time
 import learning
 import machine
+import many_agents_learned
 import memory
 import off_policy_steps
 import parity
@@ -33,6 +34,7 @@ import pieces
 import pool
 import publishing
 import scaled
+import self_play
 import tag
 import tag_learned
 import updates
@@ -88,6 +90,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "fixed_work-compiled": _fixed_work,
     "import_time": lambda result: import_time.as_markdown(result["median_seconds"]),
     "learning": lambda result: learning.as_markdown(result["rows"]),
+    "many_agents_learned": lambda result: many_agents_learned.as_markdown(result["runs"]),
     "memory": memory.as_markdown,
     "memory_tasks": _memory_tasks,
     "off_policy_steps": off_policy_steps.as_markdown,
@@ -95,6 +98,7 @@ TABLES: dict[str, Callable[[Result], str]] = {
     "pool": lambda result: pool.table(result["runs"]),
     "publishing": publishing.as_markdown,
     "publishing-cuda": publishing.as_markdown,
+    "self_play": lambda result: self_play.as_markdown(result["runs"]),
     "scaled": lambda result: scaled.table(result["rows"]),
     "tag": tag.as_markdown,
     "tag_learned": lambda result: tag_learned.as_markdown(result["seeds"]),
